@@ -17,7 +17,7 @@
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
-#   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, doctor, overview, one
+#   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, wake, tenants, doctor, …
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
 #   make pins     new versions into requirements/, with their hashes
 #   make release-check  what a release consists of, into release/, built from HEAD and tried; TAG=v1.2.0 compares the version
@@ -52,7 +52,8 @@ demo: $(VENV)/installed
 # Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
 PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one PALERMO_TEST_RABBITMQ=$(RABBITMQ) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # What runs whole programs by their command lines, kills them or their broker, waits for time limits, or drives a browser.
-REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connections.py tests/worker/test_poison.py tests/worker/test_pool_limits.py
+REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connections.py tests/worker/test_poison.py tests/worker/test_pool_limits.py \
+  tests/cli/test_process.py tests/cli/test_whole_way.py tests/client/test_outages.py tests/rabbitmq/test_live.py tests/scheduling/test_foreign.py
 test: $(VENV)/installed-dev
 	$(PYTEST) $(REST:%=--ignore=%) $(ARGS)
 

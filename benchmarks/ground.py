@@ -13,6 +13,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 import palermo
 from benchmarks.jobs import ORDER, QUEUE, noop
+from benchmarks.processes import cpu_seconds, family
 from palermo.client.decorator import FunctionJob
 from palermo.core.topology import FAILED_QUEUE, amqp_queue
 from tests.rabbitmq_node import LocalNode, find_server, url_of
@@ -40,6 +41,8 @@ class Ground:
         parameters.heartbeat = 0
         self._connection = pika.BlockingConnection(parameters)
         self._channel = self._connection.channel()
+        #: The private node that this is on; None on a broker that the command line names.
+        self.node: LocalNode | None = None
         #: RabbitMQ's own version.
         self.version: str = self._connection._impl.server_properties["version"]
 
@@ -82,6 +85,10 @@ class Ground:
         """Empty the queue; how many jobs were in it."""
         return int(self._channel.queue_purge(self.amqp_name(queue)).method.message_count)
 
+    def broker_seconds(self) -> float:
+        """The CPU time that the private node has used so far; zero on a broker that the command line names."""
+        return 0.0 if self.node is None else cpu_seconds(family(self.node.pid))
+
     def environment(self) -> dict[str, str]:
         """For a worker that is to serve here: only this, and no settings of the person who runs this."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
@@ -103,6 +110,7 @@ def ground(url: str | None) -> Iterator[Ground]:
                 "no rabbitmq-server is installed here to start a private node with; name a broker by --url."
             )
         with LocalNode(server) as node, ground(url_of(node)) as found:
+            found.node = node
             yield found
         return
     found = Ground(url)

@@ -1,27 +1,40 @@
-"""The growth of costs with what is there: `python -m benchmarks.growth keys | start | doctor | overview | one`.
+"""The growth of costs with what is there: `python -m benchmarks.growth NAME`.
 
 Each is measured at three sizes. It prints the cost, the cost per unit, and by how much the cost grows from one size to
 the next: 0 is flat, 1 grows like the size, 2 like its square.
 
     keys      unique keys: list them all; the slowest enqueue with a key meanwhile; an idle leader's processor time
     start     queues: a worker on `*` from its start to its first job
+    wake      queues: a spaced job for an idle worker on `*`: how late it starts, the broker's processor time
+    tenants   tenants: the first job of each, and the jobs a second that a worker of four slots runs
     doctor    queues: `palermo doctor`
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
-    one       failed jobs: requeue the newest one, and discard the next, of a classic queue
+    one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
+    history   records of the journal: the newest page; what is told of the newest job and the oldest; a job's status
+    page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
+    scheduled jobs that are due in one minute of tomorrow: look at the first page, and again; cancel one
+    registry  queues that were made and deleted: list the queues in a new session, and again
+    recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
 """
 
 import argparse
+import asyncio
 import itertools
+import json
 import math
+import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pika
 
 import palermo
 from benchmarks import jobs
@@ -29,14 +42,28 @@ from benchmarks.contest import machine, versions
 from benchmarks.drain import ROOT
 from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
-from benchmarks.processes import cpu_seconds, family
+from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.watched import served
+from palermo.client.client import default_client
+from palermo.client.prepare_recurring import entry
+from palermo.contract.broker import Broker
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import RUNTIME
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.journal_records import RecordKind, encode
+from palermo.core.message import Message
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
 
 #: Seconds in which an idle leader's processor time is counted.
 _IDLE = 6.0
+
+#: How many spaced jobs are enqueued, and the seconds between the end of one and the next.
+_SPACED, _SPACE = 60, 0.3
+
+#: How many jobs of tenants are dealt, and how many tenants are new by themselves.
+_DEALT, _ALONE = 4_000, 21
 
 _numbers = itertools.count()
 
@@ -48,9 +75,10 @@ def keyed(queue: str, count: int) -> None:
 
 
 @contextmanager
-def worker(place: Ground, queues: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker of one slot, as a process of its own."""
+def worker(place: Ground, queues: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of one slot, unless the options say otherwise, as a process of its own."""
     command = [sys.executable, "-m", "palermo", "worker", jobs.__name__, "-q", queues, "--log-level", "warning"]
+    command += options
     process = subprocess.Popen(command, cwd=ROOT, env=place.environment())
     try:
         yield process
@@ -125,6 +153,69 @@ def start(place: Ground, size: int) -> Figures:
     return {"first job s": took}
 
 
+def wake(place: Ground, size: int) -> Figures:
+    """Enqueue jobs for an idle worker on all queues, each into another queue."""
+    queues(place, size)
+    latencies = list[float]()
+    with tempfile.TemporaryDirectory() as folder, worker(place, "*"):
+
+        def spaced(number: int) -> float:
+            path = Path(folder) / f"ran-{number}"
+            job = jobs.mark.options(queue=f"many-{number * 37 % size:05}")
+            began = time.monotonic()
+            job.enqueue(str(path))
+            until(lambda: path.exists() and bool(path.read_text()))
+            time.sleep(_SPACE)
+            return float(path.read_text()) - began
+
+        for number in range(5):
+            spaced(number)
+        idled = place.broker_seconds()
+        time.sleep(_IDLE)
+        idled, busy = (place.broker_seconds() - idled) / _IDLE, place.broker_seconds()
+        began = time.monotonic()
+        for number in range(5, 5 + _SPACED):
+            latencies.append(spaced(number))
+        busy = place.broker_seconds() - busy - idled * (time.monotonic() - began)
+    latencies.sort()
+    return {
+        "start p50 ms": latencies[_SPACED // 2] * 1e3,
+        "start p95 ms": latencies[_SPACED * 95 // 100] * 1e3,
+        "broker ms a job": 1e3 * busy / _SPACED,
+    }
+
+
+def tenants(place: Ground, size: int) -> Figures:
+    """Enqueue jobs of so many tenants, and then start a worker."""
+
+    def enqueue(numbers: Iterable[int], name: str) -> None:
+        dealt = jobs.noop.options(queue="dealt", tenant=lambda order: f"{name} {order['id'] % size}")
+        dealt.enqueue_many(({**jobs.ORDER, "id": number},) for number in numbers)
+
+    alone = list[float]()
+    for number in range(_ALONE):
+        began = time.perf_counter()
+        enqueue([0], f"alone {number}")
+        alone.append(time.perf_counter() - began)
+    began = time.perf_counter()
+    enqueue(range(size), "one of many")
+    took = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        # The first is in the job queue already, and the last is dealt after all others.
+        paths = [Path(folder) / name for name in ("first", "last")]
+        jobs.mark.options(queue="dealt").enqueue(str(paths[0]))
+        enqueue(range(size, _DEALT), "one of many")
+        jobs.mark.options(queue="dealt", tenant="one of many 0").enqueue(str(paths[1]))
+        with worker(place, "dealt", "-c", "4"):
+            until(lambda: all(path.exists() and path.read_text() for path in paths))
+        first, last = (float(path.read_text()) for path in paths)
+    return {
+        "first job alone ms": sorted(alone)[_ALONE // 2] * 1e3,
+        "first job of many ms": 1e3 * took / size,
+        "us a dealt job": 1e6 * (last - first) / _DEALT,
+    }
+
+
 def doctor(place: Ground, size: int) -> Figures:
     """Run `palermo doctor`."""
     queues(place, size)
@@ -158,25 +249,206 @@ def overview(place: Ground, size: int) -> Figures:
 
 
 def one(place: Ground, size: int) -> Figures:
-    """Requeue and discard one of the newest failed jobs."""
+    """Look at failed jobs and take some out, each by its id."""
     fill(place, size)
-    *_, second, newest = (job.id for job in many_failed(size))
+    oldest, *_, second, newest = (job.id for job in many_failed(size))
     inspector = palermo.inspector()
+    return {
+        "show oldest s": seconds(lambda: inspector.failed_job(oldest)),
+        "show newest s": seconds(lambda: inspector.failed_job(newest)),
+        "newest page s": seconds(lambda: inspector.failed(newest=True, limit=50)),
+        "status s": seconds(lambda: default_client().job_by_id(newest).status()),
+        "requeue s": seconds(lambda: inspector.requeue(newest)),
+        "discard s": seconds(lambda: inspector.discard(second)),
+        "groups s": seconds(inspector.groups),
+    }
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long this takes."""
     began = time.perf_counter()
-    inspector.requeue(newest)
-    requeued = time.perf_counter()
-    inspector.discard(second)
-    discarded = time.perf_counter()
-    return {"requeue s": requeued - began, "discard s": discarded - requeued}
+    work()
+    return time.perf_counter() - began
+
+
+def history(place: Ground, size: int) -> Figures:
+    """Look into a journal of so many records about jobs that are done, 500 in a batch, as a busy worker writes them."""
+    ids = [f"{number:032x}" for number in range(size)]
+
+    async def write(broker: Broker) -> None:
+        for number, batch in enumerate(ids[first : first + 500] for first in range(0, size, 500)):
+            at = time.time() - (size - number * 500) / 500
+            done = {"kind": RecordKind.SUCCEEDED, "job": "bench", "queue": "jobs", "attempt": 1, "slot": 1}
+            records = [{**done, "at": at, "id": id, "wait": 0.001, "took": 0.002} for id in batch]
+            await broker.journal.append(encode("host:1:bench", records, source="bench", number=number + 1))
+
+    client = default_client()
+    client.run(write)
+    # A status decodes the last minute of the journal; in this one all records are from a few seconds.
+    time.sleep(75.0)
+    inspector = palermo.inspector()
+    return {
+        "newest page s": seconds(lambda: inspector.history(limit=100)),
+        "newest job s": seconds(lambda: inspector.life(ids[-1])),
+        "oldest job s": seconds(lambda: inspector.life(ids[0])),
+        "status s": seconds(lambda: client.job_by_id(ids[0]).status()),
+    }
+
+
+class Embedded:
+    """An SQLite file to measure on."""
+
+    def __init__(self, folder: str) -> None:
+        self.url = f"sqlite:///{folder}/jobs.db"
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a process that uses it: only this, and no settings of the person who runs this."""
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+        return own | {"PALERMO_URL": self.url}
+
+
+def page(place: Ground, size: int) -> Figures:
+    """Read the page of a queue with 20 large jobs, three times, on both brokers."""
+    found = memory_of_page("RabbitMQ", place, size)
+    with tempfile.TemporaryDirectory() as folder:
+        embedded = Embedded(folder)
+        palermo.connect(embedded.url)
+        try:
+            return {**found, **memory_of_page("SQLite", embedded, size)}
+        finally:
+            place.connect()
+
+
+def memory_of_page(broker: str, place: Ground | Embedded, size: int) -> Figures:
+    """What the page takes of the memory of a new web process: at most, and five seconds later."""
+    jobs.noop.options(queue="small").enqueue(jobs.ORDER)
+    for _ in range(20):
+        jobs.noop.options(queue="large").enqueue({"text": "x" * (1_000 * size)})
+    with served(place) as (url, pid), httpx.Client(base_url=url, timeout=120) as http:
+        for _ in range(3):  # what any page takes is not counted
+            http.get("/queues/small").raise_for_status()
+        before = pss_bytes([pid])
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
+        began = time.perf_counter()
+        for _ in range(3):
+            http.get("/queues/large").raise_for_status()
+        took = (time.perf_counter() - began) / 3
+        [peak] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:")]
+        time.sleep(5.0)
+        after = pss_bytes([pid])
+    return {
+        f"{broker}: page s": took,
+        f"{broker}: peak MB": int(peak.split()[1]) / 1e3,
+        f"{broker}: kept MB": (after - before) / 1e6,
+    }
+
+
+def recurring(place: Ground, size: int) -> Figures:
+    """Let recurring jobs be due together five times, and see when half of their jobs, and all, are in their queue."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("ticks")
+
+    def put(every: float, counted: str) -> None:
+        times = [RecurringJob(name=f"{counted} {n}", job="ticks", every=every, queue="ticks") for n in range(size)]
+        entries = [entry(client, one, origin=RUNTIME) for one in times]
+
+        async def store(broker: Broker) -> None:
+            for start in range(0, size, 100):
+                await asyncio.gather(*map(broker.put_recurring, entries[start : start + 100]))
+
+        client.run(store)
+
+    with worker(place, "keeper") as leader:
+        put(366 * 86_400.0, "far")
+        time.sleep(2.0)
+        idled = idle(leader.pid)
+        put(20.0, "near")
+        half, last = list[float](), list[float]()
+        place.purge("ticks")
+        for _ in range(5):
+            tick = 20.0 * (1 + time.time() // 20.0)
+            time.sleep(tick - time.time() - 0.1)
+            for reached, found in ((size / 2, half), (size, last)):
+                while place.waiting("ticks") < reached:
+                    time.sleep(0.001)
+                found.append(time.time() - tick)
+            time.sleep(3.0)
+            place.purge("ticks")
+    return {
+        "half ms late": 1e3 * statistics.median(half),
+        "last ms late": 1e3 * statistics.median(last),
+        "idle leader %": idled,
+    }
+
+
+def scheduled(place: Ground, size: int) -> Figures:
+    """Look at the first page, again, for one id, and after a cancel, while another job comes due."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("beside")
+    tomorrow = time.time() + 86_400.0
+    with worker(place, "keeper"):
+        body = b"[]" + b" " * 998
+        sent = (
+            Message(id=f"far-{n}", queue="crowd", job="crowd", body=body, run_at=tomorrow + n % 60) for n in range(size)
+        )
+        client.run(lambda broker: broker.publish_many(sent))
+        found: dict[str, float] = {}
+
+        def timed(name: str, work: Callable[[], object]) -> None:
+            began = time.perf_counter()
+            work()
+            found[name] = time.perf_counter() - began
+
+        inspector = palermo.inspector()
+        due = time.time() + 0.5
+        jobs.noop.options(queue="beside").enqueue_at(due, jobs.ORDER)
+        late = list[float]()
+        beside = threading.Thread(target=lambda: late.append(until(lambda: place.waiting("beside") > 0)))
+        beside.start()
+        timed("first page s", lambda: inspector.scheduled(limit=100))
+        timed("first page again s", lambda: inspector.scheduled(limit=100))
+        nobody = ScheduledFilter(ids=frozenset(["nobody"]))
+        timed("an id not there s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
+        timed("cancel one s", lambda: inspector.cancel_scheduled(f"far-{size // 2}"))
+        timed("first page then s", lambda: inspector.scheduled(limit=100))
+        beside.join()
+    return {**found, "late beside ms": 1e3 * (late[0] - 0.5)}
+
+
+def registry(place: Ground, size: int) -> Figures:
+    """List the queues, after so many were made and deleted, twice in one session."""
+    client = palermo.connect(place.url, exchange=place.exchange)
+    place.make("stays")
+    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+        channel = connection.channel()
+        for number in range(size // 2):
+            for record in ({"queue": f"gone-{number}"}, {"gone": f"gone-{number}"}):
+                channel.basic_publish("", f"{place.exchange}.~registry", json.dumps(record).encode())
+    time.sleep(1.0)
+    inspector = palermo.inspector()
+    took = list[float]()
+    for _ in range(6):
+        began = time.perf_counter()
+        inspector.queues()
+        took.append(time.perf_counter() - began)
+    client.close()
+    return {"first ms": 1e3 * took[0], "again ms": 1e3 * statistics.median(took[1:])}
 
 
 #: Of each: the sizes, and what is measured.
 SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
     "start": ((100, 1_000, 3_000), start),
+    "wake": ((10, 100, 1_000), wake),
+    "tenants": ((10, 100, 1_000), tenants),
     "doctor": ((30, 300, 1_000), doctor),
     "overview": ((100, 1_000, 3_000), overview),
     "one": ((1_000, 10_000, 50_000), one),
+    "history": ((10_000, 100_000, 1_000_000), history),
+    "page": ((50, 500, 5_000), page),
+    "scheduled": ((1_000, 10_000, 50_000), scheduled),
+    "registry": ((100, 1_000, 10_000), registry),
+    "recurring": ((100, 1_000, 3_000), recurring),
 }
 
 

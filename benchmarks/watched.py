@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import httpx
 
@@ -74,8 +75,14 @@ class Reader:
                 time.sleep(self._every)
 
 
+class Place(Protocol):
+    """A broker that a process can use."""
+
+    def environment(self) -> dict[str, str]: ...
+
+
 @contextmanager
-def served(place: Ground) -> Iterator[tuple[str, int]]:
+def served(place: Place) -> Iterator[tuple[str, int]]:
     """`palermo web` as a process of its own; its address and its pid."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

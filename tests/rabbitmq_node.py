@@ -281,6 +281,11 @@ class LocalNode:
         """Whether it was started and neither stopped nor killed."""
         return self._node is not None
 
+    @property
+    def pid(self) -> int:
+        """The head of its processes; 0 if it does not run."""
+        return 0 if self._node is None else self._node.pid
+
     def start(self) -> None:
         """Start, and return once it serves AMQP; nothing if it runs."""
         if self._node is not None:

@@ -37,7 +37,10 @@ _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
 _VALUES = (FailedFilter, ScheduledFilter, Listing)
 
 #: Fields and methods that only Palermo itself uses.
-_NOT_FOR_PROGRAMS = ("definition", "run", "watch", "watch_async", "write_record", "unpickled_job", "as_duplicate")
+_NOT_FOR_PROGRAMS = (
+    *("definition", "run", "watch", "watch_async", "write_record", "unique_job"),
+    *("unpickled_job", "as_duplicate"),
+)
 
 #: The parts of the API, with what a program imports for each.
 _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [

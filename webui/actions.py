@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 from palermo.client.actor import record_action
 from palermo.client.handle import Job
+from palermo.client.recorded_jobs import RecordedJob
 from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.failure import printable
@@ -141,11 +142,14 @@ def requeue(
     args: Sequence[object] | None = None,
     kwargs: Mapping[str, object] | None = None,
     queue: str | None = None,
+    priority: int | None = None,
+    at: float | None = None,
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
     """Requeue failed jobs; see Inspector.requeue. Returns when that is done, or after `wait` seconds."""
-    return _on_failed(visit, "requeue", which, args=args, kwargs=kwargs, queue=queue, expected=expected, wait=wait)
+    changes = {"args": args, "kwargs": kwargs, "queue": queue, "priority": priority, "at": at}
+    return _on_failed(visit, "requeue", which, expected=expected, wait=wait, **changes)
 
 
 def discard(visit: Visit, which: Which, *, expected: int | None = None, wait: float = 5.0) -> Operation:
@@ -172,12 +176,11 @@ def _on_failed(
     action: Action,
     which: Which,
     *,
-    args: Sequence[object] | None = None,
-    kwargs: Mapping[str, object] | None = None,
-    queue: str | None = None,
     expected: int | None = None,
     wait: float,
+    **changes: Any,
 ) -> Operation:
+    """Start a command; `changes` are those of Inspector.requeue."""
     one = isinstance(which, str)
     chosen: Which = which if isinstance(which, str | FailedFilter) else list(dict.fromkeys(which))
     if expected is None and not isinstance(chosen, FailedFilter):
@@ -190,9 +193,7 @@ def _on_failed(
         about=about,
         expected=expected,
         which=chosen,
-        args=args,
-        kwargs=kwargs,
-        queue=queue,
+        **changes,
     )
 
     def ended(operation: Operation) -> None:
@@ -200,7 +201,8 @@ def _on_failed(
             visit, f"{action} ended", operation=operation.id, status=operation.status, jobs=operation.taken, of=about
         )
 
-    with audited_action(visit, action, Role.OPERATOR, of=about, to=queue or "-", edited=bool(args or kwargs)) as facts:
+    edited = any(changes.get(name) for name in ("args", "kwargs"))
+    with audited_action(visit, action, Role.OPERATOR, of=about, to=changes.get("queue") or "-", edited=edited) as facts:
         failed_jobs(visit.site).operations.start(operation, done=ended)
         facts["operation"] = operation.id
     if operation.wait(wait) and (one or operation.status == "failed") and operation.problems and not operation.taken:
@@ -238,6 +240,24 @@ def enqueue(
         raise Refused(409, f"job {done.id} has the key of this one and is {done.duplicate}: nothing was enqueued.")
     if not done.enqueued:
         raise Refused(409, f"a before_enqueue hook kept {job} from being enqueued.")
+    return done
+
+
+def run_again(visit: Visit, id: str, known: RecordedJob, **changes: Any) -> Job:
+    """Enqueue a job that is over once more; `changes` are those of Inspector.run_again. Raises DuplicateJob."""
+    edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
+    with audited_action(visit, "run again", Role.OPERATOR, id=id, edited=edited) as facts:
+        done = visit.inspector.run_again(id, known=known, **changes)
+        facts |= {"queue": done.queue, "new": done.id}
+    return done
+
+
+def edit(visit: Visit, id: str, **changes: Any) -> Job:
+    """Change a job that waits; `changes` are those of Inspector.edit. Raises NotFound."""
+    edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
+    with audited_action(visit, "edit", Role.OPERATOR, id=id, to=changes.get("queue") or "-", edited=edited):
+        done = visit.inspector.edit(id, **changes)
+        scheduled_view(visit.site).clear()
     return done
 
 
@@ -289,9 +309,9 @@ def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
     return removed
 
 
-def pause(visit: Visit, queue: str) -> Row:
+def pause(visit: Visit, queue: str, *, reason: str = "") -> Row:
     """Pause a queue: no worker takes jobs from it. Returns its row. Raises NotFound."""
-    return _paused(visit, queue, paused=True)
+    return _paused(visit, queue, paused=True, reason=reason)
 
 
 def resume(visit: Visit, queue: str) -> Row:
@@ -299,10 +319,10 @@ def resume(visit: Visit, queue: str) -> Row:
     return _paused(visit, queue, paused=False)
 
 
-def pause_all(visit: Visit) -> None:
+def pause_all(visit: Visit, *, reason: str = "") -> None:
     """Pause all queues, and those that are made later."""
-    with audited_action(visit, "pause all", Role.OPERATOR):
-        visit.inspector.pause_all()
+    with audited_action(visit, "pause all", Role.OPERATOR, **_because(reason)):
+        visit.inspector.pause_all(reason=reason)
 
 
 def resume_all(visit: Visit) -> None:
@@ -311,25 +331,38 @@ def resume_all(visit: Visit) -> None:
         visit.inspector.resume_all()
 
 
-def _paused(visit: Visit, queue: str, *, paused: bool) -> Row:
-    with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue):
+def _paused(visit: Visit, queue: str, *, paused: bool, reason: str = "") -> Row:
+    with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue, **_because(reason)):
         check_job_queue(queue)
         known = {row["name"]: row for row in visit.inspector.queues()}
         if queue not in known:
             raise NotFound(f"there is no queue {queue!r}.")
-        change = visit.inspector.pause if paused else visit.inspector.resume
-        change(queue)
+        if paused:
+            visit.inspector.pause(queue, reason=reason)
+        else:
+            visit.inspector.resume(queue)
     return {**known[queue], "paused": paused or visit.inspector.all_paused()}
+
+
+def _because(reason: str) -> dict[str, object]:
+    return {"reason": reason} if reason else {}
 
 
 # -- scheduled jobs and retries
 
 
 def alter_scheduled(
-    visit: Visit, action: str, which: ScheduledWhich, *, at: float | None = None, wait: float = PATIENCE
+    visit: Visit,
+    action: str,
+    which: ScheduledWhich,
+    *,
+    at: float | None = None,
+    retries: bool | None = None,
+    wait: float = PATIENCE,
 ) -> list[Row] | None:
     """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of Inspector.cancel_scheduled.
 
+    With `retries` only jobs that wait for a retry are meant.
     Returns None if that takes longer than `wait` seconds; the command then goes on.
     """
     ids = (
@@ -350,7 +383,9 @@ def alter_scheduled(
         audit_done(visit, f"{name} ended", of=about, **came)
 
     with audited_action(visit, name, Role.OPERATOR, of=about, to=to) as facts:
-        work = scheduled_view(visit.site).alter(action, which if ids is None else ids, at=at, actor=visit.actor)
+        work = scheduled_view(visit.site).alter(
+            action, which if ids is None else ids, at=at, actor=visit.actor, retries=retries
+        )
         if not futures.wait([work], wait).done:
             facts["ended"] = False
             work.add_done_callback(on_end)

@@ -35,10 +35,10 @@ from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
 from palermo.webui.failed.failed_jobs import close_failed_jobs
 from palermo.webui.render.rendering import STATIC, page
-from palermo.webui.security.auth import FileAuthentication
 from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
+from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
 from palermo.webui.state.journal_views import close_journal_views
 
@@ -53,34 +53,37 @@ def create_app(
     """The web pages of one broker, to be served, or mounted under any path of another ASGI application.
 
     The client is made from the settings unless one is given. It connects when it is first used, and reconnects by
-    itself. `auth` finds the user of a request, and replaces the setting web_users. Without both, every program of this
-    machine is let in, and no other machine. Other keywords are the settings `web_*` without that prefix:
-    `read_only=True`, `hosts=["jobs.example.com"]`.
+    itself. `auth` finds the user of a request, and replaces the settings web_users and web_oidc_issuer. Without
+    these, every program of this machine is let in, and no other machine. Other keywords are the settings `web_*`
+    without that prefix: `read_only=True`, `hosts=["jobs.example.com"]`.
 
     Raises SettingInvalid.
     """
     own = client is None
     given = client.settings if client is not None else settings or Settings.load()
     chosen = _chosen(given, overrides)
-    if auth is None and chosen.web_users:
-        auth = FileAuthentication(chosen.web_users)
-    auth = auth or LocalAccess()
+    secret = chosen.web_secret.encode() or secrets.token_bytes(32)
+    sign_in = SignIn(chosen, secret) if auth is None and chosen.has_sign_in else None
+    auth = auth or sign_in or LocalAccess()
     far = [host for host in chosen.web_hosts if not is_loopback(host)]
     if isinstance(auth, LocalAccess) and far:
         raise SettingInvalid(
             f"web_hosts names {far[0]!r}, and without authentication the web pages are for this machine alone."
-            " Name a file of users in web_users, or pass auth= to create_app: see docs/guides/web.md."
+            " Name a file of users in web_users or a provider in web_oidc_issuer, or pass auth= to create_app: see"
+            " docs/guides/web.md."
         )
     client = client or Client(given)
     site = Site(
         client=client,
         inspector=BoundedInspector(client, hidden=chosen.web_redact),
         version=version("palermo"),
-        secret=chosen.web_secret.encode() or secrets.token_bytes(32),
+        secret=secret,
         read_only=chosen.web_read_only,
         hidden=chosen.web_redact,
         routes={str(getattr(route, "name", "")): route for router in pages.ROUTERS for route in router.routes},
     )
+    if sign_in is not None:
+        site.component(SignIn, lambda: sign_in)
     rules = AccessRules(
         authenticate=auth,
         hosts=chosen.web_hosts,

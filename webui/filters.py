@@ -1,16 +1,21 @@
-"""Filters for failed jobs, finished jobs and actions, as they stand in addresses and in the API's bodies."""
+"""Filters for failed jobs, finished jobs and actions, as they stand in addresses and in the API's bodies.
 
+The query of a search, words and chips such as `queue:mail`, becomes the same filters.
+"""
+
+import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
 from palermo.core.failure import printable
+from palermo.core.text import nearest
 from palermo.core.times import parse_duration, unix_seconds
 from palermo.errors import OptionInvalid
-from palermo.history.filters import AuditFilter, HistoryFilter
+from palermo.history.filters import STATES, AuditFilter, HistoryFilter
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.webui.site import Refused
 
@@ -85,6 +90,116 @@ def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter
     """The filter for actions in these texts. Raises Refused (422)."""
     written, values = _read(given, AUDIT)
     return RequestedFilter(AuditFilter(**values), written)  # type: ignore[arg-type]
+
+
+# -- the query of a search
+
+#: The chips of a search, each with an example and with what it means, for people.
+CHIPS: Mapping[str, tuple[str, str]] = {
+    "queue": ("mail", "the queue's name; * stands for any letters"),
+    "job": ("SendReceipt", "a part of the job's name"),
+    "error": ("Timeout", "a part of the name of the error's class"),
+    "worker": ("*@web-1", "the worker's id, or with * all workers of a machine"),
+    "tenant": ("acme", "the tenant's name"),
+    "state": ("failed", "failed, retrying, scheduled, waiting, running, done, discarded or cancelled"),
+    "older": ("1h", "it failed, ended, started or else was enqueued longer ago, or before 2026-12-01T09:00Z"),
+    "newer": ("15m", "the same, less long ago"),
+}
+
+#: The states that a search knows, and the names that the API has for two of them.
+SEARCHED_STATES = ("failed", "retrying", "scheduled", "waiting", "running", "done", "discarded", "cancelled")
+_SAME_STATES = {"pending": "waiting", "working": "running"}
+
+#: The chips of which a part of the name is enough.
+_PARTS = ("job", "error")
+
+#: A word of a query: a chip, text in quotes, or text without a blank.
+_WORD = re.compile(r'(?:(?P<name>[a-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchQuery:
+    """What a search asks for: all of its words, as one text, and all of its chips."""
+
+    #: The words, with one blank between them; "" for none.
+    text: str = ""
+    #: The chips, each with its value as it was written.
+    chips: Mapping[str, str] = field(default_factory=dict)
+    #: Unix seconds: at `since` or later, and at `until` or before.
+    since: float | None = None
+    until: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is asked for."""
+        return not self.text and not self.chips
+
+    def pattern(self, name: str) -> str | None:
+        """The pattern that a chip's value means; None if the query has no such chip."""
+        value = self.chips.get(name)
+        return f"*{value}*" if value and name in _PARTS and not set(value) & set("*?[") else value
+
+    def without(self, name: str = "") -> str:
+        """The query as text, without one chip, or without its words."""
+        chips = [f"{each}:{_quoted(value)}" for each, value in self.chips.items() if each != name]
+        text = f'"{self.text}"' if ":" in self.text else self.text
+        return " ".join([*chips, *([text] if text and name else [])])
+
+    def failed(self) -> RequestedFilter[FailedFilter]:
+        """The filter of failed jobs that means the same."""
+        return requested_failed_filter(self._texts("queue", "job", "error", "worker", "tenant"))
+
+    def history(self) -> RequestedFilter[HistoryFilter]:
+        """The filter of finished jobs that means the same, but for the tenant, which the journal does not hold."""
+        state = self.chips.get("state", "")
+        texts = self._texts("queue", "job", "error", "worker")
+        return history_filter(
+            texts | {"state": state if state in STATES and state not in ("failed", "retrying") else ""}
+        )
+
+    def _texts(self, *names: str) -> dict[str, str]:
+        known = {name: pattern for name in names if (pattern := self.pattern(name))}
+        times = {"since": self.chips.get("newer", ""), "until": self.chips.get("older", "")}
+        return {"text": self.text, **known, **times}
+
+
+def search_query(written: str, *, now: float | None = None) -> SearchQuery:
+    """The query that a text means: words and chips. Raises Refused (422) for a chip that is unknown or has no value."""
+    words: list[str] = []
+    chips: dict[str, str] = {}
+    for found in _WORD.finditer(printable(written)):
+        name, value = found["name"], (found["quoted"] or found["bare"] or "").strip()
+        if name is None and found["bare"] and value.endswith(":") and value[:-1] in CHIPS:
+            raise Refused(
+                422, f"{value} has no value. Write {value}{CHIPS[value[:-1]][0]}, without a blank, for example."
+            )
+        if name is None:
+            words.append(value)
+        elif name == "pid" or value.startswith("//"):  # a worker's id; https://…
+            words.append(found[0])
+        elif name not in CHIPS:
+            raise Refused(
+                422,
+                f"there is no filter {name + ':'!r}.{nearest(name, CHIPS)} The filters are {', '.join(CHIPS)}."
+                f' To search for the text itself, write it in quotes: "{found[0].replace(chr(34), "")}".',
+            )
+        elif name in chips:
+            raise Refused(422, f"{name}: is there twice, and a job has one. Write * for any letters in a name.")
+        elif not value:
+            raise Refused(422, f"{name}: has no value. Write {name}:{CHIPS[name][0]}, for example.")
+        else:
+            chips[name] = value
+    if "state" in chips:
+        state = chips["state"] = _SAME_STATES.get(chips["state"], chips["state"])
+        if state not in SEARCHED_STATES:
+            raise Refused(422, f"state:{state[:40]} is no state. The states are {', '.join(SEARCHED_STATES)}.")
+    at = time.time() if now is None else now
+    since, until = (_instant(chips[name], name, at) if name in chips else None for name in ("newer", "older"))
+    return SearchQuery(text=" ".join(filter(None, words)), chips=chips, since=since, until=until)
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"' if " " in value else value
 
 
 def _read(given: Mapping[str, str | None], names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str | float]]:

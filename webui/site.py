@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, TypeVar, cast
@@ -74,6 +74,10 @@ Authenticate = Callable[[Request], User | Response | Awaitable[User | Response |
 LOCAL = User("local", Role.ADMIN)
 
 
+#: The user of the pages for signing in.
+NOBODY = User("")
+
+
 def ANYONE(request: Request) -> User:
     """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front checks access."""
     return User("anyone", Role.ADMIN)
@@ -96,7 +100,7 @@ class Site:
     #: The key that signs form tokens and messages, which browsers carry.
     secret: bytes = field(repr=False)
     read_only: bool = False
-    #: Patterns for the names of arguments whose values are shown to nobody: see palermo.inspector.masking.
+    #: Patterns for the names of arguments whose values are shown to nobody: see palermo.jobs.redaction.
     hidden: tuple[str, ...] = ()
     #: The routes of the pages by name: links are made from them.
     routes: Mapping[str, BaseRoute] = field(default_factory=dict, repr=False)
@@ -203,5 +207,11 @@ class BoundedInspector(Inspector):
 
         return super()._ask(bounded, again=again)
 
-    def _sweep_failed(self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None) -> None:
-        self._client.run(lambda broker: sweep_failed(broker, judge, progress))
+    def _sweep_failed(
+        self,
+        judge: Callable[[Message], SweepDecision],
+        progress: Progress | None = None,
+        *,
+        ids: Collection[str] = (),
+    ) -> None:
+        self._client.run(lambda broker: sweep_failed(broker, judge, progress, ids=ids))

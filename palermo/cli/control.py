@@ -28,10 +28,11 @@ _CANCELLED = {
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
 @click.option("--all", "every", is_flag=True, help="All queues, and those that are made later.")
+@click.option("--reason", metavar="TEXT", default="", help="Why: the web pages and the journal show it.")
 @broker_options
 @json_option
 @click.pass_obj
-def pause(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bool) -> None:
+def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str, as_json: bool) -> None:
     """Have no worker take jobs from QUEUE until `palermo resume QUEUE`, whatever is restarted meanwhile.
 
     Running jobs go on, and jobs can be enqueued. --all holds until `palermo resume --all`, also for workers that
@@ -40,7 +41,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bo
     _check_named(queues, every=every)
     inspector = context.inspector()
     if every:
-        inspector.pause_all()
+        inspector.pause_all(reason=reason)
         _print_all(inspector.queues(), "paused all queues", as_json=as_json)
         return
     known = {row["name"] for row in inspector.queues()}
@@ -48,7 +49,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bo
         if queue not in known and queue != "*":  # the inspector refuses that name, and says what to use
             check_new_queue(queue)
     for queue in queues:
-        inspector.pause(queue)
+        inspector.pause(queue, reason=reason)
         if queue not in known:
             note(f"there is no queue {queue!r} yet; it is paused as soon as there is.")
     rows = [row for row in inspector.queues() if row["name"] in queues]

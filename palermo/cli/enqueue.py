@@ -112,8 +112,8 @@ def enqueue(
 ) -> None:
     """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id.
 
-    The options are those of `.options()` in Python. A job whose code is not imported (PALERMO_IMPORTS) has no others:
-    one that is declared unique is unique only if --unique or --dedupe says so here.
+    The options are those of `.options()` in Python. A job whose code is not imported (PALERMO_IMPORTS) has no others,
+    but it is unique if a worker has announced it as unique.
     """
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:
@@ -133,7 +133,7 @@ def enqueue(
         if queue is None:
             guess = nearest(job, registry.names())
             note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.{guess}")
-        if plain := plain_note(job, options):
+        if plain := plain_note(job, options, client.unique_job):
             note(plain)
     click.echo(done.id)
 

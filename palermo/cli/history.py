@@ -62,7 +62,10 @@ def _time_options(command: Any) -> Any:
     "--worker",
     metavar="WORKER",
     shell_complete=complete_worker,
-    help="Only what this worker ran: its id, as `palermo workers` shows it.",
+    help="Only what this worker ran: its id, as `palermo workers` shows it; may hold * and ?.",
+)
+@click.option(
+    "--error", metavar="CLASS", help="Only with this exception class: its dotted name or the last part of it."
 )
 @click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only from this queue; may hold * and ?.")
 @click.pass_obj

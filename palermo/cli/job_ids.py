@@ -4,7 +4,6 @@ Law: it takes nothing and changes nothing. A whole id is never taken for a begin
 was given, that job is meant, and an id as Palermo makes it is not looked up at all.
 """
 
-import re
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
@@ -16,13 +15,11 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Keep, SweepDecision
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
+from palermo.core.topology import is_made_id
 from palermo.errors import BrokerUnavailable, IdInvalid
 
 #: The fewest characters that are taken for the beginning of an id.
 FEWEST = 8
-
-#: An id as Palermo makes it.
-_WHOLE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 
 #: How many scheduled jobs are looked at, and how many that have ended.
 _SCHEDULED, _ENDED = 10_000, 1_000
@@ -68,7 +65,7 @@ def _known_id(context: Context, beginning: str) -> str:
 
 def may_be_beginning(text: str) -> bool:
     """Whether this may be the beginning of an id."""
-    return len(text) >= FEWEST and not _WHOLE.match(text)
+    return len(text) >= FEWEST and not is_made_id(text)
 
 
 def chosen_id(text: str, found: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.completion import complete_job, complete_queue
+from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.core.prefetch import Prefetch
 from palermo.errors import SettingInvalid
 
@@ -123,6 +123,13 @@ def filter_options(command: F) -> F:
             "Only with this in the error message, the traceback, the id or the preview that the web shows.",
         ),
         ("--error", "CLASS", None, "Only with this exception class: its dotted name or the last part of it."),
+        ("--tenant", "TENANT", None, "Only of this tenant; may hold * and ?."),
+        (
+            "--worker",
+            "WORKER",
+            complete_worker,
+            "Only what failed on this worker: its id, as `palermo workers` shows it; may hold * and ?.",
+        ),
         ("--job", "NAME", complete_job, "Only this job; may hold * and ?."),
         ("--queue", "QUEUE", complete_queue, "Only from this queue; may hold * and ?."),
     ):

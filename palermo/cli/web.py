@@ -65,7 +65,7 @@ def web(
     )
     import_modules(settings.imports)
     host, port = settings.web_host, settings.web_port
-    if not settings.web_users and not _is_loopback(host):
+    if not settings.has_sign_in and not _is_loopback(host):
         raise SettingInvalid(
             f"on {host} others can reach the web pages, so they want authentication: make a file with"
             " `palermo web-user NAME >> users` and add --users users; or listen on 127.0.0.1."
@@ -75,9 +75,9 @@ def web(
     from palermo.webui.server import open_socket, pages_url, serve
     from palermo.worker import logs
 
-    token = new_token() if settings.web_token and not settings.web_users else ""
+    token = new_token() if settings.web_token and not settings.has_sign_in else ""
     named = () if _is_anywhere(host) else (host,)
-    auth = None if settings.web_users else LocalAccess(token)
+    auth = None if settings.has_sign_in else LocalAccess(token)
     app = create_app(settings=settings, auth=auth, hosts=(*settings.web_hosts, *named))
     with open_socket(host, port) as at:
         logs.configure(level="info", format=log_format)

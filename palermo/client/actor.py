@@ -11,6 +11,9 @@ from palermo.core.journal_records import RecordKind
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
+#: What is told of an action that changed the arguments of jobs.
+OTHER_ARGUMENTS = "with other arguments"
+
 #: Ids in one record.
 _BATCH = 1_000
 

@@ -9,23 +9,40 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
 from palermo import tracing
 from palermo.client import forking
+from palermo.client.announced_jobs import Announced, AnnouncedJobs
 from palermo.client.handle import Job
 from palermo.client.io_thread import IoThread
 from palermo.client.journal_watch import JournalWatch
-from palermo.client.prepare import BATCHES, Prepared, batches, many_ids, prepare, prepare_event, wait_for_oldest
+from palermo.client.prepare import (
+    BATCHES,
+    Prepared,
+    batches,
+    handle_for,
+    many_ids,
+    new_id,
+    prepare,
+    prepare_event,
+    wait_for_oldest,
+)
+from palermo.client.recorded_jobs import RecordedArguments
 from palermo.client.sender import PendingPublish
 from palermo.contract.broker import Broker, opener
 from palermo.contract.serialization import Serializers
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.journal_records import JournalLevel
+from palermo.core.message import Message
 from palermo.core.topology import check_id
-from palermo.core.unique_keys import KeyRequest
+from palermo.core.unique_keys import KeyRequest, lock_of
+from palermo.core.unique_rules import RAISE
 from palermo.errors import BrokerUnavailable, UrlInvalid
+from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
 from palermo.settings.settings import Settings
@@ -48,6 +65,7 @@ class Client:
         self.serializers = self.settings.serializers()
         self._session = self.settings.session("client")
         self._thread: IoThread | None = None
+        self._announced = AnnouncedJobs()
 
     def enqueue(
         self,
@@ -59,20 +77,34 @@ class Client:
         """Store one job; returns once the broker has confirmed it.
 
         A job given by name whose code is not imported here goes to `queue` or the default
-        queue; its arguments cannot be checked and its hooks do not run.
+        queue; its arguments cannot be checked and its hooks do not run. It is unique if a worker has announced that;
+        OptionInvalid is raised if only its code can make its key, and no `unique_key` is given.
 
         Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
         io = self._io()
         with tracing.enqueuing(job) as span:
-            prepared = prepare(self, job, args, kwargs, options)
+            prepared = prepare(self, job, args, kwargs, options, self.unique_job)
             if prepared.key_request is not None:
                 return prepared.handle_for(io.enqueue_unique(_traced(span, prepared.key_request)))
             if prepared.message is not None:
                 io.wait(io.send(span.traced(prepared.message)))
                 prepared.run_after_hooks()
         return prepared.job
+
+    def enqueue_message(self, message: Message) -> Job:
+        """Store a job whose message is ready, for a caller that does not encode its arguments. See `enqueue`.
+
+        If another job has its unique key, nothing is stored. Raises DuplicateJob then.
+        """
+        io, lock = self._io(), lock_of(message)
+        job = Job(message.id, message.queue, message.job, True, "", message.created_at, message.keep_result, self)
+        if lock is None:
+            io.wait(io.send(message))
+            return job
+        request = KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=RAISE)
+        return handle_for(job, request, io.enqueue_unique(request))
 
     async def enqueue_async(
         self,
@@ -84,7 +116,10 @@ class Client:
         """`enqueue` for asyncio programs: the event loop goes on while it waits. Hooks run in the caller's loop."""
         io = self._io()
         with tracing.enqueuing(job) as span:
-            prepared = prepare(self, job, args, kwargs, options)
+            if self._announced.stale and isinstance(job, str) and registry.find(job) is None:
+                await asyncio.wait([asyncio.wrap_future(asked := self._ask_announced())])
+                self._announced.learn(lambda: io.result(asked))
+            prepared = prepare(self, job, args, kwargs, options, self.unique_job)
             if prepared.key_request is not None:
                 return prepared.handle_for(await io.enqueue_unique_async(_traced(span, prepared.key_request)))
             if prepared.message is not None:
@@ -108,7 +143,7 @@ class Client:
         waiting: deque[tuple[PendingPublish, list[Prepared]]] = deque()
         stored = 0
         fresh = many_ids().__next__
-        prepared = (prepare(self, *call, options, fresh) for call in calls)
+        prepared = (prepare(self, *call, options, self.unique_job, fresh) for call in calls)
         with tracing.enqueuing(None) as span:
             try:
                 for batch in batches(prepared, made):
@@ -157,6 +192,16 @@ class Client:
         """
         return self._io().run(function, again=again)
 
+    def unique_job(self, name: str) -> UniqueJob | None:
+        """What workers have announced of a job that is declared unique; the answer may be some seconds old.
+
+        None for a job that is not unique, and for one that no worker has announced. Raises BrokerUnavailable.
+        """
+        if self._announced.stale:
+            asked = self._ask_announced()
+            self._announced.learn(lambda: self._io().result(asked))
+        return self._announced.find(name)
+
     def job_by_id(self, id: str) -> Job:
         """A handle of the job with this id, which any client may have enqueued. Asks nobody. Raises IdInvalid."""
         return Job(check_id(id), "", "", _client=self)
@@ -198,6 +243,10 @@ class Client:
     def __repr__(self) -> str:
         return f"<palermo client of {self.settings.address}>"
 
+    def _ask_announced(self) -> "Future[Announced]":
+        # A connection that has died unnoticed is given up after half of the time, as for a publish.
+        return self._io().begin(self._announced.question(self.settings.publish_timeout / 2), again=True)
+
     def _io(self) -> IoThread:
         thread = self._thread
         # In a forked child the parent's thread does not exist, and so is not alive.
@@ -206,7 +255,8 @@ class Client:
         with forking.guard:
             if self._thread is None or not self._thread.alive:
                 self._import()
-                self._thread = IoThread(self._session, JournalLevel(self.settings.journal))
+                arguments = RecordedArguments(self.settings).fields
+                self._thread = IoThread(self._session, JournalLevel(self.settings.journal), arguments)
                 forking.running.add(self._thread)
             return self._thread
 

@@ -1,7 +1,7 @@
 """All failed jobs of a broker, whether they lie in one queue or, with failed_per_queue, in one for each queue."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from palermo.contract.broker import Broker, Page
@@ -36,10 +36,17 @@ async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool
 
 
 async def sweep_failed(
-    broker: Broker, judge: Callable[[Message], SweepDecision], progress: Callable[[SweepProgress], None] | None = None
+    broker: Broker,
+    judge: Callable[[Message], SweepDecision],
+    progress: Callable[[SweepProgress], None] | None = None,
+    *,
+    ids: Collection[str] = (),
 ) -> SweepProgress:
-    """Ask the judge about every failed job; `progress` is told of all queues together."""
-    return await _sweep(broker, await failed_queues(broker), judge, progress)
+    """Ask the judge about every failed job; `progress` is told of all queues together.
+
+    With `ids` the judge keeps all other jobs, and may not be asked about them.
+    """
+    return await _sweep(broker, await failed_queues(broker), judge, progress, ids=ids)
 
 
 async def _sweep(
@@ -49,7 +56,8 @@ async def _sweep(
     progress: Callable[[SweepProgress], None] | None,
     *,
     only_look: bool = False,
-    id: str = "",
+    ids: Collection[str] = (),
+    most: int | None = None,
 ) -> SweepProgress:
     done = SweepProgress(total=sum(queues.values()))
     for queue in queues:
@@ -60,7 +68,8 @@ async def _sweep(
                 progress(_added(before, swept))
 
         try:
-            done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look, id=id))
+            swept = await broker.sweep(queue, judge, progress=tell, only_look=only_look, ids=ids, most=most)
+            done = _added(before, swept)
         except NotFound:
             continue  # deleted since it was listed
     return done
@@ -71,14 +80,15 @@ async def read_failed(
     judge: Callable[[Message], SweepDecision],
     progress: Callable[[SweepProgress], None] | None = None,
     *,
-    id: str = "",
+    ids: Collection[str] = (),
+    most: int | None = None,
 ) -> SweepProgress:
     """`sweep_failed` for a judge that only looks. Queues that looking would harm are left out.
 
-    With an `id` the judge may be asked only about the jobs of that id.
+    It looks at the first `most` jobs of each queue, all unless given.
     """
     queues = {name: held for name, held in (await failed_queues(broker)).items() if await is_browsable(broker, name)}
-    return await _sweep(broker, queues, judge, progress, only_look=True, id=id)
+    return await _sweep(broker, queues, judge, progress, only_look=True, ids=ids, most=most)
 
 
 async def is_browsable(broker: Broker, queue: str) -> bool:

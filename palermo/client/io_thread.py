@@ -43,8 +43,13 @@ _GRACE = 0.25
 class IoThread:
     """An event loop in a thread of its own, and the session it keeps."""
 
-    def __init__(self, session: SessionParameters, level: JournalLevel) -> None:
-        """`level` says how much of what is enqueued is written into the journal.
+    def __init__(
+        self,
+        session: SessionParameters,
+        level: JournalLevel,
+        arguments: Callable[[Message], dict[str, Any]] | None = None,
+    ) -> None:
+        """`level` says how much of what is enqueued is written into the journal, and `arguments` is as of Recorder.
 
         Raises BrokerUnavailable if no thread can be started.
         """
@@ -55,7 +60,7 @@ class IoThread:
         self._forked: threading.Event | None = None
         self._closed = False
         self._loop = _new_loop()
-        self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}")
+        self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}", arguments=arguments)
         self._keeper = SessionKeeper(session, self._loop, self._on_open, self._on_lost)
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
         self._sender = Sender(self._keeper, self._loop, self._thread, self._timeout, self.recorder)
@@ -162,10 +167,14 @@ class IoThread:
 
         With `again` it runs a second time, on a new session, if the session proves to be lost.
         """
+        return self.result(self.begin(function, again=again))
+
+    def begin(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> "Future[T]":
+        """Start the coroutine function as `run` does; returns a future to wait for."""
         self._check_thread()
         if self._closed:
             raise self._keeper.closed_error()
-        return self.result(asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop))
+        return asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
 
     def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from palermo.client.session_keeper import SessionKeeper
 from palermo.contract import clock
 from palermo.contract.broker import Broker
-from palermo.contract.journal import FROM_START, JournalReader, ReadFrom
-from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind
+from palermo.contract.journal import FROM_START, JournalReader, ReadFrom, Wants
+from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind, names_any
 from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
 
 
@@ -135,12 +135,18 @@ LINGER = 10.0
 #: The subscription begins this many seconds before the first awaited job: jobs enqueued shortly before may be next.
 _HEAD_START = 10.0
 
-#: Seconds before now from which it begins for a job of which no instant, or an older one, is known: most callers ask
-#: for a job that has ended lately, and a journal may hold millions of older ends.
-_LATELY = 3_600.0
+#: Seconds before now from which it begins for a job of which no instant, or an older one, is known. It decodes all, and
+#: a journal may hold millions of older ends: these are searched for by the ids of their jobs.
+_LATELY = 60.0
+
+#: How many batches of the journal's end are searched first for jobs of which no instant is known.
+_RECENT = 1_000
 
 #: Seconds between attempts to read a journal that is away, doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
+
+#: The records about a job that say nothing of where it is.
+_NO_STEPS = (RecordKind.LOG, RecordKind.PROGRESS)
 
 #: Gets what the journal tells of a job.
 OnRecord = Callable[[Record], None]
@@ -213,6 +219,18 @@ class JournalWatch:
             return await self._find_past_end(waiter, since)
         finally:
             self._leave(waiter)
+
+    async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
+        """The last record of a step in the job's life, if there is one. Arguments and errors as of `find_end`."""
+        found: list[Record] = []
+
+        def on_batch(batch: RecordBatch) -> None:
+            for record, _ in job_records(batch):
+                if record["id"] == id and record["kind"] not in _NO_STEPS and is_about(record, created):
+                    found[:] = [record]
+
+        await self._read_once(on_batch, ReadFrom(since=since) if since else FROM_START, names_any([id]))
+        return found[0] if found else None
 
     async def end(
         self,
@@ -331,7 +349,10 @@ class JournalWatch:
             since = min(since for _, since, _ in asked)
             error: PalermoError | None = None
             try:
-                await self._read_once(search.on_batch, ReadFrom(since=since) if since else FROM_START)
+                if not since and all(waiter.on_record is None for waiter, _, _ in asked):
+                    await self._read_once(search.on_batch, ReadFrom(last=_RECENT), search.wants)
+                if len(search.found) < len(asked):
+                    await self._read_once(search.on_batch, ReadFrom(since=since) if since else FROM_START, search.wants)
             except PalermoError as raised:
                 error = raised
             for waiter, _, future in asked:
@@ -342,13 +363,13 @@ class JournalWatch:
                 else:
                     future.set_result(search.found.get(waiter))
 
-    async def _read_once(self, on_batch: Callable[[RecordBatch], None], start: ReadFrom) -> None:
+    async def _read_once(self, on_batch: Callable[[RecordBatch], None], start: ReadFrom, wants: Wants) -> None:
         """Read from `start` to the present end of the journal. If the journal is away meanwhile, read again."""
         pause = _FIRST_PAUSE
         while True:
             session = await self._keeper.get()
             try:
-                reader = await session.journal.read(on_batch, start)
+                reader = await session.journal.read(on_batch, start, wants)
             except BrokerUnavailable:
                 pass
             else:
@@ -483,6 +504,11 @@ class _Search:
         self._waiters: dict[str, list[Waiter]] = {}
         for waiter in waiters:
             self._waiters.setdefault(waiter.id, []).append(waiter)
+        self._names_any = names_any(self._waiters)
+
+    def wants(self, body: bytes) -> bool:
+        """Whether a batch with these bytes is looked through: once an end was found, for `later_ends` too."""
+        return (bool(self.found) and not self.later_ends.full) or self._names_any(body)
 
     def on_batch(self, batch: RecordBatch) -> None:
         untold = self._before < 0 or batch.position < self._before

@@ -12,6 +12,7 @@ from palermo.client import forking
 from palermo.client.handle import Job
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
+from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
 from palermo.core.arguments import check_arguments, preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
@@ -21,7 +22,7 @@ from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
-from palermo.errors import DuplicateJob, OptionInvalid, SerializationError
+from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, SerializationError
 from palermo.jobs import hooks, registry
 from palermo.jobs.definition import JobDefinition, check_batched, check_job_name
 from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, check_options
@@ -108,9 +109,12 @@ def prepare(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
+    announced: Callable[[str], UniqueJob | None],
     fresh: Callable[[], str] = new_id,
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it; `fresh` makes ids.
+
+    `announced` tells what workers have announced of a job whose code is not imported here.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError and what hooks raise.
     """
@@ -121,9 +125,13 @@ def prepare(
         check_arguments(args, kwargs)
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
+    keyed: KeyedJob = job
     if definition is None:
         name, queue, declared = check_job_name(job), settings.default_queue, _UNDECLARED
+        if (unique_job := announced(name)) is not None:
+            keyed, declared = unique_job, unique_job.options
     else:
+        keyed = definition
         name, queue, declared = definition.name, definition.queue_in(settings), _declared(definition)
         if given and definition.batch is not None:
             check_batched(name, options)
@@ -175,7 +183,7 @@ def prepare(
             make_message(fields | _optional_fields(chosen, name, args, kwargs, now=now, run_at=run_at, tenant=tenant)),
             chosen.get,
             client.serializers,
-            job if definition is None else definition,
+            keyed,
             args,
             kwargs,
             id=given.get("id") or "",
@@ -312,11 +320,14 @@ _MAX_KEY = 200
 #: Gives the value of an option by its name: the caller's, or the one that the job declares.
 GetOption = Callable[[str], Any]
 
+#: A job that may need a key: its code, or what workers have announced of it, or its name alone.
+KeyedJob = JobDefinition | UniqueJob | str
+
 
 def lock_for(
     chosen: GetOption,
     serializers: Serializers,
-    job: JobDefinition | str,
+    job: KeyedJob,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
@@ -347,7 +358,7 @@ def with_unique_key(
     message: Message,
     chosen: GetOption,
     serializers: Serializers,
-    job: JobDefinition | str,
+    job: KeyedJob,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
@@ -372,19 +383,19 @@ def with_unique_key(
         raise OptionInvalid(f"{'debounce' if debounce is not None else 'throttle'} does not go with {names[0]}.")
     burst_kind, seconds = (DEBOUNCE, debounce) if debounce is not None else (THROTTLE, throttle)
     name = job if isinstance(job, str) else job.name
-    own = chosen("unique_key") is not None
+    own = chosen("unique_key") is not None or (isinstance(job, UniqueJob) and job.keyed_by_code)
     # The arguments of a burst differ: without a key the burst is made of all enqueues of the job.
     key = f"{burst_kind}:{_unique_key(chosen, serializers, job, args, kwargs) if own else name}"
     return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst_kind, seconds=float(seconds))
 
 
-def plain_note(job: str, options: Mapping[str, Any]) -> str:
-    """A sentence that says what a job without its code is not, for who enqueued it; "" if these options say a key."""
-    if any(options.get(name) is not None for name in ("unique", "dedupe", "debounce", "throttle")):
+def plain_note(job: str, options: Mapping[str, Any], announced: Callable[[str], UniqueJob | None]) -> str:
+    """A sentence that says what a job without its code is not, for who enqueued it; "" if it has a key."""
+    if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None:
         return ""
     return (
-        f"the code of {job} is not imported here, so the job is not unique even if it is declared so: give unique or"
-        " dedupe here, or have the code imported."
+        f"the code of {job} is not imported here, and no worker has announced the job as unique, so it is not unique"
+        " even if it is declared so: give unique or dedupe here, or have the code imported."
     )
 
 
@@ -407,7 +418,7 @@ def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:
 def _unique_key(
     chosen: GetOption,
     serializers: Serializers,
-    job: JobDefinition | str,
+    job: KeyedJob,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     *,
@@ -416,6 +427,12 @@ def _unique_key(
     """The whole key: the caller's own id, or the job's name with the given key or with a digest of the arguments."""
     name = job if isinstance(job, str) else job.name
     given = chosen("unique_key")
+    if isinstance(job, UniqueJob) and given is None and (job.keyed_by_code or (job.parameters is None and not id)):
+        made = "by a function" if job.keyed_by_code else "of a default value that only the code has"
+        raise OptionInvalid(
+            f"job {name!r} is declared unique, its key is made {made}, and its code is not imported here, so it is not"
+            " enqueued. Have the code imported (PALERMO_IMPORTS), or give the key as text: unique_key, --unique-key."
+        )
     if given is None and id:
         return f"id:{id}"
     if callable(given):
@@ -444,10 +461,17 @@ def call_option(
         raise OptionInvalid(f"the function given as {option} of job {job!r} raised {describe(error)}.") from error
 
 
-def _digest(serializers: Serializers, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _digest(serializers: Serializers, job: KeyedJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """A digest that is the same for the same arguments, however they are given."""
-    if isinstance(job, JobDefinition):
-        bound = job.signature.bind(*args, **kwargs)
+    signature = None if isinstance(job, str) else job.signature
+    if signature is not None:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = job if isinstance(job, str) else job.name
+            raise ArgumentsInvalid(
+                f"arguments do not fit job {name!r}: {error}. As its workers announced it, it takes {signature}."
+            ) from None
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
     try:

@@ -13,6 +13,7 @@ from palermo.client.prepare import lock_for
 from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, configured
 from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.arguments import preview
 from palermo.core.limits import check_key, limit_headers
 from palermo.core.message import NO_HEADERS, Message
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from palermo.client.client import Client
 
 
-def entry(client: "Client", recurring: RecurringJob, *, origin: str) -> RecurringEntry:
+def entry(
+    client: "Client", recurring: RecurringJob, *, origin: str, announced: UniqueJob | None = None
+) -> RecurringEntry:
     """The entry of a recurring job, as it is put on the broker. The job's options hold if its code is imported here.
+
+    If it is not, `announced` is what workers have announced of the job.
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """
@@ -49,9 +54,9 @@ def entry(client: "Client", recurring: RecurringJob, *, origin: str) -> Recurrin
         one=definition is not None and definition.one,
     )
     lock = lock_for(
-        lambda name: getattr(definition, name, None),
+        lambda name: announced.options.get(name) if announced else getattr(definition, name, None),
         client.serializers,
-        definition or recurring.job,
+        definition or announced or recurring.job,
         recurring.args,
         recurring.kwargs,
     )

@@ -59,9 +59,20 @@ class JobCounts:
 class Recorder:
     """Gathers what one process writes into the journal. Belongs to one event loop."""
 
-    def __init__(self, level: JournalLevel, writer: str, *, now: Callable[[], float] = clock.now) -> None:
-        """`writer` is the id of a worker, or another name for this process."""
+    def __init__(
+        self,
+        level: JournalLevel,
+        writer: str,
+        *,
+        arguments: Callable[[Message], dict[str, Any]] | None = None,
+        now: Callable[[], float] = clock.now,
+    ) -> None:
+        """`writer` is the id of a worker, or another name for this process.
+
+        `arguments` makes the fields of a record that hold a job's arguments and options; without it none are recorded.
+        """
         self.level = level
+        self._arguments = arguments if level is JournalLevel.ALL else None
         self._writer = writer
         self._now = now
         self._journal: Journal | None = None
@@ -106,6 +117,10 @@ class Recorder:
     def wants(self, kind: str) -> bool:
         """Whether records of this kind are written down at all."""
         return is_wanted(kind, self.level)
+
+    def arguments(self, message: Message) -> dict[str, Any]:
+        """The fields of a record that hold a job's arguments and options; none below the level "all"."""
+        return {} if self._arguments is None else self._arguments(message)
 
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
@@ -311,15 +326,17 @@ def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Messa
     if recorder.level is JournalLevel.OFF:
         return
     if isinstance(messages, Event):
-        fields = {"id": messages.message.id, "topic": messages.topic}
-        recorder.add(RecordKind.PUBLISHED, fields, at=messages.message.queued_at)
+        event = {"id": messages.message.id, "topic": messages.topic}
+        recorder.add(RecordKind.PUBLISHED, event, at=messages.message.queued_at)
         return
     for message in (messages,) if isinstance(messages, Message) else messages:
         recorder.count(RecordKind.ENQUEUED, message.queue, message.job)
         if recorder.level is JournalLevel.ALL:
-            fields = {"id": message.id, "job": message.job, "queue": message.queue}
-            due = {} if message.run_at is None else {"run_at": message.run_at}
-            recorder.add(RecordKind.ENQUEUED, fields | due, at=message.queued_at)
+            fields: dict[str, Any] = {"id": message.id, "job": message.job, "queue": message.queue}
+            if message.run_at is not None:
+                # It may be cancelled before a worker gets it, and can tell its arguments.
+                fields |= {"run_at": message.run_at, **recorder.arguments(message)}
+            recorder.add(RecordKind.ENQUEUED, fields, at=message.queued_at)
 
 
 def _characters(record: Record) -> int:

@@ -11,7 +11,15 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, OnRecord
-from palermo.client.status import JobLocation, JobStatus, State, locate, status_at_end, status_at_location
+from palermo.client.status import (
+    JobLocation,
+    JobStatus,
+    State,
+    locate,
+    status_at_end,
+    status_at_location,
+    status_at_step,
+)
 from palermo.contract import clock
 from palermo.contract.broker import Broker
 from palermo.contract.rows import CANCELLED, as_json
@@ -383,15 +391,18 @@ def _status(
         place = await locate(await watch.session(), job.id, job.queue)
         if place.state:
             return status_at_location(job.id, place, client.serializers)
-        read_error, kept_closed = "", False
+        read_error, kept_closed, step = "", False, None
         if client.settings.journal != JournalLevel.OFF:
             try:
                 async with asyncio.timeout(client.settings.publish_timeout if patience is None else patience):
                     known = await watch.find_end(job.id, job.created_at, _since(job))
+                    if known is None and place.unseen:
+                        step = await watch.last_step(job.id, job.created_at, _since(job))
             except TimeoutError:
                 read_error = f"The journal was not read in time. {watch.read_error}".strip()
             # The job may have been on its way from one place to the next, or be back.
-            place = await locate(await watch.session(), job.id, job.queue)
+            failed = known is None or known["kind"] == RecordKind.FAILED
+            place = await locate(await watch.session(), job.id, job.queue, failed=failed)
             if place.state:
                 return status_at_location(job.id, place, client.serializers)
             if known is None and not read_error:
@@ -402,6 +413,8 @@ def _status(
             return status_at_end(known)
         if kept_closed:
             return JobStatus(state=State.DONE, id=job.id, job=job.job, queue=job.queue, reason=_KEY_CLOSED)
+        if step is not None and place.unseen and (waiting := status_at_step(step, place)):
+            return waiting
         since = "It failed, and is not among the failed jobs any more. " if known is not None else ""
         reason = f"{since}{_not_found_text(client, place)} {read_error}".strip()
         return JobStatus(state=State.UNKNOWN, id=job.id, job=job.job, queue=job.queue, reason=reason)

@@ -14,9 +14,10 @@ Promise:
 
 Cost of a look: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES
 queues, if none is named), one request to all workers, and at most FAILED failed jobs. A caller that learns of failures
-otherwise leaves the failed jobs out.
+otherwise leaves the failed jobs out. Of a longer body only what is shown is kept, MAX_SHOWN bytes.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -24,8 +25,9 @@ from enum import StrEnum
 from typing import Any
 
 from palermo.client.failed_queues import read_failed
+from palermo.contract import clock
 from palermo.contract.broker import Broker, Page
-from palermo.contract.rows import CANCELLED, SCHEDULED, Row, as_json, iso_instant, running_row
+from palermo.contract.rows import CANCELLED, MAX_SHOWN, SCHEDULED, Row, as_json, iso_instant, running_row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
 from palermo.contract.sweep import Keep, Stop, SweepDecision
@@ -40,6 +42,10 @@ from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
 #: many failed jobs.
 DEPTH, QUEUES, FAILED = 100, 20, 10_000
 
+#: The end of a queue with more jobs than this is looked at for so many seconds at most: RabbitMQ must read all jobs
+#: before it, and workers get none of them meanwhile.
+_LONG, _LOOK_WITHIN = 10_000, 1.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
@@ -47,7 +53,7 @@ class JobLocation:
 
     #: A JobState, "scheduled" or "cancelled"; "" if it was not found.
     state: str = ""
-    #: The job's message, unless a worker has the job.
+    #: The job's message, unless a worker has the job. The body of a waiting one is cut behind MAX_SHOWN bytes.
     message: Message | None = None
     #: What the worker that runs the job reports of it; and the worker's id.
     running: RunningJob | None = None
@@ -160,14 +166,20 @@ async def _pages(broker: Broker, queue: str, unseen: list[str], *, only: bool = 
     for name in names[:QUEUES]:
         for newest in (False, True) if sizes[name] > DEPTH else (False,):
             try:
-                yield await broker.browse(name, limit=DEPTH, newest=newest)
+                async with asyncio.timeout(_LOOK_WITHIN if newest and sizes[name] > _LONG else None):
+                    page = await broker.browse(name, limit=DEPTH, newest=newest, max_body=MAX_SHOWN)
             except NotBrowsable:
                 unseen.append(f"queue {name!r}, a quorum queue")
                 break
             except NotFound:
                 break
-        if sizes[name] > 2 * DEPTH:
-            unseen.append(f"the middle of queue {name!r}, where {sizes[name] - 2 * DEPTH:,} jobs wait")
+            except TimeoutError:
+                unseen.append(f"queue {name!r} behind its first {DEPTH} jobs, where {sizes[name] - DEPTH:,} wait")
+                break
+            yield page
+        else:
+            if (middle := sizes[name] - 2 * DEPTH) > 0:
+                unseen.append(f"the middle of queue {name!r}, where {middle:,} jobs wait")
 
 
 async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
@@ -183,20 +195,17 @@ async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | 
 
 async def _failed(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
     found: list[Message] = []
-    seen = 0
 
     def judge(message: Message) -> SweepDecision:
-        nonlocal seen
-        seen += 1
         if message.id == id:
             found.append(message)
-        return Stop() if found or seen >= FAILED else Keep()
+        return Stop() if found else Keep()
 
-    swept = await read_failed(broker, judge, id=id)
+    swept = await read_failed(broker, judge, ids=(id,), most=FAILED)
     if found:
         return JobLocation(state=JobState.FAILED, message=found[0], worker=found[0].worker)
-    if swept.total > seen:
-        unseen.append(f"{swept.total - seen:,} failed jobs")
+    if swept.total > swept.seen:
+        unseen.append(f"{swept.total - swept.seen:,} failed jobs")
     return None
 
 
@@ -229,6 +238,12 @@ _ENDED: Mapping[str, State] = {
     RecordKind.CANCELLED: State.CANCELLED,
 }
 
+
+#: The kinds of the records after which a job waits.
+WAITING = (
+    *(RecordKind.ENQUEUED, RecordKind.FIRED, RecordKind.LIMITED),
+    *(RecordKind.RETRIED, RecordKind.SNOOZED, RecordKind.RELEASED),
+)
 
 #: How it is known that a job runs whose worker says nothing.
 _SILENT = "its worker does not answer; it held the job when it was heard of last"
@@ -343,6 +358,28 @@ def status_at_end(record: Record) -> JobStatus:
         message=_text(record, "message") or _text(record, "reason"),
         result_kept=result_of_record(record) is not None if state is State.DONE else None,
         reason=_UNWRITTEN if record.get("unwritten") else "",
+    )
+
+
+def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
+    """The status of a job that was not found, by the last record of its life; None if that does not say that it waits.
+
+    `place` says where it was not looked for: it may have been purged there.
+    """
+    run_at, again = record.get("run_at"), record["kind"] == RecordKind.RETRIED
+    if record["kind"] not in WAITING:
+        return None
+    due = isinstance(run_at, int | float) and run_at > clock.now()
+    return JobStatus(
+        state=State.RETRYING if again else State.SCHEDULED if due else State.PENDING,
+        id=record["id"],
+        job=_text(record, "job"),
+        queue=_text(record, "queue"),
+        attempt=record.get("attempt"),
+        run_at=float(run_at) if due and run_at is not None else None,
+        error=_text(record, "error"),
+        message=_text(record, "message"),
+        reason=f"so the journal tells; not looked at: {'; '.join(place.unseen)}",
     )
 
 

@@ -14,13 +14,14 @@ from palermo.contract.plugins import installed, own
 from palermo.contract.recurring_entries import RecurringEntries
 from palermo.contract.scheduled import ScheduledJobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.address import Address
 from palermo.core.fair_scheduling import TURN
 from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
@@ -204,6 +205,12 @@ class UniqueKeys(Protocol):
     async def orphaned(self) -> list[OrphanedKey]:
         """Keys whose holders are nowhere, as far as that can be seen without harm; looking takes a second or more."""
 
+    async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        """Say which of these jobs are unique, for good: this replaces what was announced of them before."""
+
+    async def announced(self) -> dict[str, UniqueJob]:
+        """The jobs that were announced as unique, by name. Raises BrokerRefused for a user who may not know."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
@@ -377,9 +384,13 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
     async def restore(self, ids: Iterable[str]) -> None:
         """Take the cancel marks of these jobs back."""
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         """Some of the messages that wait; their order and their delivery counts stay as they were.
 
+        Of a body of more than `max_body` bytes only the first `max_body` + 1 are kept, so that memory is bounded by
+        what is shown.
         Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm.
         """
 
@@ -390,14 +401,16 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         """Ask `decide` about every message that waits at the start, oldest first, and do what it says.
 
         Messages that it keeps stay in their order. Memory is bounded. Interrupted at any instant, a sweep loses
         nothing, and at most the moves of the last moment are done twice when it is run again.
         `only_look` promises that `decide` keeps all: then a broker may show what it knows about a queue of failed
-        jobs that looking would harm, and may leave out messages with another id if `id` is given.
+        jobs that looking would harm. `ids` promises that `decide` keeps all messages that have other ids, in a queue
+        of failed jobs: then a broker need not ask about those. With `most` it need not look at more than so many.
         Raises NotFound for a queue that does not exist.
         """
 

@@ -19,6 +19,8 @@ class ReadFrom:
     #: The first position to read; batches that have been forgotten by then are skipped. A position beyond the journal's
     #: end means that this is another journal: then all is read.
     position: int | None = None
+    #: Read about the last so many batches that are stored, and what comes after them.
+    last: int | None = None
     #: Read what was stored at this instant (Unix seconds) and after; some batches from before may come too.
     since: float | None = None
     #: Read only what is stored from now on.
@@ -30,6 +32,9 @@ FROM_NOW = ReadFrom(next=True)
 
 #: Takes a batch. Called on the session's loop, so it must be quick.
 OnBatch = Callable[[RecordBatch], None]
+
+#: Says by a batch's bytes whether it is wanted.
+Wants = Callable[[bytes], bool]
 
 
 class JournalReader(Protocol):
@@ -59,8 +64,9 @@ class Journal(Protocol):
         Raises BrokerUnavailable if that takes longer than the session's timeout, BrokerRefused.
         """
 
-    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START) -> JournalReader:
+    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> JournalReader:
         """Hand out batches in their order, each once, and make the journal if need be; returns when reading has begun.
 
-        A slow reader is waited for, so memory is bounded. Raises BrokerUnavailable, BrokerRefused.
+        With `wants` batches that it does not want are left out: they are not even decoded. A slow reader is waited for,
+        so memory is bounded. Raises BrokerUnavailable, BrokerRefused.
         """

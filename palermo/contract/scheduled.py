@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from palermo.core.job_edit import JobEdit
 from palermo.core.message import Message
 from palermo.core.text import fits
 
@@ -35,12 +36,16 @@ class ScheduledFilter:
 
     def matches(self, message: Message) -> bool:
         """Whether this message meets the conditions."""
+        return self.fits(message.id, message.queue, message.job, message.run_at or 0.0, message.failure is not None)
+
+    def fits(self, id: str, queue: str, job: str, due: float, failed: bool) -> bool:
+        """Whether a job of which this is known meets the conditions; `failed` says that it waits to be tried again."""
         return (
-            (self.ids is None or message.id in self.ids)
-            and (self.queue is None or fits(message.queue, self.queue))
-            and (self.job is None or fits(message.job, self.job))
-            and (self.retries is None or self.retries is (message.failure is not None))
-            and (self.due is None or self.due[0] <= (message.run_at or 0.0) <= self.due[1])
+            (self.ids is None or id in self.ids)
+            and (self.queue is None or fits(queue, self.queue))
+            and (self.job is None or fits(job, self.job))
+            and (self.retries is None or self.retries is failed)
+            and (self.due is None or self.due[0] <= due <= self.due[1])
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -126,6 +131,13 @@ class ScheduledJobs(Protocol):
         for "give up": the failed jobs of every queue lie apart. "give up" leaves alone jobs that do not wait to be
         tried again. Returns once all is stored. If interrupted, each job has been altered or not, or at most is
         there twice.
+        """
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        """Change the scheduled job with this id, and have it run at `edit.run_at`, which must be given.
+
+        Returns the job as it was; nothing if it was not there, or came due before. Returns once all is stored. If
+        interrupted, the job has been changed or not, or at most is there twice.
         """
 
 

@@ -7,7 +7,8 @@ docs/guides/journal.md has the table of kinds; a test compares.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -75,6 +76,12 @@ RUN_ENDS: Mapping[str, bool] = {
     RecordKind.CANCELLED: True,
 }
 
+#: Texts that are written in JSON as they are.
+_PLAIN = re.compile(r"[\w.:@~=, -]*\Z", re.ASCII)
+
+#: The most ids that `names_any` searches for.
+_FEW = 16
+
 #: The kinds that a writer leaves out at level "failures".
 _ONLY_ALL = frozenset(
     {
@@ -102,6 +109,18 @@ class RecordBatch:
 def is_wanted(kind: str, level: JournalLevel) -> bool:
     """Whether records of this kind are written at this level."""
     return level is JournalLevel.ALL or (level is JournalLevel.FAILURES and kind not in _ONLY_ALL)
+
+
+def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
+    """A check of a batch's bytes: False if none of its records names one of these ids.
+
+    Decoding a batch takes some hundred times as long. All batches pass the check if there are so many ids that decoding
+    is as quick, or if one has characters that a writer in another language may escape in JSON.
+    """
+    if len(ids) > _FEW or not all(map(_PLAIN.match, ids)):
+        return lambda _: True
+    texts = [id.encode() for id in ids]
+    return lambda body: any(text in body for text in texts)
 
 
 def encode(writer: str, records: Sequence[Record], *, source: str = "", number: int = 0) -> bytes:

@@ -32,6 +32,9 @@ MIGRATABLE = (*QUEUE_TYPES, PRIORITY)
 MAX_QUEUE_NAME_BYTES = 127
 MAX_ID_BYTES = 255
 
+#: An id as Palermo makes it.
+_MADE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 #: The beginnings that no queue name may have, nor a name behind LITERAL: the broker uses them for its own names, or
 #: Palermo for its own on any exchange, since several exchanges may share one virtual host.
 _RESERVED = r"amq\.|([^.]*\.)?~"
@@ -145,6 +148,11 @@ def check_exchange_name(name: object) -> str:
     if "." in checked:
         raise SettingInvalid(f"exchange name {checked!r} has a dot; choose one without.")
     return checked
+
+
+def is_made_id(text: str) -> bool:
+    """Whether a text is an id as Palermo makes it, and so no beginning of an id."""
+    return _MADE_ID.fullmatch(text) is not None
 
 
 def check_id(id: object) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from palermo.client.recorded_jobs import FIELDS
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
@@ -93,7 +94,8 @@ class Entry:
     def step(self) -> Row:
         """The record as a row of a job's life."""
         return {
-            **self.more,
+            **{name: value for name, value in self.more.items() if name not in FIELDS},
+            **({"result": True} if "result" in self.more else {}),
             "kind": self.kind.value,
             "at": iso_instant(self.at),
             "job": self.job or None,

@@ -31,6 +31,8 @@ class HistoryFilter:
     job: str | None = None
     #: The id of the worker that ran it.
     worker: str | None = None
+    #: The dotted name of its error's class, or the last part of that name.
+    error: str | None = None
     #: One of STATES. "retrying" are runs that failed and were to be tried again.
     state: str | None = None
     #: Text, in any case of letters, in its id, its name, its error or why it was discarded.

@@ -31,6 +31,9 @@ _NAMES = 500
 #: The most records in a segment, and about the most bytes of them.
 MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
+#: The most characters of a job's result that is kept.
+MAX_RESULT = 2_000
+
 #: How many counts of filters are remembered, and how many pages and jobs of a full segment.
 _REMEMBERED = 64
 
@@ -267,7 +270,9 @@ class Segment:
                 given.append(bound)
         if filter.worker is not None:
             # The writer of a batch is the worker.
-            parts.append("(select writer from batch where first <= n order by first desc limit 1) = ?")
+            writer = "(select writer from batch where first <= n order by first desc limit 1)"
+            # `fits` is Python's own and slow, and a name without wildcards fits only itself.
+            parts.append(f"fits({writer}, ?)" if set(filter.worker) & set("*?[") else f"{writer} = ?")
             given.append(filter.worker)
         if filter.text is not None:
             condition, wanted = self._saying(filter.text)
@@ -279,8 +284,18 @@ class Segment:
         """The numbers of the shapes that match the filter, as JSON."""
         states = (filter.state,) if filter.state else FINAL
         asked = [filter.queue or "*", filter.job or "*"]
-        rows = self._db.execute("select id, state, queue, job from shape")
-        return json.dumps([id for id, state, *names in rows if state in states and all(map(fits, names, asked))])
+        rows = self._db.execute("select id, state, error, queue, job from shape")
+        return json.dumps(
+            [
+                id
+                for id, state, error, *names in rows
+                if state in states
+                and all(map(fits, names, asked))
+                and (
+                    filter.error is None or any(fits(each, filter.error) for each in (error, error.rpartition(".")[2]))
+                )
+            ]
+        )
 
     def _saying(self, wanted: str) -> Where:
         """The condition that finds a text in ids, in messages and reasons, and in the names of jobs and errors."""
@@ -414,11 +429,19 @@ def _found(keys: bytes, key: bytes) -> list[int]:
 
 def _packed(records: list[Record]) -> bytes:
     """The records as bytes, without what is too large or too deep for an index."""
-    bare = [record if "result" not in record else {**record, "result": True} for record in records]
+    bare = [record if "result" not in record else _without_long_result(record) for record in records]
     try:
         return marshal.dumps(bare)
     except ValueError:  # nested too deep
         return marshal.dumps([{name: value for name, value in record.items() if _is_flat(value)} for record in bare])
+
+
+def _without_long_result(record: Record) -> Record:
+    """The record; a result that is long is only said to be there."""
+    result = record["result"]
+    texts = [value for value in result.values() if isinstance(value, str)] if isinstance(result, dict) else []
+    short = len(texts) == 2 and len(result) == 2 and sum(map(len, texts)) <= MAX_RESULT
+    return record if short else {**record, "result": True}
 
 
 def _is_flat(value: object) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from palermo.client.journal_watch import wait_first
 from palermo.contract.broker import Broker
-from palermo.contract.journal import FROM_START, ReadFrom
+from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.sweep import SweepProgress
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
@@ -74,22 +74,40 @@ class BatchFilter:
 
 
 def read_to_end(
-    client: "Client", views: Sequence[JournalView], start: ReadFrom = FROM_START, *, progress: OnProgress | None = None
+    client: "Client",
+    views: Sequence[JournalView],
+    start: ReadFrom = FROM_START,
+    *,
+    before: int | None = None,
+    wants: Wants | None = None,
+    progress: OnProgress | None = None,
 ) -> None:
-    """Hand the views all that is in the journal at this moment. Raises BrokerUnavailable, BrokerRefused."""
-    client.run(lambda broker: _read(broker, views, start, progress))
+    """Hand the views all that is in the journal at this moment, before the position `before` if there is one.
+
+    With `wants` only the batches that are wanted. Raises BrokerUnavailable, BrokerRefused.
+    """
+    client.run(lambda broker: _read(broker, views, start, before, wants, progress))
 
 
-async def _read(broker: Broker, views: Sequence[JournalView], start: ReadFrom, progress: OnProgress | None) -> None:
+async def _read(
+    broker: Broker,
+    views: Sequence[JournalView],
+    start: ReadFrom,
+    before: int | None,
+    wants: Wants | None,
+    progress: OnProgress | None,
+) -> None:
     once = BatchFilter()
     broken: list[PalermoError] = []
-    failed = asyncio.Event()
+    failed, done = asyncio.Event(), asyncio.Event()
     first: int | None = None
     end = 0
 
     def take(batch: RecordBatch) -> None:
         nonlocal first
-        if broken or not once.is_new(batch):
+        if before is not None and batch.position >= before:
+            done.set()
+        if broken or done.is_set() or not once.is_new(batch):
             return
         try:
             for view in views:
@@ -101,16 +119,16 @@ async def _read(broker: Broker, views: Sequence[JournalView], start: ReadFrom, p
         if progress is not None and end:
             progress(SweepProgress(total=max(1, end - first + 1), seen=min(batch.position, end) - first + 1))
 
-    reader = await broker.journal.read(take, start)
-    end = reader.end
+    reader = await broker.journal.read(take, start, wants)
+    end = reader.end if before is None else min(reader.end, before - 1)
     try:
-        await wait_first(reader.caught_up, reader.ended, failed)
+        await wait_first(reader.caught_up, reader.ended, failed, done)
     finally:
         with suppress(PalermoError):
             await reader.close()
     if broken:
         raise broken[0]
-    if not reader.caught_up.is_set():
+    if not (reader.caught_up.is_set() or done.is_set()):
         raise BrokerUnavailable("the journal was deleted, or the session lost, while it was being read. Try again.")
 
 

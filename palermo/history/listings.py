@@ -1,18 +1,22 @@
 """Listings for a single request: the journal is read for one page, and nothing of it is kept. And the life of a job."""
 
-import time
+import sys
+from dataclasses import replace
 
+from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client
+from palermo.client.recorded_jobs import EDITED, RecordedJob, read_recorded, tells_arguments
 from palermo.contract.journal import FROM_START, ReadFrom
 from palermo.contract.rows import Listing, Row
+from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
 from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.history.index import Index
 from palermo.history.journal_reader import OnProgress, read_to_end
 
-#: Seconds of the journal that are read for a page of the newest jobs: the next one, and at last the whole journal,
-#: where the one before does not fill the page.
-_WINDOWS = (3_600.0, 86_400.0, None)
+#: How many batches of the journal are read for a page of the newest jobs. Where they do not fill the page, so many
+#: times more batches before them are read too, and so on, up to the whole journal.
+_FIRST_PORTION, _TIMES_MORE = 32, 8
 
 #: The most records of one job in its life, the newest.
 _MOST_STEPS = 1_000
@@ -21,31 +25,104 @@ _MOST_STEPS = 1_000
 def history(
     client: Client, filter: HistoryFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing:
-    """Finished jobs, newest first; their total is None where not all of the journal had to be read."""
-    given = filter.since
-    for window in _WINDOWS if given is None else (None,):
-        since = given if window is None else time.time() - window
-        index = Index()
+    """Finished jobs, newest first; their total is None where not all of the journal had to be read.
+
+    Without `since` in the filter the journal is read from its end back, in portions, until the page is full.
+    """
+    rows: list[Row] = []
+    total, size = 0, _FIRST_PORTION
+    newer: _Portion | None = None
+    while True:
+        portion = _Portion(newer)
+        if filter.since is not None:
+            start, whole = ReadFrom(since=filter.since), True
+        elif portion.before is None:
+            start, whole = ReadFrom(last=size), False
+        else:
+            begin = max(0, portion.before - size)
+            start, whole = ReadFrom(position=begin), not begin
         try:
-            read_to_end(client, [index], FROM_START if since is None else ReadFrom(since=since), progress=progress)
-            found = index.page(filter, offset=offset, limit=limit)
-            if len(found) >= limit or window is None:
-                total = index.count(filter) if window is None else None
-                return Listing([entry.row() for entry in found], total)
+            read_to_end(client, [portion], start, before=portion.before, progress=progress)
+            found = portion.index.page(filter, offset=max(0, offset - total), limit=limit - len(rows))
+            rows += [entry.row() for entry in found]
+            total += portion.index.count(filter)
         finally:
-            index.close()
-    raise AssertionError("the last window is the whole journal")
+            portion.index.close()
+        if whole or portion.first is None:
+            return Listing(rows, total)
+        if len(rows) >= limit:
+            return Listing(rows, None)
+        newer, size = portion, size * _TIMES_MORE
+
+
+class _Portion:
+    """An index of a part of the journal, the one before the part that `newer` has. A JournalView."""
+
+    def __init__(self, newer: "_Portion | None") -> None:
+        self.index = Index()
+        #: The position at which it ends; None at the journal's end. And that of its first batch.
+        self.before: int | None = None if newer is None else newer.first
+        self.first: int | None = self.before
+        #: By writer, the first number of its batches here and in newer portions. A batch that was stored twice has one
+        #: copy there.
+        self._numbers: dict[str, int] = dict(newer._numbers) if newer is not None else {}
+        self._newer = dict(self._numbers)
+        self._begun = False
+
+    def take(self, batch: RecordBatch) -> None:
+        """Keep a batch."""
+        if not self._begun:
+            self._begun, self.first = True, batch.position
+        if batch.source:
+            if batch.number >= self._newer.get(batch.source, sys.maxsize):
+                return
+            self._numbers[batch.source] = min(batch.number, self._numbers.get(batch.source, batch.number))
+        self.index.take(batch)
+
+    def reset(self) -> None:
+        """Forget all."""
+        self.index.reset()
 
 
 def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:
     """All that the journal holds about one job, oldest first."""
     index, actions = Index(), AuditLog()
     try:
-        read_to_end(client, [index, actions], progress=progress)
+        read_to_end(client, [index, actions], wants=names_any([id]), progress=progress)
         return life(index, actions, id)
     finally:
         index.close()
         actions.close()
+
+
+def recorded_of(client: Client, id: str, *, progress: OnProgress | None = None) -> RecordedJob | None:
+    """`recorded`, for a single request."""
+    index, actions = Index(), AuditLog()
+    try:
+        read_to_end(client, [index, actions], progress=progress)
+        return recorded(index, actions, id)
+    finally:
+        index.close()
+        actions.close()
+
+
+def kept_result(index: Index, id: str) -> Record | None:
+    """The record of a job's end with the result that it kept; None if it has none, or one that is too long to keep."""
+    for entry in reversed(index.of(id, limit=_MOST_STEPS)):
+        if isinstance(result := entry.more.get("result"), dict):
+            return {"kind": entry.kind, "id": entry.id, "job": entry.job, "result": result}
+    return None
+
+
+def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
+    """The job with its arguments and options, as the newest record holds them; None if no record does."""
+    entry = next((entry for entry in reversed(index.of(id, limit=_MOST_STEPS)) if tells_arguments(entry.more)), None)
+    if entry is None:
+        return None
+    found = read_recorded(entry.id, entry.job, entry.queue, entry.more)
+    # A requeue with other arguments is followed by a record of the new run's end, which has those.
+    edited = any(at > entry.at and row["what"] == OTHER_ARGUMENTS for at, row in audit.of(id))
+    return replace(found, inexact=EDITED) if edited else found
 
 
 def audit(

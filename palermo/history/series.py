@@ -116,13 +116,23 @@ class Series:
             left += len(cells)
         return left
 
-    def total(self, window: Window, now: float) -> Tally:
-        """The sum of a window."""
-        first = self._grids[window].number(begin(window, now))
+    def total(self, window: Window, now: float, since: float | None = None) -> Tally:
+        """The sum of a window, or of its cells since an instant in it."""
+        first = self._grids[window].number(begin(window, now) if since is None else since)
         found = Tally()
         for number, tally in self._cells[window].items():
             if number >= first:
                 found.merge(tally)
+        return found
+
+    def counts(self, window: Window, now: float) -> list[tuple[int, int]]:
+        """How many runs of each cell of a window succeeded and failed, oldest first."""
+        grid, known = self._grids[window], self._cells[window]
+        found = []
+        for number in range(grid.number(begin(window, now)), grid.number(now) + 1):
+            tally = known.get(number)
+            failed = 0 if tally is None else tally.failed
+            found.append((0, 0) if tally is None else (tally.processed - failed, failed))
         return found
 
     def cells(self, window: Window, now: float) -> list[Cell]:
@@ -167,11 +177,14 @@ class Dimension:
         """The series of one name; None if there is none."""
         return self._series.get(name)
 
-    def totals(self, window: Window, now: float) -> Iterator[tuple[str | None, Tally]]:
-        """The sum of a window for each name that did something in it; None is the name of those put together."""
+    def totals(self, window: Window, now: float, since: float | None = None) -> Iterator[tuple[str | None, Tally]]:
+        """The sum of a window for each name that did something in it; None is the name of those put together.
+
+        `since` is as in Series.total.
+        """
         for name, series in (*self._series.items(), (None, self.others)):
             if series is not None:
-                tally = series.total(window, now)
+                tally = series.total(window, now, since)
                 if tally.numbers:
                     yield name, tally
 

@@ -151,6 +151,24 @@ class Statistics:
                 lost=sum(count for at, count in self._lost.items() if at >= since),
             )
 
+    def recent_jobs(self, seconds: float) -> list[Named]:
+        """The tally of each job over about the last so many seconds, an hour at most."""
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
+
+    def counts(self, window: Window, by: str, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
+        """How many runs succeeded and failed in each part of a window, oldest first, by name.
+
+        `by` is "queue", "job" or "worker". Names that are not known are left out.
+        """
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            known = ((name, self._by[by].get(name)) for name in names)
+            return {name: series.counts(window, now) for name, series in known if series is not None}
+
     @property
     def begins(self) -> float | None:
         """The instant of the oldest record that was read; None where none was."""

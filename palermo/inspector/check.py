@@ -100,7 +100,7 @@ def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> 
     workers = sum(row["answers"] for row in found)
     ages: dict[str, float | None] = {}
     if limits.max_age is not None:
-        ages = {row["name"]: _oldest(inspector, row["name"], at) for row in rows if row["pending"]}
+        ages = {row["name"]: oldest_age(inspector, row["name"], at) for row in rows if row["pending"]}
     result = compare(limits, rows, workers=workers, ages=ages)
     return replace(result, all_paused=inspector.all_paused(), silent=silent_text(found))
 
@@ -175,7 +175,7 @@ def _is_checked(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _oldest(inspector: Inspector, queue: str, now: float) -> float | None:
+def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
     """Seconds for which the first job of a queue has waited; None if nobody may look, or its publisher did not say.
 
     0 for a queue that was emptied or deleted meanwhile.

@@ -1,6 +1,6 @@
 """The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -63,13 +63,23 @@ class Context:
         """Write an action into the journal; see palermo.client.actor.record_action."""
         record_action(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
 
-    def _sweep_failed(self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None) -> None:
-        self._ask(lambda broker: sweep_failed(broker, judge, progress))
+    def _sweep_failed(
+        self,
+        judge: Callable[[Message], SweepDecision],
+        progress: Progress | None = None,
+        *,
+        ids: Collection[str] = (),
+    ) -> None:
+        self._ask(lambda broker: sweep_failed(broker, judge, progress, ids=ids))
 
     def _read_failed(
-        self, judge: Callable[[Message], SweepDecision], progress: Progress | None = None, *, id: str = ""
+        self,
+        judge: Callable[[Message], SweepDecision],
+        progress: Progress | None = None,
+        *,
+        ids: Collection[str] = (),
     ) -> SweepProgress:
-        return self._ask(lambda broker: read_failed(broker, judge, progress, id=id))
+        return self._ask(lambda broker: read_failed(broker, judge, progress, ids=ids))
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
@@ -79,9 +89,12 @@ class Context:
         return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
 
 
-def waiting_job(context: Context, id: str, queue: str = "") -> Row | None:
-    """The row of a job that `locate` sees in a queue; `queue` is the one to look in, "" if that is not known."""
+def waiting_job(context: Context, id: str, queue: str = "") -> tuple[Row, Message] | None:
+    """A job that `locate` sees in a queue, its row and its message.
+
+    `queue` is the one to look in, "" if that is not known.
+    """
     place = context._ask(lambda broker: locate_waiting(broker, id, queue), again=True)
     if place is None or place.message is None:
         return None
-    return {**context._rows((place.message,), JobState.PENDING)[0], "state": place.state}
+    return {**context._rows((place.message,), JobState.PENDING)[0], "state": place.state}, place.message

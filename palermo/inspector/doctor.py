@@ -1,21 +1,31 @@
 """The checks of `palermo doctor` as a library: what is wrong here, and what to do about it.
 
-Broker.diagnose finds what only a broker can know. This module finds the rest: versions,
-settings and where they come from, and whether there is a broker at all.
+Broker.diagnose finds what only a broker can know, and palermo.inspector.problems what is wrong with queues, workers and
+jobs at this moment. This module finds the rest: versions, settings and where they come from, and whether there is a
+broker at all.
 """
 
 import os
 import platform
 import stat
+import time
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from palermo.client.client import Client
 from palermo.contract.broker import Finding
-from palermo.contract.rows import Row, silent_text
+from palermo.contract.rows import Row
+from palermo.core.journal_records import JournalLevel
+from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
+from palermo.history.statistics import summarize
+from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.problems import COUNTED, Outcomes, outcomes, present
 from palermo.settings.settings import SettingOrigin, Settings
+
+#: The most queues whose first job is looked at.
+_AGED = 20
 
 
 def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False) -> list[Finding]:
@@ -25,15 +35,21 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
     """
     found = [*_program(), *settings_findings(client.settings, sources)]
     try:
-        found += client.run(lambda broker: broker.diagnose(), again=True)
-        found.append(_keys(client, mend=mend))
-        found.append(_workers(client))
-        if client.run(lambda broker: broker.all_paused(), again=True):
-            advice = "palermo resume --all ends that."
-            found.append(Finding.warning("pauses", "all queues are paused: no worker takes a job", advice))
+        found += broker_findings(client, mend=mend)
+        found += _now(client)
     except PalermoError as error:
-        found.append(Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried."))
+        found.append(away(error))
     return found
+
+
+def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
+    """What the broker finds about itself, and the keys of unique jobs. Raises PalermoError."""
+    return [*client.run(lambda broker: broker.diagnose(), again=True), _keys(client, mend=mend)]
+
+
+def away(error: PalermoError) -> Finding:
+    """The finding about a broker that cannot be asked."""
+    return Finding.problem("connection", f"{type(error).__name__}: {error}", "Nothing else can be tried.")
 
 
 def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[Finding]:
@@ -53,16 +69,30 @@ def row(finding: Finding) -> Row:
     return {"check": finding.check, "level": finding.level, "text": finding.text, "advice": finding.advice or None}
 
 
-def _workers(client: Client) -> Finding:
-    """Check that all workers answer."""
-    rows = Inspector(client).workers()
-    if silent := silent_text(rows):
-        advice = (
-            "Look on its machine whether it is stopped (kill -CONT goes on), swapped out or short of CPU; kill -9 gives"
-            " its jobs back at once."
-        )
-        return Finding.warning("workers", silent, advice)
-    return Finding.ok("workers", f"{len(rows)} worker(s), and all answer")
+def _now(client: Client) -> list[Finding]:
+    """What is wrong with queues, workers and jobs at this moment; that all is well, where it is."""
+    inspector, found = Inspector(client), list[Finding]()
+    jobs: dict[str, Outcomes] = {}
+    try:
+        if client.settings.journal != JournalLevel.OFF:
+            jobs = outcomes(summarize(client, time.time() - COUNTED).parts["job"])
+    except PalermoError as error:
+        found.append(Finding.warning("journal", f"cannot be read: {error}", "Failures of jobs are not judged."))
+    queues, workers, at = inspector.queues(), inspector.workers(), time.time()
+    served = [row["name"] for row in queues if row["pending"] and row["workers"] and not is_failed(row["name"])]
+    wrong = present(
+        queues,
+        workers,
+        all_paused=inspector.all_paused(),
+        ages={name: oldest_age(inspector, name, at) for name in served[:_AGED]},
+        jobs=jobs,
+    )
+    found += [each.finding for each in wrong]
+    if not any(each.kind == "silent" for each in wrong):
+        found.append(Finding.ok("workers", f"{len(workers)} worker(s), and all answer"))
+    if not any(each.kind in ("unserved", "late", "paused") for each in wrong):
+        found.append(Finding.ok("queues", "each in which jobs wait has a worker, and none is late"))
+    return found
 
 
 def _keys(client: Client, *, mend: bool) -> Finding:

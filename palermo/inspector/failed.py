@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.failed_queues import browse_failed
 from palermo.client.failed_queues import trim_failed as trim
 from palermo.contract import clock
 from palermo.contract.rows import Listing, Row
 from palermo.contract.serialization import SIGNED, Serializers, media_type
 from palermo.core.arguments import preview, unpack
+from palermo.core.job_edit import JobEdit, check_priority
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
+from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_new_queue
 from palermo.errors import DecodeError, MediaTypeUnknown, PalermoError, SerializationError, SignatureInvalid
 from palermo.inspector.context import Context, Progress
@@ -77,7 +80,7 @@ def failed(
 def failed_job(context: Context, id: str) -> Row:
     """One failed job. Raises NotFound."""
     finding = FindJudge(id)
-    context._read_failed(finding, id=id)
+    context._read_failed(finding, ids=(id,))
     if finding.message is None:
         raise not_found_error([id])
     return context._rows((finding.message,), JobState.FAILED)[0]
@@ -89,7 +92,7 @@ def count_failed(context: Context, which: Which = ALL) -> int:
     It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
     """
     counting = CountJudge(Selection(which, context._shown))
-    context._sweep_failed(counting)
+    context._sweep_failed(counting, ids=counting.selection.ids)
     return counting.count
 
 
@@ -110,6 +113,8 @@ def requeue(
     args: Sequence[object] | None = None,
     kwargs: Mapping[str, object] | None = None,
     queue: str | None = None,
+    priority: int | None = None,
+    at: Instant | None = None,
     progress: Progress | None = None,
     on_error: OnError | None = None,
     on_taken: OnTaken | None = None,
@@ -119,7 +124,8 @@ def requeue(
 
     Each job is published and confirmed before it leaves `failed`, so an interruption loses
     none. Jobs that fail again meanwhile are not looked at. `args` and `kwargs` replace
-    their half of the arguments, `queue` replaces the queue that the job came from.
+    their half of the arguments, `queue` replaces the queue that the job came from, `priority` its priority, and with
+    `at` it runs then.
 
     Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
     queue's name is invalid, the new arguments do not fit), do not stop the others. At the
@@ -129,11 +135,12 @@ def requeue(
     if queue is not None:
         check_new_queue(queue)
     selection = Selection(which, context._shown)
-    judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs))
+    change = JobEdit(priority=check_priority(priority), run_at=None if at is None else unix_seconds(at))
+    judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs, change))
     try:
-        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken))
+        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=selection.ids)
     finally:
-        what = "with other arguments" if args is not None or kwargs is not None else None
+        what = OTHER_ARGUMENTS if args is not None or kwargs is not None else None
         context._record("requeue", queue=queue, ids=[job.id for job in judge.taken], what=what)
     report_errors(on_error, judge.refusal, selection.missing_error)
     return judge.taken
@@ -154,7 +161,9 @@ def discard(
     """
     judge = DiscardJudge(Selection(which, context._shown))
     try:
-        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken))
+        context._sweep_failed(
+            stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=judge.selection.ids
+        )
     finally:
         context._record("discard", ids=[job.id for job in judge.taken])
     report_errors(on_error, judge.selection.missing_error)
@@ -178,11 +187,12 @@ def trim_failed(
 
 
 def _rewriting(
-    context: Context, args: Sequence[object] | None, kwargs: Mapping[str, object] | None
+    context: Context, args: Sequence[object] | None, kwargs: Mapping[str, object] | None, change: JobEdit
 ) -> Callable[[Message], Message] | None:
     if args is None and kwargs is None:
-        return None
-    return ReplaceArguments(context._client.serializers, args, kwargs, find=registry.find)
+        return None if change.empty else change.applied_to
+    replaced = ReplaceArguments(context._client.serializers, args, kwargs, find=registry.find)
+    return lambda message: change.applied_to(replaced(message))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,16 @@ from palermo.core.text import fits
 PreviewOf = Callable[[Message], str | None]
 
 
+def fits_worker(slot: str, pattern: str) -> bool:
+    """Whether the slot of a worker, or the worker without the slot, fits the pattern."""
+    return fits(slot, pattern) or fits(worker_of(slot), pattern)
+
+
+def worker_of(slot: str) -> str:
+    """The id of the worker that has this slot."""
+    return slot.rpartition("/")[0] or slot
+
+
 def wire_preview(message: Message) -> str | None:
     """The preview as it is on the wire, including what is hidden."""
     return message.preview
@@ -41,6 +51,9 @@ class FailedFilter:
 
     #: True for jobs that somebody had requeued, and that have failed again; False for the others.
     requeued: bool | None = None
+    #: The worker on which it failed, with or without its slot: `pid:123@host` or `pid:123@host/worker-2`.
+    worker: str | None = None
+    tenant: str | None = None
 
     @property
     def everything(self) -> bool:
@@ -58,6 +71,8 @@ class FailedFilter:
             and (self.since is None or (failure is not None and failure.failed_at >= int(self.since)))
             and (self.until is None or (failure.failed_at if failure else 0) <= self.until)
             and (self.requeued is None or self.requeued is message.requeued)
+            and (self.worker is None or fits_worker(message.worker or "", self.worker))
+            and (self.tenant is None or fits(message.tenant, self.tenant))
             and (self.text is None or self._contains(message, self.text.casefold(), shown))
             and (self.group is None or (failure is not None and fingerprint(message.job, failure) == self.group))
         )

@@ -1,4 +1,4 @@
-"""The inspector's methods for history. Each call reads the journal to its end, some 100,000 records a second.
+"""The inspector's methods for history. A call reads as much of the journal as it needs, 100,000 records a second.
 
 The class Inspector takes these functions as its methods.
 """

@@ -23,7 +23,7 @@ from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
-from palermo.inspector import events, keys
+from palermo.inspector import again, events, keys
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
 from palermo.inspector import recurring as recurring_jobs
@@ -86,6 +86,12 @@ class Inspector(Context):
     discard = failed_jobs.discard
     trim_failed = failed_jobs.trim_failed
 
+    # -- jobs that have ended, and jobs that wait
+
+    recorded = again.recorded
+    run_again = again.run_again
+    edit = again.edit
+
     # -- queues, and the tenants that share them
 
     def shared(self) -> dict[str, int]:
@@ -116,10 +122,11 @@ class Inspector(Context):
 
     clear_client = clear_tenant
 
-    def pause(self, queue: str, *, by: str = "") -> None:
+    def pause(self, queue: str, *, by: str = "", reason: str = "") -> None:
         """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
 
-        Running jobs go on. `by` says who did it. Raises QueueNameInvalid for "*": `pause_all` is meant.
+        Running jobs go on. `by` says who did it, and `reason` why: the journal keeps it, and the pages show it to all.
+        Raises QueueNameInvalid for "*": `pause_all` is meant.
         """
         check_job_queue(queue)
         if queue == "*":
@@ -128,7 +135,7 @@ class Inspector(Context):
             )
         by = by or self._actor.name
         self._ask(lambda broker: broker.pause(queue, by=by))
-        self._record("pause", by=by, queue=queue)
+        self._record("pause", by=by, queue=queue, **({"what": reason} if reason else {}))
 
     def resume(self, queue: str, *, by: str = "") -> None:
         """End a pause; does nothing to a queue that is not paused."""
@@ -137,15 +144,15 @@ class Inspector(Context):
         self._ask(lambda broker: broker.resume(queue, by=by))
         self._record("resume", by=by, queue=queue)
 
-    def pause_all(self, *, by: str = "") -> None:
+    def pause_all(self, *, by: str = "", reason: str = "") -> None:
         """Let no worker take jobs from any queue until `resume_all`, across restarts.
 
         It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
-        enqueued. `by` says who did it.
+        enqueued. `by` says who did it, and `reason` why, as for `pause`.
         """
         by = by or self._actor.name
         self._ask(lambda broker: broker.pause_all(by=by))
-        self._record("pause all", by=by)
+        self._record("pause all", by=by, **({"what": reason} if reason else {}))
 
     def resume_all(self, *, by: str = "") -> None:
         """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
@@ -321,7 +328,7 @@ class Inspector(Context):
     replay = events.replay
     unsubscribe = events.unsubscribe
 
-    # -- history: each call reads the journal to its end, some 100,000 records a second
+    # -- history: a call reads as much of the journal as it needs, some 100,000 records a second
 
     history = job_history.history
     life = job_history.life
@@ -339,7 +346,10 @@ class Inspector(Context):
         return self.requeue(failed_jobs.ALL, progress=progress)
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
-        return self._ask(lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest), again=True)
+        most = self._max_shown_bytes
+        return self._ask(
+            lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest, max_body=most), again=True
+        )
 
 
 def _tenant_row(queue: str, one: Tenant) -> Row:

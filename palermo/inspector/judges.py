@@ -205,6 +205,7 @@ class FindJudge:
             return Stop()
         if message.id == self._id:
             self.message = message
+            return Stop()
         return Keep()
 
 

@@ -14,6 +14,7 @@ from palermo.contract.rows import Row, arguments_of, as_json, iso_instant
 from palermo.contract.serialization import Serializers
 from palermo.core.failure import printable
 from palermo.inspector.context import Context
+from palermo.jobs import registry
 
 
 def recurring(context: Context) -> list[Row]:
@@ -59,7 +60,8 @@ def put_recurring(
         kwargs=dict(kwargs or {}),
         queue=queue,
     )
-    made = entry(context._client, wanted, origin=RUNTIME)
+    announced = context._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
+    made = entry(context._client, wanted, origin=RUNTIME, announced=announced)
     context._ask(lambda broker: broker.put_recurring(made))
     context._record("put recurring", what=name)
 

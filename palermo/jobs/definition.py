@@ -13,6 +13,7 @@ from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
+    from palermo.contract.unique_jobs import UniqueJob
     from palermo.core.retry_policy import ErrorTypes, RetryPolicy
     from palermo.settings.settings import Settings
 
@@ -225,6 +226,15 @@ class JobDefinition:
                 check_hook(name, getattr(raw, "__func__", raw), JOB_HOOKS)
                 found.setdefault(kind, []).append((name, isinstance(raw, types.FunctionType)))
         return {kind: tuple(names) for kind, names in found.items()}
+
+    @property
+    def as_unique(self) -> "UniqueJob | None":
+        """What a worker announces of it if it is declared unique, debounced or throttled; None if it is not."""
+        from palermo.contract.unique_jobs import KEY_OPTIONS, KEYED_BY, UniqueJob
+
+        if all(getattr(self, name) is None for name in KEYED_BY):
+            return None
+        return UniqueJob.of(self.name, {name: getattr(self, name) for name in KEY_OPTIONS}, self.signature)
 
     @property
     def origin(self) -> tuple[str, str]:

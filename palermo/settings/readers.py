@@ -149,6 +149,13 @@ def _prefix(value: Any) -> str:
     return prefix
 
 
+def _web_address(value: Any) -> str:
+    address = _path(value)
+    if address and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", address):
+        raise WrongValue("an address, such as https://login.example.com")
+    return address
+
+
 def _secret(value: Any) -> str:
     secret = _path(value)
     if secret and len(secret) < 16:
@@ -225,6 +232,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_max_count": _optional(_count),
     "max_deaths": _optional(_some),
     "journal": _level,
+    "journal_arguments": _size(0, 65_536),
     "journal_max_size": _size(1_000_000, 2**62),
     "journal_max_age": _seconds,
     "events_prefix": _events_prefix,
@@ -240,6 +248,13 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "web_port": _port,
     "web_hosts": _list,
     "web_users": _path,
+    "web_oidc_issuer": _web_address,
+    "web_oidc_client_id": _path,
+    "web_oidc_client_secret": _path,
+    "web_oidc_scopes": _list,
+    "web_oidc_claim": _named,
+    "web_oidc_roles": _list,
+    "web_session": _seconds,
     "web_token": _truth,
     "web_read_only": _truth,
     "web_prefix": _prefix,

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from palermo.contract.broker import SessionParameters
     from palermo.contract.serialization import Serializers
 
+#: The settings that are secrets as a whole.
+_SECRETS = ("web_secret", "web_oidc_client_secret", "metrics_token")
+
 #: Settings whose values an error must not repeat.
-_NOT_SHOWN = ("url", "signing_keys", "web_secret", "web_token", "metrics_token")
+_NOT_SHOWN = ("url", "signing_keys", "web_token", *_SECRETS)
 
 #: Every form in which the table [tool], or [tool.palermo], may begin in a pyproject.toml.
 _MENTIONED = re.compile(rb"""tool["']?\s*(\]|=|\.\s*["']?palermo)""")
@@ -80,6 +83,8 @@ class Settings:
     max_deaths: int | None = 3
     #: What the journal records: "off" nothing, "failures" what goes wrong and how many jobs did what, "all" every job.
     journal: str = "all"
+    #: The most bytes of a job's arguments that the journal records at level "all"; 0 for no arguments.
+    journal_arguments: int = 2_000
     #: The journal's size limit on the broker, in bytes, and for how many seconds it is kept. RabbitMQ learns
     #: both when the journal is made.
     journal_max_size: int = JOURNAL_BYTES
@@ -108,6 +113,18 @@ class Settings:
     web_hosts: tuple[str, ...] = ()
     #: The file of users and their passwords' hashes; relative to a settings file that names it.
     web_users: str = ""
+    #: The OpenID provider that signs users in, as the address under which it serves /.well-known/openid-configuration.
+    web_oidc_issuer: str = ""
+    #: How the provider knows these pages; no secret for a public client.
+    web_oidc_client_id: str = ""
+    web_oidc_client_secret: str = ""
+    #: What is asked of the provider, and the claim in its answer that decides on a user's role.
+    web_oidc_scopes: tuple[str, ...] = ("openid", "profile", "email")
+    web_oidc_claim: str = "groups"
+    #: The role for each value of that claim, as VALUE=ROLE; * is any user of the provider. The highest one counts.
+    web_oidc_roles: tuple[str, ...] = ()
+    #: After how many seconds a signed-in browser must sign in again.
+    web_session: float = 43_200.0
     #: Whether `palermo web` without users makes a token when it starts, and lets nobody in without it.
     web_token: bool = True
     #: Whether nothing can be changed from the web.
@@ -116,9 +133,11 @@ class Settings:
     web_prefix: str = ""
     #: Whether X-Forwarded-For, -Host, -Prefix and -Proto are believed, because a proxy of ours writes them.
     web_trust_proxy: bool = False
-    #: Names of arguments, and of keys in them, whose values the web hides from everybody; letter case does not matter.
+    #: Names of arguments, and of keys in them, whose values the web hides from everybody, and
+    #: the journal does not record; letter case does not matter.
     web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
-    #: The key that signs forms, the same in all processes that serve one site. Without it each start makes its own.
+    #: The key that signs forms and sessions, the same in all processes that serve one site. Without it each start makes
+    #: its own.
     web_secret: str = ""
 
     def __post_init__(self) -> None:
@@ -181,11 +200,16 @@ class Settings:
 
         return Serializers.of_process(signing_keys=self.signing_keys)
 
+    @property
+    def has_sign_in(self) -> bool:
+        """Whether users sign in to the web pages: by a file of users or an OpenID provider."""
+        return bool(self.web_users or self.web_oidc_issuer)
+
     def __repr__(self) -> str:
         shown = {each.name: getattr(self, each.name) for each in fields(self)}
         shown["url"] = str(self.address)
         shown["signing_keys"] = ("***",) * len(self.signing_keys)
-        for name in ("web_secret", "metrics_token"):
+        for name in _SECRETS:
             shown[name] = "***" if shown[name] else ""
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -223,7 +247,7 @@ def setting_origins(**overrides: Any) -> list[SettingOrigin]:
     origins = {name: origin for origin, name, _ in (*from_file(), *from_program(), *from_environment(), *given)}
     shown = {name: str(getattr(settings, name)) for name in origins}
     shown |= {"url": str(settings.address), "signing_keys": f"{len(settings.signing_keys)} not shown"}
-    shown |= dict.fromkeys(("web_secret", "metrics_token"), "not shown")
+    shown |= dict.fromkeys(_SECRETS, "not shown")
     return [SettingOrigin(setting=name, origin=origin, shown=shown[name]) for name, origin in origins.items()]
 
 

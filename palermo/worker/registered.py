@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,10 @@ class Registered:
     batches: Mapping[str, tuple[int, float]] = field(default_factory=dict)
     #: By queue, the job that takes its messages without a job's name.
     defaults: Mapping[str, str] = field(default_factory=dict)
+    #: The jobs that are declared unique, for programs that enqueue them without their code.
+    unique: tuple[UniqueJob, ...] = ()
+    #: By job, the names of its parameters, if the journal hides one of them.
+    parameters: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: The recurring jobs, as they are put on the broker.
     recurring: tuple[RecurringEntry, ...] = ()
     #: The modules that may have declared recurring jobs.
@@ -45,6 +50,8 @@ class Registered:
             "prioritized": sorted(self.prioritized),
             "batches": self.batches,
             "defaults": self.defaults,
+            "unique": [one.to_plain() for one in self.unique],
+            "parameters": self.parameters,
             "recurring": [entry.to_plain() for entry in self.recurring],
             "modules": self.modules,
             "subscriptions": [(one.to_plain(), from_start) for one, from_start in self.subscriptions],
@@ -62,6 +69,8 @@ class Registered:
             prioritized=frozenset(_texts(plain["prioritized"])),
             batches={job: (most, wait) for job, (most, wait) in plain["batches"].items()},
             defaults={str(queue): str(job) for queue, job in plain["defaults"].items()},
+            unique=tuple(map(UniqueJob.from_plain, plain["unique"])),
+            parameters=plain["parameters"],
             recurring=tuple(map(RecurringEntry.from_plain, plain["recurring"])),
             modules=_texts(plain["modules"]),
             subscriptions=tuple(

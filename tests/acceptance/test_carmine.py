@@ -33,6 +33,49 @@ def test_C1_an_id_is_the_callers_and_asked_for_twice_it_is_answered_with_the_fir
     assert (row["id"], row["args"]) == ("order-7", ["first"])
 
 
+def test_C1_a_unique_job_is_unique_by_its_name_alone_once_a_worker_with_it_has_run(place: Place) -> None:
+    assert "not unique even if it is declared so" in place.run("enqueue", "singles.sync", "-q", "other").stderr
+    place.burst(modules=("singles",))
+
+    first = place.run("enqueue", "singles.sync", "--args", '["eu"]')
+    again = place.run("enqueue", "singles.sync", "--kwargs", '{"full": false, "shop": "eu"}')
+    other = place.client.enqueue("singles.sync", ["us"])
+    many = place.client.enqueue_many([("singles.sync", [shop], {}) for shop in ("us", "eu", "asia")])
+    in_code = place.python("import palermo, singles; print(singles.sync.enqueue('asia').id)")
+
+    assert again.stdout == first.stdout
+    assert "waiting" in again.stderr
+    assert "not unique" not in first.stderr
+    assert (other.enqueued, [job.enqueued for job in many]) == (True, [False, False, True])
+    assert in_code == f"{many[2].id}\n"
+    assert [row["args"] for row in place.inspector.jobs("jobs")] == [["eu"], ["us"], ["asia"]]
+
+
+def test_C1_a_unique_job_whose_key_only_its_code_makes_is_refused_by_its_name(place: Place) -> None:
+    place.burst(modules=("singles",))
+
+    refused = place.run("enqueue", "singles.index", "--args", "[1]")
+    place.palermo("enqueue", "singles.index", "--args", "[1]", "--unique-key", "page 1")
+    again = place.run("enqueue", "singles.index", "--args", "[1]", "--import", "singles")
+
+    (line,) = refused.stderr.splitlines()
+    assert refused.returncode == 2
+    assert "its key is made by a function" in line
+    assert "--unique-key" in line
+    assert "waiting" in again.stderr
+    assert place.pending() == 1
+
+
+def test_C1_a_job_that_is_declared_unique_no_more_is_plain_once_its_worker_has_started(place: Place) -> None:
+    place.burst(modules=("singles",))
+    (place.path / "singles.py").write_text("import palermo\n\n@palermo.job\ndef sync(shop):\n    pass\n")
+    path = f"{place.path}:{place.environment['PYTHONPATH']}"
+
+    place.burst(modules=("singles",), PYTHONPATH=path)
+
+    assert [bool(place.client.enqueue("singles.sync", ["eu"])) for _ in range(2)] == [True, True]
+
+
 def test_C3_a_delay_at_first_one_that_the_handler_names_and_a_time_in_which_it_is_not_done_again(place: Place) -> None:
     enqueue = partial(place.client.enqueue, id="hook-1", dedupe=600.0)
     begun = time.time()

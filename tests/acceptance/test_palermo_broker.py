@@ -272,7 +272,7 @@ REFUSALS: list[tuple[str, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("what", "access", "told"), REFUSALS, ids=[case[0] for case in REFUSALS])
-def test_a_broker_that_refuses_says_which_and_never_the_password(
+def test_U3_a_broker_that_refuses_says_which_and_never_the_password(
     place: Place, module_node: Node, what: str, access: dict[str, str], told: str
 ) -> None:
     if what == "permission":
@@ -286,7 +286,7 @@ def test_a_broker_that_refuses_says_which_and_never_the_password(
     if what == "permission":  # it is let in, and somebody may grant the rest
         eventually(lambda: told in worker.log)
         assert worker.alive
-    else:  # U3
+    else:
         assert worker.wait() == 3
         assert told in worker.log.splitlines()[-1]
         assert "BrokerRefused" in worker.log.splitlines()[-1]

@@ -111,6 +111,23 @@ def test_R11_all_workers_are_paused_and_go_on(place: Place) -> None:
     assert place.await_lines(1) == ["later"]
 
 
+def test_R11_a_pause_of_all_holds_for_workers_and_queues_that_come_later(place: Place) -> None:
+    refused = place.run("pause", "*")
+    place.palermo("pause", "--all")
+    place.enqueue("note", "new", queue="new")
+
+    place.burst("-q", "*")
+    assert place.lines() == []
+    worker = place.worker("-q", "*")
+    place.palermo("resume", "--all")
+
+    assert place.await_lines(1) == ["new"]
+    assert worker.alive
+    (line,) = refused.stderr.splitlines()
+    assert refused.returncode == 2
+    assert "--all" in line
+
+
 PUBLISHER = """
 import os, shop
 confirmed = os.open("confirmed", os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -1,4 +1,4 @@
-"""Promises of Resque about workers (R3 signals, R5 timers of shutting down, R6 starting and showing them), and K3."""
+"""Promises of Resque about workers (R3 signals, R5 timers of shutting down, R6 and R10 showing them), and K3."""
 
 import signal
 
@@ -86,6 +86,20 @@ def test_R3_usr2_pauses_while_the_running_job_goes_on_and_cont_resumes(place: Pl
     worker.send(signal.SIGCONT)
 
     assert place.await_lines(3) == ["held begins", "held ends", "next"]
+
+
+def test_R10_a_worker_that_is_stopped_is_told_of_by_every_command(place: Place) -> None:
+    worker = place.worker()
+    place.ready(worker)
+
+    worker.send(signal.SIGSTOP)
+    # A worker that stopped while it was asked has not answered yet.
+    eventually(lambda: [row["answers"] for row in place.rows("workers")] == [False])
+    told = [place.run("workers"), place.run("check"), place.run("doctor")]
+    worker.send(signal.SIGCONT)
+
+    assert ["1 worker does not answer" in done.stdout + done.stderr for done in told] == [True] * 3
+    eventually(lambda: [row["answers"] for row in place.rows("workers")] == [True])
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)

@@ -86,7 +86,10 @@ def test_what_lies_too_deep_to_be_looked_at_is_said(place: Place) -> None:
     deep = enqueue(place, "shop.note", "deep", id="deep")
     place.client.enqueue_many((("shop.note"), [number], {}) for number in range(300))
 
+    # The client writes into the journal a moment after it has enqueued.
+    eventually(lambda: deep.status() == "pending")
     found = deep.status()
 
-    assert found == "unknown"
+    assert found.queue == "jobs"
+    assert "so the journal tells" in found.reason
     assert "the middle of queue 'jobs', where 401 jobs wait" in found.reason

@@ -42,7 +42,7 @@ def test_K1_a_job_that_failed_is_on_the_retries_page_until_it_is_retried_or_dead
     assert "Enqueued 1 job." in web.form("/retries", "/retries/act", act="retry", id=id).text
     again = eventually(lambda: (found := row(web, "/api/retries", id)) and found["retries"] == 2 and found)
     assert [one["attempt"] for one in again["attempts"]] == [1, 2]
-    told = ("retrying", "Next try in ", "Attempts that failed", "ValueError : wrong")
+    told = ("retrying", "Next try in ", "Attempts", "ValueError : wrong")
     eventually(lambda: all(said in shown(web, f"/jobs/{id}") for said in told))
 
     assert "Gave up 1 job." in confirmed(web, f"/retries/confirm?act=give+up&id={id}").text

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq import event_log
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, Page, SessionParameters, open_broker
 from palermo.contract.events import Subscription
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
@@ -97,6 +97,15 @@ async def again(session: SessionParameters, act: Callable[[Broker], Any], *, wit
             assert not watch.is_over(within)
 
 
+async def all_of_mail(broker: Broker) -> Page:
+    """All jobs of the queue. RabbitMQ takes back what a session held a moment after the session has ended."""
+    page = await broker.browse("mail")
+    missing = {"first", "second", "of a tenant"} - {one.id for one in page.messages}
+    if missing:
+        raise BrokerUnavailable(f"{missing} may be on their way back.")
+    return page
+
+
 def job(id: str, **more: Any) -> Message:
     return Message(id=id, job="shop.send", body=b"[]", **{"queue": "mail", **more})
 
@@ -146,12 +155,12 @@ async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
     assert queues.keys() == {"mail", "images"}
     assert queues["mail"].paused
     assert not queues["images"].paused
-    page = await again(session, lambda broker: broker.browse("mail"), within=LISTED_WITHIN)
+    page = await again(session, all_of_mail, within=LISTED_WITHIN)
     found = [one.id for one in page.messages]
     # Once the leader has moved it out of its tenant's queue, it may be there twice, like the one below.
     assert set(found) - {"first", "second"} == {"of a tenant"}
     assert sorted(id for id in found if id != "of a tenant") == ["first", "second"]
-    assert queues["mail"].pending == len(found)
+    assert page.total == len(found)
     page = await again(session, lambda broker: broker.browse("images"), within=LISTED_WITHIN)
     assert page.cancelled == {"other"}
     async with opened(session) as broker:

@@ -58,6 +58,18 @@ def test_requeue_what_a_filter_matches(palermo: Palermo) -> None:
     assert (ids(palermo, "slow"), ids(palermo, "failed")) == (["2"], ["1", "3"])
 
 
+def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_else(
+    palermo: Palermo, client: Client
+) -> None:
+    publish_failed(client, *((message(id, tenant=id), failure("Timeout")) for id in ("acme", "shop")))
+
+    assert ids(palermo, "failed") == ["acme", "shop"]
+    assert palermo("failed", "list", "--worker", "*@elsewhere").stderr.startswith("no failed jobs")
+    palermo("failed", "requeue", "--all", "--worker", "*@test", "--tenant", "ac*")
+
+    assert ids(palermo, "failed") == ["shop"]
+
+
 @pytest.mark.usefixtures("three")
 def test_p8_discard_by_id_and_all(palermo: Palermo) -> None:
     assert palermo("failed", "discard", "1", "--yes").stdout == "discarded 1 job.\n"

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 import palermo
+from palermo.client import announced_jobs
+from palermo.client.announced_jobs import AnnouncedJobs
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Fail, fail
-from palermo.errors import DuplicateJob, OptionInvalid
+from palermo.core.unique_keys import lock_of
+from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid
 from palermo.inspector.inspector import Inspector
+from palermo.jobs import registry
 from tests.client.conftest import Waiting
 from tests.contract.tools import FAILURE, consume, take
 
@@ -46,6 +50,120 @@ def test_the_same_arguments_are_one_key_however_they_are_given(client: Client) -
     assert sync.enqueue("a", full=True, tags={"x": 1, "y": 2})
     assert index.enqueue(1, "old")
     assert not index.enqueue(1, text="new")
+
+
+def announce(client: Client, *jobs: Any) -> None:
+    """What a worker of these jobs announces; then the program that enqueues has not got their code."""
+    names = [job.definition.name for job in jobs]
+    unique = [one for job in jobs if (one := job.definition.as_unique) is not None]
+    client.run(lambda broker: broker.keys.announce(names, unique))
+    for name in names:
+        registry.unregister(name)
+
+
+def test_c1_a_job_by_name_has_the_same_key_as_one_of_its_code(client: Client, waiting: Waiting) -> None:
+    first = sync.enqueue("a")
+    announce(client, sync)
+
+    again = client.enqueue("shop.sync", ["a"], {"tags": None})
+    many = client.enqueue_many([("shop.sync", ["a"], {}), ("shop.sync", [], {"shop": "b"}), ("shop.sync", ["b"], {})])
+    later = asyncio.run(client.enqueue_async("shop.sync", ["b"]))
+
+    assert (again.id, again.duplicate) == (first.id, "waiting")
+    assert [job.enqueued for job in many] == [False, True, False]
+    assert (later.id, later.enqueued) == (many[1].id, False)
+    assert [message.id for message in waiting()] == [first.id, many[1].id]
+
+
+def test_c1_the_first_job_by_name_may_be_enqueued_in_an_event_loop(client: Client) -> None:
+    announce(client, sync)
+
+    first, second = (asyncio.run(client.enqueue_async("shop.sync", ["a"])) for _ in range(2))
+
+    assert (first.enqueued, second.id, second.enqueued) == (True, first.id, False)
+
+
+def test_c1_a_job_by_name_whose_key_only_its_code_makes_is_refused_in_words(client: Client, waiting: Waiting) -> None:
+    announce(client, index)
+
+    for more in ({}, {"id": "mine"}, {"unique": 5.0}):
+        with pytest.raises(OptionInvalid, match=r"by a function.*not imported here.*PALERMO_IMPORTS.*unique_key"):
+            client.enqueue("shop.index", [1], **more)  # type: ignore[arg-type]
+    with pytest.raises(OptionInvalid, match=r"shop\.index"):
+        client.enqueue_many([("shop.index", [1], {})])
+
+    assert client.enqueue("shop.index", [1], unique_key="page 1")
+    assert not index.enqueue(1)
+    assert len(waiting()) == 1
+
+
+def test_c1_a_default_value_that_only_the_code_has_is_told_of_in_words(client: Client) -> None:
+    @palermo.job(name="shop.crawl", unique="until_done")
+    def crawl(page: int, depth: Any = ()) -> None: ...
+
+    announce(client, crawl)
+
+    with pytest.raises(OptionInvalid, match="of a default value that only the code has"):
+        client.enqueue("shop.crawl", [1])
+    assert client.enqueue("shop.crawl", [1], id="mine")
+    assert not client.enqueue("shop.crawl", [1], id="mine").enqueued
+
+
+def test_c1_arguments_that_do_not_fit_what_was_announced_are_refused(client: Client) -> None:
+    announce(client, sync)
+
+    with pytest.raises(ArgumentsInvalid, match=r"shop\.sync.*\(shop, \*, full=False, tags=None\)"):
+        client.enqueue("shop.sync", ["a", "b"])
+
+
+def test_c1_debounce_and_throttle_hold_by_name_too(client: Client, waiting: Waiting) -> None:
+    @palermo.job(name="shop.rank", throttle=60)
+    def rank(page: int) -> None: ...
+
+    announce(client, rank)
+
+    client.enqueue("shop.rank", [1])
+    client.enqueue("shop.rank", [2])
+
+    assert len(waiting()) == 1
+
+
+def test_c1_a_recurring_job_by_name_is_unique_as_announced(client: Client) -> None:
+    announce(client, sync, total)
+    inspector = Inspector(client)
+
+    inspector.put_recurring("nightly", "shop.sync", every=60, args=["a"])
+    inspector.put_recurring("sums", "shop.sum", every=60, args=[1])
+
+    entries = {one.name: one.message for one in client.run(lambda broker: broker.recurring())}
+    assert lock_of(entries["nightly"]) is not None
+    assert lock_of(entries["sums"]) is None
+
+
+def test_c1_the_broker_is_not_asked_again_for_each_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    question = AnnouncedJobs.question
+    monkeypatch.setattr(AnnouncedJobs, "question", lambda *given: (asked.append(""), question(*given))[1])
+
+    for number in range(3):
+        client.enqueue("shop.plain", [number])
+    client.enqueue_many([("shop.plain", [number], {}) for number in range(3)])
+    total.enqueue(1)
+
+    assert len(asked) == 1
+
+
+def test_c1_a_client_learns_of_a_new_declaration_when_its_answer_is_old(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(announced_jobs, "FRESH", 0.0)
+    registry.unregister("shop.sync")
+    assert [client.enqueue("shop.sync", ["a"]).enqueued for _ in range(2)] == [True, True]
+
+    announce(client, sync)
+
+    assert client.enqueue("shop.sync", ["a"])
+    assert not client.enqueue("shop.sync", ["a"])
 
 
 def test_other_jobs_have_other_keys(client: Client) -> None:

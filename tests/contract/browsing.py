@@ -1,6 +1,7 @@
 """Contract: what a person sees, and that looking changes nothing."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,17 @@ class LookingContract:
 
         assert [found.id for found in page.messages] == [f"jobs-{number}" for number in expected]
         assert page.total == 10
+
+    async def test_browsing_keeps_no_more_of_a_body_than_is_asked_for(self, broker: Broker, another: Open) -> None:
+        large, small = message("large", body=b"x" * 300_000), message("small", body=b"[1]")
+        await broker.publish_many([large, small, replace(large, id="apart", tenant="a")])
+
+        for newest in (False, True):
+            page = await broker.browse("jobs", newest=newest, max_body=1_000)
+            assert {one.id: len(one.body) for one in page.messages} == {"large": 1_001, "small": 3, "apart": 1_001}
+
+        consumer = await consume(await another())
+        assert len((await take(consumer)).message.body) == 300_000
 
     async def test_browsing_shows_only_what_waits(self, broker: Broker, another: Open) -> None:
         await broker.publish_many(messages(3))

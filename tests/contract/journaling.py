@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.journal import FROM_NOW, FROM_START, JournalReader, ReadFrom
-from palermo.core.journal_records import RecordBatch, encode
+from palermo.core.journal_records import RecordBatch, encode, names_any
 from tests.contract.tools import Open, until
 
 
@@ -69,6 +69,26 @@ class JournalingContract:
 
         await until(old.seen, ["a", "b", "c"])
         await until(new.seen, ["b", "c"])
+
+    async def test_reading_may_begin_shortly_before_the_end(self, broker: Broker) -> None:
+        await append(broker, ["a", "b", "c", "d"])
+        some, more = Reading(), Reading()
+
+        await caught_up(await broker.journal.read(some, ReadFrom(last=2)))
+        await caught_up(await broker.journal.read(more, ReadFrom(last=1_000)))
+
+        assert (some.ids, more.ids) == (["c", "d"], ["a", "b", "c", "d"])
+
+    async def test_only_the_batches_that_are_wanted_are_handed_out(self, broker: Broker) -> None:
+        await append(broker, ["job-1", "job-2", "job-3"])
+        reading = Reading()
+
+        reader = await broker.journal.read(reading, wants=names_any(["job-2", "job-4"]))
+        await caught_up(reader)
+        assert reading.ids == ["job-2"]
+
+        await append(broker, ["job-5", "job-4"])
+        await until(reading.seen, ["job-2", "job-4"])
 
     async def test_reading_begins_where_another_ended(self, broker: Broker) -> None:
         await append(broker, ["a", "b", "c"])

@@ -72,6 +72,38 @@ class SweepingContract:
         assert swept.removed == 2
         await until(lambda: ids(broker), ["single"])
 
+    async def test_one_failed_job_is_found_among_many_and_no_other_is_touched(self, broker: Broker) -> None:
+        await put_into_failed(broker, messages(250))
+
+        swept = await broker.sweep("failed", judge({"jobs-230": Remove()}), ids=["jobs-230"])
+
+        assert swept == SweepProgress(total=250, seen=250, removed=1)
+        left = (await broker.browse("failed", limit=250)).messages
+        assert [one.id for one in left] == [f"jobs-{number}" for number in range(250) if number != 230]
+
+    async def test_both_copies_of_a_failed_job_go_when_its_id_is_asked_for(self, broker: Broker) -> None:
+        await put_into_failed(broker, [message("twin"), *messages(120), message("twin"), message("zwölf")])
+
+        twins = await broker.sweep("failed", judge({"twin": Remove()}), ids=["twin", "nobody"])
+        other = await broker.sweep("failed", judge({"zwölf": Remove()}), ids=["zwölf", "jobs-3"])
+
+        assert (twins.removed, other.removed) == (2, 1)
+        await until(lambda: counts(broker, "failed"), (120, 0))
+
+    async def test_a_look_at_one_failed_job_stops_where_it_is_told_to(self, broker: Broker) -> None:
+        await put_into_failed(broker, messages(5))
+        found: list[str] = []
+
+        def see(one: Message) -> SweepDecision:
+            if one.id == "jobs-3":
+                found.append(one.id)
+            return Stop() if found else Keep()
+
+        await broker.sweep("failed", see, only_look=True, ids=["jobs-3"])
+
+        assert found == ["jobs-3"]
+        assert await ids(broker, "failed") == [f"jobs-{number}" for number in range(5)]
+
     async def test_what_is_moved_to_the_same_queue_is_not_looked_at_again(self, broker: Broker) -> None:
         await broker.publish_many(messages(10))
 

@@ -152,8 +152,8 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
             looked.append(one.id)
             return Keep()
 
-        await broker.sweep("failed", see, only_look=True, id="jobs-1")
-        await broker.sweep("failed", see, only_look=True, id="jobs-9")
+        await broker.sweep("failed", see, only_look=True, ids=["jobs-1"])
+        await broker.sweep("failed", see, only_look=True, ids=["jobs-9"])
 
         assert looked == ["jobs-1"]
 

@@ -379,7 +379,7 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
         change(path, f"drop trigger {trigger}")
     for table in ("answer", "command", "cancel", "pause", "later", "recurring", "journal", "subscription", "event"):
         change(path, f"drop table {table}")
-    for table in ("key", "limited", "tenant", "turn"):
+    for table in ("key", "limited", "tenant", "turn", "unique_job"):
         change(path, f"drop table {table}")
     for index in ("job_next", "job_held_until", "job_permit"):
         change(path, f"drop index {index}")

@@ -14,6 +14,7 @@ import pytest
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.scheduled import CANCEL, MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ignore_jobs
 from palermo.contract.sweep import Move
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail
 from palermo.core.message import Message
 from palermo.errors import NotFound
@@ -260,6 +261,39 @@ class TimingContract:
         found = (await broker.scheduled(ALL)).messages
         assert [(one.id, one.run_at) for one in found[1:]] == [("a", now + DAY)], found
         assert found[1].expires_at == pytest.approx(now + DAY + 10, abs=0.1)
+
+    @pytest.mark.parametrize("after", [55.0, 30 * DAY])
+    async def test_one_can_be_changed_where_it_waits(self, broker: Broker, another: Open, after: float) -> None:
+        old = due("a", after, failure=FAILURE, retries=1)
+        await broker.publish_many([old, due("b", after)])
+        content = message("-", body=b"[42]", preview="42")
+        edit = JobEdit(content=content, queue="slow", priority=5, run_at=old.run_at)
+
+        async with time_kept(await another()):
+            altered = await broker.edit_scheduled("a", edit)
+            gone = await broker.edit_scheduled("nobody", edit)
+            found = {one.id: one for one in (await broker.scheduled(ALL)).messages}
+
+        assert ([(one.id, one.queue) for one in altered], gone) == ([("a", "jobs")], [])
+        assert found.keys() == {"a", "b"}
+        assert (found["a"].body, found["a"].preview, found["a"].queue, found["a"].priority) == (
+            b"[42]",
+            "42",
+            "slow",
+            5,
+        )
+        assert (found["a"].run_at, found["a"].retries, found["a"].failure) == (old.run_at, 1, FAILURE)
+        assert found["b"].queue == "jobs"
+
+    async def test_one_that_is_changed_to_run_at_once_is_in_its_new_queue(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many([due("a", 55)])
+
+        async with time_kept(await another()):
+            await broker.edit_scheduled("a", JobEdit(queue="slow", run_at=time.time()))
+            found = await take_and_ack(await consume(await another(), "slow"))
+
+        assert (found.id, found.queue) == ("a", "slow")
+        assert await listed(broker) == []
 
     async def test_moving_all_moves_each_once(self, broker: Broker, another: Open) -> None:
         at = time.time() + 5_000

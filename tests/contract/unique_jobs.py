@@ -11,6 +11,7 @@ from palermo.contract.broker import MAX_KEYED_BODY, Broker, Delivery
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.contract.sweep import Move, Remove
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
@@ -68,6 +69,28 @@ class KeyingContract:
         worker = await consume(await another())
         await begun(worker)
         assert await ask(other, keyed("d")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
+
+    async def test_c1_jobs_that_are_announced_as_unique_are_known_until_they_are_announced_otherwise(
+        self, broker: Broker, another: Open
+    ) -> None:
+        sync = UniqueJob(
+            name="shop.sync", options={"unique": "until_done"}, parameters=(("shop", 1), ("full", 3, False))
+        )
+        index = UniqueJob(name="shop.index", options={"unique": 1.5}, keyed_by_code=True)
+        other = await another()
+        assert await broker.keys.announced() == {}
+
+        await broker.keys.announce(["shop.sync", "shop.index", "shop.note"], [sync, index])
+        assert await other.keys.announced() == {"shop.index": index, "shop.sync": sync}
+
+        # Another worker, with other jobs.
+        await other.keys.announce(["shop.note"], [])
+        assert await broker.keys.announced() == {"shop.index": index, "shop.sync": sync}
+
+        # A new release: one is unique otherwise, one is not any more.
+        longer = replace(sync, options={"unique": "until_done", "dedupe": 60})
+        await other.keys.announce(["shop.sync", "shop.index"], [longer])
+        assert await broker.keys.announced() == {"shop.sync": longer}
 
     async def test_asked_again_it_answers_the_same(self, broker: Broker, another: Open) -> None:
         first = await ask(broker, keyed("a"))

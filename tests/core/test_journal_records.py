@@ -2,7 +2,7 @@
 
 import pytest
 
-from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, is_wanted
+from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, is_wanted, names_any
 
 RECORD = {"kind": "failed", "at": 1.5, "id": "7", "job": "ü", "queue": "jobs", "news": [1]}
 
@@ -14,6 +14,18 @@ def test_a_batch_comes_back_as_it_was_with_what_this_version_does_not_know() -> 
 
     assert (batch.position, batch.writer, batch.source, batch.number) == (7, "pid:1@h", "abc", 3)
     assert list(batch.records) == [RECORD, later]
+
+
+@pytest.mark.parametrize("id", ["7", "a-7@mail", "zwölf", 'qu"ote', "a/b", "<a&b>", "a+b", "new\nline", ""])
+def test_a_batch_that_names_an_id_is_told_by_its_bytes(id: str) -> None:
+    action = {"kind": "action", "at": 2, "ids": ["x", id]}
+
+    assert names_any([id])(encode("pid:1@h", [RECORD | {"id": id}]))
+    assert names_any(["none", id])(encode("pid:1@h", [action]))
+
+
+def test_a_batch_that_names_no_such_id_is_told_by_its_bytes() -> None:
+    assert not names_any(["8", "a-7"])(encode("pid:1@h", [RECORD]))
 
 
 @pytest.mark.parametrize(

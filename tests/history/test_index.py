@@ -71,6 +71,9 @@ JOBS = batch(
         ({"text": "too late"}, "d"),
         ({"text": "valueerror"}, "c"),
         ({"text": "mail.send"}, "b"),
+        ({"error": "ValueError"}, "c"),
+        ({"error": "builtins.Value*"}, "c"),
+        ({"error": "Value"}, ""),
         ({"text": "e", "state": "cancelled"}, "e"),
         ({"longer": 1.5}, "c b"),
         ({"shorter": 0.1}, "a"),
@@ -94,6 +97,8 @@ def test_what_one_worker_ran_is_found_by_its_id(index: Index) -> None:
     assert ids(index, HistoryFilter(worker="pid:1@h")) == ["c", "a"]
     assert index.count(HistoryFilter(worker="pid:2@h")) == 1
     assert ids(index, HistoryFilter(worker="pid:1")) == []
+    assert ids(index, HistoryFilter(worker="pid:*@h")) == ["c", "b", "a"]
+    assert ids(index, HistoryFilter(worker="*:2@h", error="*")) == ["b"]
 
 
 def test_a_row_tells_how_a_run_ended(index: Index) -> None:

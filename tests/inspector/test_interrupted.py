@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from palermo.errors import NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
-from tests.inspector.jobs import publish_many_failed
+from tests.inspector.jobs import message, publish, publish_many_failed
 
 COUNT = 3_000
 
@@ -37,6 +38,49 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     assert inspector.size("failed") == 0
     listing = inspector.jobs("mail", limit=2 * COUNT)
     assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
+
+
+#: Edits the job "a", and dies of SIGKILL between the publish of the changed job and the end of the old one.
+_EDIT_AND_DIE = """
+import os, signal
+from palermo.brokers.rabbitmq.browsing import sweep
+from palermo.brokers.sqlite import sweep as sqlite_sweep
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+
+insert = sqlite_sweep.insert
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def insert_and_die(*given):
+    insert(*given)
+    die()
+
+sweep._ack = die
+sqlite_sweep.insert = insert_and_die
+Inspector(Client()).edit("a", args=["new"], waits_in="mail")
+"""
+
+
+def test_an_edit_that_is_killed_half_way_loses_nothing(
+    client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
+) -> None:
+    publish(client, *(message(id, "old") for id in ("first", "a", "last")))
+    environment = {
+        **os.environ,
+        "PALERMO_URL": settings.url,
+        "PALERMO_EXCHANGE": settings.exchange,
+        "PALERMO_PUBLISH_TIMEOUT": "30",
+    }
+
+    edit = subprocess.run([sys.executable, "-c", _EDIT_AND_DIE], env=environment, cwd=tmp_path)
+
+    assert edit.returncode == -signal.SIGKILL
+    # RabbitMQ has both then; the transaction of SQLite leaves the old one.
+    both = [("a", ["new"])] if settings.url.startswith("amqp") else []
+    expected = sorted([("first", ["old"]), ("a", ["old"]), ("last", ["old"]), *both])
+    eventually(lambda: sorted((row["id"], row["args"]) for row in inspector.jobs("mail")) == expected)
 
 
 def waiting(inspector: Inspector) -> int:

@@ -125,10 +125,10 @@ def test_finding_the_newest_turns_the_order_round(offset: int, ids: list[str]) -
     assert [message.id for message in judge.messages] == ids
 
 
-def test_finding_one_stops_behind_it() -> None:
+def test_finding_one_stops_at_it() -> None:
     judge = FindJudge("2")
 
-    assert kinds(judge, failed("1"), failed("2"), failed("3")) == [Keep, Keep, Stop]
+    assert kinds(judge, failed("1"), failed("2"), failed("3")) == [Keep, Stop, Stop]
     assert judge.message is not None
 
 

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from palermo.brokers.rabbitmq.unique.batching import AT_ONCE, Instants, KeyChanges, KnownKeys, in_turns
+from palermo.brokers.rabbitmq.unique.batching import AT_ONCE, KeyChanges, KnownKeys, in_turns
+from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.unique_keys import Cooldown, Key, StoredMessage
 

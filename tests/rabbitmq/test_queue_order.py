@@ -77,6 +77,24 @@ def test_nothing_is_due_where_nothing_is_empty() -> None:
     assert not made.stale(1e9)
 
 
+def test_queues_that_tell_of_their_jobs_are_not_looked_at() -> None:
+    made = ranked("a,b,c")
+    for queue in ("a", "b", "c"):
+        made.found_empty(queue, 1.0)
+    made.watch(["a", "b"])
+    assert (made.empty, made.first(), made.stale(2.0)) == (("c",), None, True)
+
+    made.watch(["c"])
+    made.found_full(["b"])
+    assert (made.empty, made.first(), made.due(2.0)) == ((), "b", False)
+
+    made.found_empty("b", 2.0)
+    made.unwatch(["a", "c"])
+    assert (made.empty, made.first(), made.stale(2.0)) == (("a", "c"), None, True)
+    made.forget()
+    assert (made.empty, made.first()) == ((), "a")
+
+
 def test_shares_hold_among_those_that_have_jobs() -> None:
     chance = random.Random(7)
     made = QueueOrder(chance.random)

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -16,10 +16,11 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry
+from palermo.contract.recurring_entries import PUT, REMOVE, SWITCH, EntryChange, RecurringEntry
 from palermo.contract.scheduled import ignore_jobs
 from palermo.core.address import parse_url
 from palermo.core.topology import internal
+from palermo.errors import NotFound
 from tests.contract.recurring import entry, seldom
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, consume, ids, message, nothing_for, take_and_ack, until
@@ -58,7 +59,7 @@ async def opened(session: SessionParameters) -> AsyncIterator[tuple[Broker, Conn
         await broker.close()
 
 
-async def ticker_on(connection: Connection, session: SessionParameters, wall: Wall) -> RecurringJobs:
+async def ticker_on(connection: Connection, session: SessionParameters, wall: Callable[[], float]) -> RecurringJobs:
     async def register(queue: str) -> None:
         pass
 
@@ -81,6 +82,19 @@ async def running(ticker: RecurringJobs) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait({task})
+
+
+async def waiting(broker: Broker) -> int:
+    """How many jobs wait in the queue, which may be gone."""
+    try:
+        return (await broker.browse("jobs", limit=0)).total
+    except NotFound:
+        return 0
+
+
+async def ready(ticker: RecurringJobs) -> int:
+    """How many entries have their next jobs ready to be sent."""
+    return sum(held.ready is not None for held in ticker._held.values())
 
 
 def put(made: RecurringEntry) -> EntryChange:
@@ -117,6 +131,54 @@ def test_a_clock_that_jumps_makes_nothing_early_and_the_rest_go_by_policy(
                     due + n * HOUR for n in wanted
                 ]
                 await nothing_for(consumer)
+
+    runner.run(go())
+
+
+def test_many_that_are_due_together_fire_once_each_even_if_their_queue_was_deleted_just_before(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    async def go() -> None:
+        wall = Wall()
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, wall)
+            async with running(ticker):
+                for number in range(120):
+                    await ticker.change(put(entry(f"sweep {number}", every=HOUR)))
+                for _ in range(2):
+                    due = (await ticker.entries())[0].next or 0.0
+                    wall.ahead = due - time.time() - 1.0
+                    await until(lambda: waiting(broker), 120)
+                    fired = (await broker.browse("jobs", limit=200)).messages
+                    assert {one.id.partition("@")[0] for one in fired} == {f"sweep {number}" for number in range(120)}
+                    assert {one.extra["tick"] for one in fired} == {due}
+                    await broker.delete("jobs")
+
+    runner.run(go())
+
+
+def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_not_fire(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    async def go() -> None:
+        instant = time.time()
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, lambda: instant)
+            async with running(ticker):
+                for name in ("fires", "removed", "disabled"):
+                    await ticker.change(put(entry(name, every=HOUR)))
+                due = (await ticker.entries())[0].next or 0.0
+                instant = due - 1.0
+                await until(lambda: ready(ticker), 3)
+                await ticker.change(EntryChange(name="removed", action=REMOVE))
+                await ticker.change(EntryChange(name="disabled", action=SWITCH, on=False))
+                instant = due + 0.1
+                fired = await take_and_ack(await consume(broker))
+                assert fired.extra["recurring"] == "fires"
+                assert {found.name: found.last_run for found in await ticker.entries()} == {
+                    "fires": due,
+                    "disabled": None,
+                }
 
     runner.run(go())
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
+from palermo.brokers.rabbitmq.consuming import poll
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
@@ -82,6 +84,16 @@ class Several:
             return False
         await channel.close()
         return True
+
+    async def subscribed(self) -> list[str]:
+        """The queues to which the worker is subscribed."""
+        names = {amqp_queue(self.publisher._exchange, queue): queue for queue in self.consumer._source.queues}
+        probes = await probe_all(self.publisher._connection, names)
+        return [names[name] for name, probe in probes.items() if probe.subscribed]
+
+    async def waiting_in(self, queue: str) -> int:
+        counted = await self.publisher._declarer.count(queue)
+        return 0 if counted is None else counted[0]
 
     async def behind_its_back(self, what: str, queue: str) -> None:
         channel = await self.publisher._connection.channel()
@@ -281,3 +293,99 @@ def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_
         assert await at.run(1) == ["b-1"]
 
     run("a,b", work)
+
+
+#: So many that a worker keeps its subscriptions while a job runs.
+MANY = [f"q{number:02}" for number in range(64)]
+
+
+async def begun(at: Several, queue: str) -> Delivery:
+    """A job for the idle worker, which is subscribed to all its queues again."""
+    await until(at.subscribed, MANY)
+    await at.publisher.publish_many(jobs(1, queue))
+    return await at.next()
+
+
+def test_a_job_for_an_idle_worker_of_many_queues_leaves_the_subscriptions_to_the_others(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "_KEPT", 1e6)
+
+    async def work(at: Several) -> None:
+        first = await begun(at, "q20")
+        assert await at.subscribed() == [queue for queue in MANY if queue != "q20"]
+        sent = at.consumer._source.connection.raw.frames_sent
+        at.acknowledge(first)
+        await until(at.subscribed, MANY)
+        # The acknowledgement, a question for the queue, a subscription to it, and what a worker says now and then.
+        assert at.consumer._source.connection.raw.frames_sent - sent < 20
+
+    run(",".join(MANY), work)
+
+
+def test_a_job_that_comes_to_a_busy_worker_of_many_queues_waits_in_its_queue_and_then_comes_in_order(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "_KEPT", 1e6)
+
+    async def work(at: Several) -> None:
+        first = await begun(at, "q20")
+        for queue in ("q40", "q03"):
+            await at.publisher.publish_many(jobs(2, queue))
+            await until(partial(at.waiting_in, queue), 2)
+        await until(at.subscribed, [queue for queue in MANY if queue not in ("q03", "q20", "q40")])
+        assert list(at.consumer.held()) == [first]
+
+        at.take.wants = False
+        at.acknowledge(first)
+        found = [await at.waiting]
+        for _ in range(3):
+            await at.consumer.settle(found[-1], Ack())
+            found.append(await at.consumer.receive(1))
+        assert [delivery.message.id for delivery in found] == ["q03-0", "q03-1", "q40-0", "q40-1"]
+
+    run(",".join(MANY), work)
+
+
+def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(at: Several) -> None:
+        monkeypatch.setattr(poll, "_KEPT", 1e6)
+        first = await begun(at, "q20")
+        for queue in MANY[30:40]:
+            await at.publisher.publish_many(jobs(1, queue))
+        await until(at.subscribed, [])
+        at.take.wants = False
+        at.acknowledge(first)
+        await at.consumer.settle(await at.waiting, Ack())
+        for _ in range(9):
+            await at.consumer.settle(await at.consumer.receive(1), Ack())
+
+        # And by a job that runs long.
+        at.take.wants = True
+        at.receive()
+        await until(at.subscribed, MANY)
+        monkeypatch.setattr(poll, "_KEPT", 0.0)
+        second = await begun(at, "q30")
+        await until(at.subscribed, [])
+        at.acknowledge(second)
+        await until(at.subscribed, MANY)
+
+    run(",".join(MANY), work)
+
+
+def test_a_deleted_queue_among_many_does_the_others_no_harm(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await begun(at, "q20"))
+        await until(at.subscribed, MANY)
+        await at.behind_its_back("queue_delete", "q10")
+        at.acknowledge(await begun(at, "q21"))
+        at.acknowledge(await begun(at, "q10"))
+
+        held = await begun(at, "q22")
+        await at.behind_its_back("queue_delete", "q11")
+        at.acknowledge(held)
+        at.acknowledge(await begun(at, "q11"))
+
+    run(",".join(MANY), work)

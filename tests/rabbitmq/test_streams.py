@@ -2,10 +2,12 @@
 
 import asyncio
 
+from palermo.brokers.rabbitmq.amqp.connection import open_connection
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
-from tests.contract.tools import PATIENT
+from palermo.core.topology import internal
+from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_tidy import delete_all
 
 _AT_ONCE = 6
@@ -32,3 +34,31 @@ def test_no_session_is_lost_when_several_are_the_first_of_an_exchange(rabbitmq_u
         finally:
             delete_all(rabbitmq_url, f"{exchange}-{number}")
         assert [f"q{each}" in found[each] for each in range(_AT_ONCE)] == [True] * _AT_ONCE
+
+
+def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_the_stream_is_gone(
+    rabbitmq_url: str, exchange: str
+) -> None:
+    async def go() -> None:
+        session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+        watching, working = await open_broker(session), await open_broker(session)
+
+        async def names() -> list[str]:
+            return [info.name for info in await watching.queues()]
+
+        assert await names() == []
+        for number in range(3):
+            await working.publish(Message(id="1", queue=f"q{number}", job="shop.send", body=b"[]"))
+            assert await names() == [f"q{each}" for each in range(number + 1)]
+        await working.delete("q1")
+        assert await names() == ["q0", "q2"]
+
+        connection = await open_connection(session, "test")
+        await connection.delete(internal(exchange, "registry"))
+        await working.publish(Message(id="1", queue="q3", job="shop.send", body=b"[]"))
+        await until(names, ["q0", "q2", "q3"])
+        await connection.close()
+        await watching.close()
+        await working.close()
+
+    asyncio.run(go())

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import fields, replies
+from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.messages import (
     MAX_PROPERTIES,
     Properties,
@@ -21,6 +22,7 @@ from palermo.brokers.rabbitmq.amqp.messages import (
     read_properties,
     to_message,
     to_properties,
+    unread,
     written,
 )
 from palermo.contract.rows import job_row
@@ -33,6 +35,26 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 from palermo.worker.ipc.frames import pack_message
 from tests import hostile
 from tests.core.test_message import a_message, values
+
+
+@given(
+    names=st.sets(
+        st.sampled_from(["content_encoding", "priority", "correlation_id", "reply_to", "expiration", "type"])
+    ),
+    headers=st.none() | st.dictionaries(st.text(max_size=20), values, max_size=3),
+    id=st.none() | st.text("abc-é", min_size=1, max_size=40),
+)
+def test_a_message_is_told_by_its_id_without_reading_it(
+    names: set[str], headers: dict[str, Any] | None, id: str | None
+) -> None:
+    given_values = {name: 7 if name == "priority" else f"a {name}" for name in names}
+    properties = Properties(message_id=id, headers=headers, delivery_mode=2, **given_values)
+    data = b"before" + b"".join(properties.encode())
+    message = unread(Delivered(len(data), 1, False, "", "", len(b"before"), b"", 2), data)
+
+    assert message.may_have({(id or "none").encode()})
+    assert message.may_have({b"another"}) is (id is None)
+    assert message.properties.message_id == id
 
 
 @given(headers=st.dictionaries(st.text(max_size=20), values, max_size=6))
@@ -186,6 +208,13 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
             "attempt to reuse consumer tag",
         ),
         (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefused, "permission"),
+        (
+            exceptions.ChannelClosedByBroker(
+                406, "PRECONDITION_FAILED - stream queue 'x' does not have a running replica on the local node"
+            ),
+            BrokerUnavailable,
+            "may still be starting",
+        ),
         (
             exceptions.ProbableAuthenticationError("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - x'"),
             BrokerRefused,

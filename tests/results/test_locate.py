@@ -15,7 +15,7 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
 from palermo.settings.settings import Settings
-from tests.contract.tools import consume, message, messages, put_into_failed, take, take_and_ack, until
+from tests.contract.tools import consume, ids, message, messages, put_into_failed, take, take_and_ack, until
 from tests.helpers import eventually
 from tests.worker.site import Site
 
@@ -121,6 +121,24 @@ async def test_places_that_are_not_looked_at_are_named(
         middle, elsewhere = await locate(broker, "jobs-2", "jobs"), await locate(broker, "other-0")
         assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 jobs wait",))
         assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
+
+
+async def test_a_look_at_the_end_of_a_long_queue_that_takes_too_long_is_given_up(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "DEPTH", 2)
+    monkeypatch.setattr(status, "_LONG", 5)
+    async with opened(session) as broker:
+        await broker.publish_many(messages(6))
+        assert await states(broker, "jobs-0", "jobs-5") == ["pending", "pending"]
+
+        monkeypatch.setattr(status, "_LOOK_WITHIN", 0)
+
+        assert await states(broker, "jobs-0", "jobs-5") == ["pending", ""]
+        found = await locate(broker, "jobs-5", "jobs")
+        assert found.unseen == ("queue 'jobs' behind its first 2 jobs, where 4 wait",)
+        # The jobs that were being read are in their queue again.
+        await until(lambda: ids(broker), [f"jobs-{number}" for number in range(6)])
 
 
 async def test_a_job_that_waits_in_another_queue_than_its_own_is_located_if_its_own_is_empty(

@@ -15,6 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 
 from palermo.client.actor import Actor
+from palermo.history.filters import HistoryFilter
 from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
 from tests import chromium_found
@@ -115,12 +116,17 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
         "queue": "/queues/jobs",
         "failures": "/failures",
         "job": f"/jobs/{declined['id']}",
+        "search": "/search?q=insufficient+funds",
+        "problems": "/problems",
+        "story": f"/jobs/{web.inspector.history(HistoryFilter(state='done'), limit=1).rows[0]['id']}",
         "workers": "/workers",
         "scheduled": "/scheduled",
         "retries": "/retries",
         "recurring": "/recurring",
+        "recurring_job": "/recurring/daily%20digest",
         "history": "/history",
         "statistics": "/statistics",
+        "job_class": "/classes/shop.payments.Charge",
         "audit": "/audit",
     }
     for title, path in pages.items():

@@ -75,7 +75,7 @@ class Web:
                 self.inspector.delete_queue(row["name"])
         self.http.cookies.clear()
 
-    def form(self, page: str, to: str, **fields: str) -> httpx.Response:
+    def form(self, page: str, to: str, **fields: str | list[str]) -> httpx.Response:
         """Send the form that a page has, as its reader would: with the token, and following where it leads."""
         found = _TOKEN.search(self.http.get(page).text)
         assert found, f"{page} has no form"

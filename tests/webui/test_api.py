@@ -11,7 +11,9 @@ from click.testing import CliRunner
 
 import palermo
 from palermo.cli import main
-from palermo.inspector.masking import MASK, masked_row, unmasked
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.inspector.masking import unmasked
+from palermo.jobs.redaction import MASK, masked_row
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
@@ -163,6 +165,26 @@ def test_c1_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
 
     assert "not unique even if it is declared so" in answer.json()["note"]
     assert "not unique even if it is declared so" in web.form("/queues", "/enqueue", job="shop.never_seen").text
+
+
+def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(any_web: Web) -> None:
+    sync = UniqueJob(name="shop.sync_by_name", options={"unique": "until_done"}, parameters=(("shop", 1),))
+    index = UniqueJob(name="shop.index_by_name", options={"unique": "until_done"}, keyed_by_code=True)
+    any_web.client.run(lambda broker: broker.keys.announce([sync.name, index.name], [sync, index]))
+
+    first = any_web.http.post("/api/jobs", json={"job": sync.name, "args": ["eu"]})
+    again = any_web.http.post("/api/jobs", json={"job": sync.name, "kwargs": {"shop": "eu"}})
+    refused = any_web.http.post("/api/jobs", json={"job": index.name, "args": [1]})
+    keyed = any_web.http.post("/api/jobs", json={"job": index.name, "args": [1], "unique_key": "page 1"})
+    page = any_web.form("/queues", "/enqueue", job=index.name, args="[2]")
+
+    assert (first.status_code, first.json()["note"]) == (201, None)
+    assert (again.status_code, first.json()["id"] in again.json()["error"]) == (409, True)
+    assert (refused.status_code, "made by a function" in refused.json()["error"]) == (422, True)
+    assert len(refused.json()["error"].splitlines()) == 1
+    assert keyed.status_code == 201
+    assert "made by a function" in page.text
+    assert any_web.http.get("/api/queues/jobs/jobs").json()["total"] == 2
 
 
 def test_c8_all_queues_are_purged_at_once(any_web: Web) -> None:

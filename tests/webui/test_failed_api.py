@@ -12,7 +12,7 @@ import pytest
 
 from palermo.core.topology import FAILED_QUEUE
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.inspector.masking import MASK
+from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed

@@ -36,6 +36,8 @@ JOBS = [
     failed("c-2", replace(failure("KeyError", ""), stack_trace="", failed_at=0), queue="x*y", preview="'Zürich', 1"),
     replace(failed("r-1", failure("KeyError", "again", at=250)), retries=3, policy_retries=2),
     replace(failed("r-2", failure("KeyError", "by policy", at=260)), retries=2, policy_retries=2),
+    replace(failed("w-1", failure("OSError", "gone", at=270)), worker="pid:7@web-1/worker-2", tenant="acme"),
+    replace(failed("w-2", failure("OSError", "gone", at=270)), worker="pid:8@web-2/worker-2", tenant="acme.eu"),
     failed("d-1", replace(failure("Bad\ud800", "lone \ud800 surrogate"), failed_at=10**12), queue="mail"),
 ]
 
@@ -48,6 +50,8 @@ FILTERS = [
     *(FailedFilter(requeued=flag) for flag in (True, False)),
     *(FailedFilter(since=at) for at in (0, 200, 200.9, 10**11)),
     *(FailedFilter(until=at) for at in (0, 199.5, 200, 10**13)),
+    *(FailedFilter(worker=name) for name in ("pid:7@web-1", "pid:7@web-1/worker-2", "*@web-2", "pid:7", "*/worker-2")),
+    *(FailedFilter(tenant=name) for name in ("acme", "acme*", "nobody")),
     FailedFilter(queue="mail", error="ValueError", text="send", since=150),
 ]
 

@@ -7,10 +7,12 @@ from typing import Any
 import pika
 import pytest
 
+from palermo.client import status
 from palermo.client.client import Client
 from palermo.core.topology import internal
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from palermo.webui.pages import job
 from palermo.webui.state.journal_views import journal_views
 from tests.helpers import eventually
 from tests.history.written import NOON, done_by, ended, enqueued, failed, write
@@ -184,6 +186,24 @@ def test_an_id_that_no_job_has_is_answered_with_nothing_found_and_without_a_time
 
     assert (answer.status_code, "Nothing was found for this id." in answer.text) == (404, True)
     assert "Enqueued" not in answer.text
+
+
+def test_the_page_of_a_job_amid_a_long_queue_tells_what_the_journal_knows(
+    any_web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "DEPTH", 2)
+    monkeypatch.setattr(job, "DEPTH", 2)
+    jobs = [any_web.client.enqueue("shop.mail", queue="mail") for _ in range(7)]
+    path = f"/jobs/{jobs[3].id}"
+
+    eventually(lambda: "was not looked up" in any_web.http.get(path).text)
+    page = shown(any_web, path)
+
+    assert "The journal tells that this job waits" in page
+    assert all(text in page for text in ("Enqueued", "Waiting", "shop.mail", "mail", "Cancel"))
+    assert "was not looked up" not in shown(any_web, f"/jobs/{jobs[6].id}")
+    any_web.client.run(lambda broker: broker.purge("mail"))
+    eventually(lambda: "not here any more" in any_web.http.get(path).text)
 
 
 def test_where_nothing_is_written_down_the_pages_say_so(settings: Settings, serve: Serve) -> None:

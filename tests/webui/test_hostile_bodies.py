@@ -34,6 +34,24 @@ def test_a_job_made_of_hash_collisions_is_not_decoded_for_the_pages(any_web: Web
     assert len(rows["2"]["args"][0]) == 1_000
 
 
+def test_of_large_jobs_that_wait_the_pages_show_the_previews(any_web: Web) -> None:
+    large = [
+        replace(message(str(n)), queue="mail", body=json.dumps(["x" * 200_000]).encode(), preview=f"'x' {n}")
+        for n in range(30)
+    ]
+
+    async def put(broker):  # type: ignore[no-untyped-def]
+        await broker.publish_many([*large, replace(message("small"), queue="mail")])
+
+    any_web.client.run(put)
+
+    assert "&#39;x&#39; 7" in any_web.http.get("/queues/mail").text
+    assert "&#39;x&#39; 7" in any_web.http.get("/jobs/7").text
+    rows = any_web.http.get("/api/queues/mail/jobs", params={"limit": 50}).json()["rows"]
+    assert [row["args"] for row in rows[:30]] == [None] * 30
+    assert rows[30]["args"] == any_web.inspector.jobs("mail", offset=30).rows[0]["args"]
+
+
 def test_a_traceback_of_very_many_lines_is_taken_apart_in_one_pass() -> None:
     lines = 30_000
     (part,) = parts_of("\n" * (lines - 1) + "x")

@@ -1,13 +1,15 @@
 """Queues, on their page and in the API."""
 
 import re
+import time
 from html import unescape
 from urllib.parse import quote
 
 import pytest
 
 from tests.helpers import eventually
-from tests.inspector.jobs import message, publish
+from tests.history.written import write
+from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.server import Web
 
 _NAMES = ["mail", "a/b", "100 %", "ä€😀", "%2F", "x" * 127, "?a=b&c#d", '"><script>alert(1)</script>']
@@ -90,6 +92,56 @@ def test_what_was_done_is_on_the_page_that_follows_however_soon_that_is(any_web:
 
     assert '<span class="badge warn">paused' in paused.text
     assert '<span class="badge warn">paused' not in resumed.text
+
+
+def test_who_paused_a_queue_and_why_is_shown_to_all(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    any_web.form("/queues/mail", "/queues/mail/pause")
+
+    told = any_web.form("/queues/mail", "/queues/mail/pause", reason="the mail server moves <b>")
+
+    assert "mail is paused: the mail server moves &lt;b&gt;." in told.text
+    eventually(lambda: "by local: <b" in any_web.http.get("/queues/mail").text)
+    assert "the mail server moves &lt;b&gt;" in any_web.http.get("/queues/mail").text
+    any_web.form("/queues/mail", "/queues/mail/resume")
+    assert "the mail server moves" not in any_web.http.get("/queues/mail").text
+    any_web.form("/queues", "/queues/pause", reason="an incident")
+    eventually(lambda: "an incident" in any_web.http.get("/").text)
+    assert "an incident" in any_web.http.get("/queues/mail").text
+
+
+def test_selected_queues_are_paused_and_resumed_together(any_web: Web) -> None:
+    for name in ("mail", "images", "bills"):
+        any_web.client.enqueue("shop.mail", queue=name)
+
+    paused = any_web.form("/queues", "/queues/pause-selected", id=["mail", "bills"], reason="a move")
+
+    assert "Paused mail, bills." in paused.text
+    assert [row["name"] for row in any_web.inspector.queues() if row["paused"]] == ["bills", "mail"]
+    resumed = any_web.form("/queues", "/queues/resume-selected", id=["mail"])
+    assert "Resumed mail." in resumed.text
+    assert [row["name"] for row in any_web.inspector.queues() if row["paused"]] == ["bills"]
+    assert any_web.form("/queues", "/queues/resume-selected").status_code == 422
+
+
+def test_the_page_of_a_queue_has_its_last_hour_its_failed_jobs_and_its_tenants(any_web: Web) -> None:
+    any_web.client.enqueue("shop.mail", queue="mail", tenant="acme")
+    any_web.client.enqueue("shop.mail", queue="mail", tenant="acme")
+    any_web.client.enqueue("shop.mail", queue="bills")
+    work = {"kind": "counts", "at": time.time() - 60, "job": "shop.mail"}
+    write(any_web.client, [{**work, "queue": "mail", "succeeded": 40, "failed": 1, "retried": 2}])
+    publish_failed(any_web.client, (message("bad", queue="mail"), failure("shop.Wrong", "no")))
+    eventually(lambda: "43 jobs processed in the last hour" in any_web.http.get("/queues/mail").text)
+    eventually(lambda: 'href="/failures?queue=mail">1</a>' in any_web.http.get("/queues/mail").text)
+
+    page = any_web.http.get("/queues/mail").text
+
+    assert 'href="/retries?queue=mail">2</a>' in page
+    assert '<th scope="row" class="whole">acme</th><td class="num fit" data-label="waiting">2</td>' in page
+    assert "No worker serves this queue." in page
+    assert 'aria-label="43 runs, 3 failed"' in any_web.http.get("/queues").text
+    assert 'aria-label="43 runs, 3 failed"' in any_web.http.get("/").text
+    assert "acme" not in any_web.http.get("/queues/bills").text
 
 
 def test_r11_a_button_pauses_all_queues_and_resumes_them(any_web: Web) -> None:

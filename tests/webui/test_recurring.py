@@ -1,5 +1,6 @@
 """Recurring jobs in the API and on their page, on each broker."""
 
+import json
 import logging
 import re
 from typing import Any
@@ -7,7 +8,10 @@ from urllib.parse import quote
 
 import pytest
 
+from palermo.inspector.masking import MASK
 from palermo.settings.settings import Settings
+from tests.helpers import eventually
+from tests.history.written import ended, write
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import shown, text_of
@@ -133,10 +137,92 @@ def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Web, wrong: di
     assert [row["name"] for row in web.inspector.recurring()] == ["taken"]
 
 
+def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(any_web: Web) -> None:
+    add(any_web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"])
+    add(any_web, "nightly too")
+    due = 1_795_251_600.0
+    runs = {"2026-11-21T09:00:00Z": 0, "2026-11-22T09:00:00Z": 86_400, "2026-11-22T10:11:12Z-0123abcd": 90_672}
+    done = [
+        {**ended(f"nightly@{tick}", at=due + later + 9, job="shop.sweep", queue="jobs"), "took": 2.0}
+        for tick, later in runs.items()
+    ]
+    done[1] |= {"kind": "failed", "error": "shop.TooDeep", "message": "no floor"}
+    write(any_web.client, [*done, ended("nightly too@2026-11-22T09:00:00Z", job="shop.sweep", queue="jobs")])
+    eventually(lambda: "nightly too" in any_web.http.get("/history").text)
+
+    page = any_web.http.get("/recurring/nightly")
+    text = text_of(page)
+
+    assert re.findall(r"\d\d:\d\d:\d\d CES?T", text) == [f"03:00:00 {word}" for word in re.findall(r"CES?T", text)]
+    assert len(re.findall(r"CES?T", text)) == 10
+    for said in ("2026-11-21 09:00:00 UTC", "7.0 s", "shop.TooDeep", "run by hand", "3 runs, 1 failed", "'eu'"):
+        assert said in text or said in page.text, said
+    assert "nightly too@" not in page.text
+    assert '<a class="mono" href="/classes/shop.sweep">' in page.text
+    assert '<a href="/recurring/nightly%20too">nightly too</a>' in any_web.http.get("/recurring").text
+    assert any_web.http.get("/recurring/none").status_code == 404
+
+
+def test_times_queue_and_arguments_are_edited_on_its_page(any_web: Web) -> None:
+    add(any_web, "a b/c", args=["eu", 1], kwargs={"password": "hunter2", "deep": False}, queue="slow")
+    any_web.inspector.switch_recurring("a b/c", on=False)
+    own = f"/recurring/{quote('a b/c', safe='')}"
+    page = any_web.http.get(own).text
+    assert ("hunter2" in page, "3600" in page) == (False, True)
+
+    fields = {"cron": "*/5 * * * *", "tz": "Europe/Rome", "every": "", "queue": "fast", "args": '["us", 1]'}
+    done = any_web.form(own, f"{own}/edit", **fields, kwargs=json.dumps({"password": MASK, "deep": True}))
+
+    assert "Saved a b/c." in done.text
+    [row] = any_web.inspector.recurring()
+    assert (row["job"], row["cron"], row["every"], row["tz"]) == ("shop.sweep", "*/5 * * * *", None, "Europe/Rome")
+    assert (row["queue"], row["enabled"], row["args"]) == ("fast", False, ["us", 1])
+    assert row["kwargs"] == {"password": "hunter2", "deep": True}
+
+
+def test_it_runs_once_with_other_arguments_and_stays_as_it_is(any_web: Web) -> None:
+    add(any_web, args=["eu"], kwargs={"password": "hunter2"}, queue="slow")
+
+    done = any_web.form(
+        "/recurring/sweep", "/recurring/sweep/run-with", args='["us"]', kwargs=json.dumps({"password": MASK})
+    )
+
+    assert "Enqueued shop.sweep, as job" in done.text
+    assert [(row["args"], row["kwargs"]) for row in any_web.inspector.jobs("slow")] == [
+        (["us"], {"password": "hunter2"})
+    ]
+    assert [row["args"] for row in any_web.inspector.recurring()] == [["eu"]]
+    assert "Enqueued sweep now" in any_web.form("/recurring/sweep", "/recurring/sweep/run", own="1").text
+
+
+@pytest.mark.parametrize(
+    ("action", "wrong", "said"),
+    [
+        ("edit", {"every": "soon"}, "no duration"),
+        ("edit", {"cron": "61 * * * *"}, "cron="),
+        ("edit", {"every": "5m", "args": "{}"}, "must be a JSON list"),
+        ("run-with", {"args": "[", "kwargs": "{}"}, "this is no JSON"),
+    ],
+)
+def test_a_wrong_change_comes_back_in_its_dialog_and_changes_nothing(
+    web: Web, action: str, wrong: dict[str, str], said: str
+) -> None:
+    add(web)
+    before = web.inspector.recurring()
+
+    again = web.form("/recurring/sweep", f"/recurring/sweep/{action}", **wrong)
+
+    assert again.status_code == 422
+    assert said in text_of(again)
+    assert f'<dialog id="{action}" aria-labelledby="{action}-title" open>' in again.text
+    assert web.inspector.recurring() == before
+
+
 def test_names_and_arguments_are_text_and_never_markup(any_web: Web) -> None:
     add(any_web, XSS, job=XSS, args=[XSS], queue=XSS)
 
-    for path in ("/recurring", "/recurring?ask=add", f"/recurring?ask={quote(XSS)}"):
+    own = f"/recurring/{quote(XSS, safe='')}"
+    for path in ("/recurring", "/recurring?ask=add", f"/recurring?ask={quote(XSS)}", own, f"{own}?ask=edit"):
         page = any_web.http.get(path)
         assert page.status_code == 200
         assert "<script>alert" not in page.text
@@ -152,7 +238,8 @@ def test_who_may_only_look_changes_nothing(settings: Settings, serve: Serve) -> 
         assert web.http.post(f"/api/recurring/sweep/{action}").status_code == 403
     assert web.http.delete("/api/recurring/sweep").status_code == 403
     assert web.http.post("/api/recurring", json={"name": "a", "job": "b.c", "every": 5}).status_code == 403
-    assert '<form method="post"' not in web.http.get("/recurring").text
+    for page in ("/recurring", "/recurring/sweep"):
+        assert '<form method="post"' not in web.http.get(page).text
     assert [row["enabled"] for row in web.inspector.recurring()] == [True]
 
 

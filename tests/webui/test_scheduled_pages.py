@@ -157,7 +157,20 @@ def test_retries_are_retried_now_or_given_up(any_web: Web) -> None:
 
     assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
     assert [row["id"] for row in any_web.inspector.failed()] == ["1", "2", "3"]
-    assert any_web.form("/scheduled", "/retries/act", act="cancel", id="plain").status_code == 422
+    assert "Nothing was changed" in any_web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
+    assert any_web.form("/scheduled", "/retries/act", act="run", id="plain").status_code == 422
+    assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
+
+
+def test_retries_are_moved_and_cancelled_by_a_filter(any_web: Web) -> None:
+    schedule(any_web.client, *(retrying(str(n), 100 + n) for n in range(3)), due("plain", 100))
+
+    assert "Move 2 retrying jobs?" in shown(any_web, "/retries/confirm?act=move&id=0&id=1")
+    assert "Moved 1 job." in any_web.form("/retries", "/retries/act", act="move", id="0", when="3d").text
+    assert "Cancel 3 retrying jobs?" in shown(any_web, "/retries/confirm?act=cancel&all=1")
+    assert "Cancelled 3 jobs." in confirmed(any_web, "/retries/confirm?act=cancel&all=1").text
+
+    assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
 
 
 def test_the_page_of_a_job_shows_when_it_runs_and_what_went_wrong_before(any_web: Web) -> None:
@@ -166,7 +179,7 @@ def test_the_page_of_a_job_shows_when_it_runs_and_what_went_wrong_before(any_web
     text = shown(any_web, "/jobs/plain")
     assert all(said in text for said in ("scheduled", "Due in 3 min", "Run now", "Move", "Cancel"))
     text = shown(any_web, "/jobs/again")
-    for said in ("retrying", "Next try in 6 min", "Attempts that failed", "KeyError : try 2", "try 1", "Give up"):
+    for said in ("retrying", "Next try in 6 min", "Attempts", "KeyError : try 2", "try 1", "Give up"):
         assert said in text, said
     assert text.index("try 3") < text.index("try 2") < text.index("try 1")
 

@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
 from palermo.webui import ANYONE, Role, User, api, create_app, pages
+from palermo.webui.pages import sign_in
 from palermo.webui.security.user_file import password_line, token_line
 from tests.webui.conftest import Serve
 from tests.webui.server import CHEAP, Web
@@ -121,7 +122,7 @@ def test_without_authentication_only_this_machine_is_let_in(settings: Settings, 
 
 @pytest.mark.parametrize("auth", [None, ("ada", "wrong"), ("nobody", "pässwörd"), ("eve", "pässwörd"), ("", "")])
 def test_nobody_gets_in_without_the_right_password(guarded: Web, auth: tuple[str, str] | None) -> None:
-    for path in ("/queues", "/api/queues", "/api/docs", "/static/palermo.css", "/nothing"):
+    for path in ("/queues", "/api/queues", "/api/docs", "/nothing"):
         answer = guarded.http.get(path, auth=_utf8(auth) if auth else None)
 
         assert answer.status_code == 401
@@ -309,9 +310,9 @@ def test_a_viewer_may_send_nothing_that_changes_anything(guarded: Web) -> None:
 
 
 def _changing() -> Iterator[tuple[str, str]]:
-    """All addresses that take something else than GET, with some name in each."""
+    """All addresses that take something else than GET, with some name in each, but those for signing in and out."""
     for prefix, routers in (("", pages.ROUTERS), ("/api", api.ROUTERS)):
-        for route in [route for router in routers for route in router.routes]:
+        for route in [route for router in routers if router is not sign_in.router for route in router.routes]:
             for method in sorted(getattr(route, "methods", None) or ()):
                 if method not in ("GET", "HEAD", "OPTIONS"):
                     yield prefix + re.sub(r"\{[^}]*\}", "some", getattr(route, "path", "")), method

@@ -8,12 +8,16 @@ from typing import Any, cast
 import pytest
 
 from palermo.errors import BrokerUnavailable
+from palermo.history.series import Cell, Window
+from palermo.history.statistics import Deploy, Report
+from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import ago, duration, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler
+from palermo.webui.state.waiting import WaitingHistory
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
 _LIBRARY = (
@@ -62,6 +66,65 @@ def test_the_chart_has_a_bar_for_every_five_seconds_in_which_something_was_done(
 
     assert (chart.done.count("M"), chart.failed.count("M"), chart.top) == (2, 2, 5.0)
     assert (chart.processed_count, chart.failed_count) == (30, 6)
+
+
+def journal(*cells: tuple[float, int, int]) -> Report:
+    """A report whose cells of 30 seconds begin at these instants, with jobs that succeeded and failed."""
+    tallies = [Tally(numbers={"succeeded": good, "failed": bad}) for _, good, bad in cells]
+    return Report(
+        since=0.0,
+        until=1000.0,
+        known=0.0,
+        total=Tally(),
+        cells=[Cell(start, 30.0, tally) for (start, _, _), tally in zip(cells, tallies, strict=True)],
+        deploys=[Deploy(300.0, "old"), Deploy(990.0, "1.4.2")],
+        parts={},
+        lost=0,
+    )
+
+
+def test_the_time_before_the_first_look_is_filled_from_the_journal() -> None:
+    samples = [Sample(at=1000.0, span=10.0, processed=10, failed=2)]
+
+    chart = throughput_chart(samples, 1000.0, report=journal((360.0, 500, 0), (900.0, 60, 30), (960.0, 15, 0)))
+
+    assert (chart.processed_count, chart.failed_count, chart.seen) == (115, 32, 600.0)
+    assert chart.done.count("M") == 6 + 6 + 2
+    assert [deploy.release for deploy in chart.plot.deploys] == ["1.4.2"]
+    assert sum(good + bad for good, bad in chart.plot.rows) * 5 == pytest.approx(115, abs=0.1)
+
+
+def test_what_was_seen_is_not_counted_again_from_the_journal() -> None:
+    samples = [Sample(at=at, span=2.0, processed=4, failed=1) for at in (996.0, 998.0, 1000.0)]
+
+    chart = throughput_chart(samples, 1000.0, report=journal((990.0, 11, 4)))
+
+    assert (chart.processed_count, chart.failed_count) == (15, 4)
+
+
+def test_the_most_that_waited_is_known_by_queue_and_of_all_since_somebody_looked() -> None:
+    history = WaitingHistory()
+    for at, mail, failed in ((7200.0, 5, 90), (7210.0, 9, 90), (7235.0, 2, 90)):
+        rows = [("mail", mail), ("images", 1), ("failed", failed)]
+        history.add([{"name": name, "pending": count} for name, count in rows], at)
+
+    found = history.of(Window.HOUR, 7240.0, "mail")
+
+    assert found is not None
+    assert (found.most[-2:], set(found.most[:-2])) == ([9, 2], {None})
+    assert found.start + found.step * len(found.most) == 7260.0
+    everything = history.of(Window.DAY, 7240.0)
+    assert everything is not None
+    assert everything.most[-1] == 10
+    assert (history.of(Window.HOUR, 7240.0, "failed"), history.of(Window.MONTH, 7240.0)) == (None, None)
+
+
+def test_a_queue_that_is_gone_is_forgotten_after_a_day() -> None:
+    history = WaitingHistory()
+    history.add([{"name": "mail", "pending": 1}], 86_400.0)
+    history.add([{"name": "images", "pending": 1}], 3 * 86_400.0)
+
+    assert history.of(Window.DAY, 3 * 86_400.0, "mail") is None
 
 
 def test_a_run_and_its_failure_are_remembered_as_one() -> None:

@@ -1,5 +1,7 @@
 """The page of statistics, its charts, /api/stats and what /stats.txt says of the journal."""
 
+import html
+import json
 import re
 import time
 from collections.abc import Iterable
@@ -15,6 +17,7 @@ from palermo.history.tally import Tally
 from palermo.settings.settings import Settings
 from palermo.webui.render.charts import HEIGHT, WIDTH, bars, in_short, lines, marks
 from tests.helpers import eventually
+from tests.history.written import failed as failed_run
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
@@ -144,6 +147,37 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
     text = dict(line.rsplit("=", 1) for line in web.http.get("/stats.txt").text.splitlines())
     assert (text["journal.processed"], text["journal.failed"], text["journal.enqueued"]) == ("6", "3", "9")
     assert int(text["journal.since"]) <= time.time()
+
+
+def test_the_numbers_of_a_chart_are_on_the_page_and_each_part_leads_to_its_jobs(web: Web) -> None:
+    at = time.time() - 90
+    write(web, {"kind": "worker_up", "release": "1.4.2", "at": at})
+    write(web, {**counts("mail", "shop.send", failed=1, succeeded=3, run=[0.25, 2.0]), "at": at})
+    write(web, {**failed_run("lost", at=at), "job": "shop.send"}, {**failed_run("earlier", at=at - 900)})
+    eventually(lambda: read(web, "/api/stats")["processed"] == 4)
+    eventually(lambda: "earlier" in web.http.get("/history").text)
+
+    page = web.http.get("/statistics?queue=mail").text
+
+    done, waited = (json.loads(html.unescape(text)) for text in re.findall(r'data-plot="([^"]*)"', page)[:2])
+    assert [row for row in done["rows"] if any(row)] == [[3, 1, 0]]
+    assert [each["name"] for each in done["bars"] + done["lines"]] == ["succeeded", "failed", "enqueued"]
+    assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?queue=mail")
+    assert [release for _, release in done["marks"]] == ["1.4.2"]
+    [part] = re.findall(r'<a href="(/history[^"]*)">', page)
+    jobs = web.http.get(html.unescape(part)).text
+    assert ("lost" in jobs, "earlier" in jobs) == (True, False)
+
+
+def test_the_last_ten_minutes_are_known_although_nobody_has_looked_at_the_pages(any_web: Web) -> None:
+    write(any_web, {**counts("mail", "shop.send", succeeded=40, failed=2), "at": time.time() - 200})
+    eventually(lambda: read(any_web, "/api/stats")["processed"] == 42)
+
+    page = any_web.http.get("/").text
+
+    assert "<li>40 succeeded</li>" in page
+    assert "42 processed, 2 of them failed" in page
+    assert "so far" not in page
 
 
 def test_what_nobody_counted_is_not_found_and_two_things_at_once_are_refused(shared_web: Web) -> None:

@@ -1,6 +1,19 @@
 """The API under /api. It returns the same rows as the command line's `--json`, typed."""
 
-from palermo.webui.api import failed, history, jobs, keys, queues, recurring, scheduled, stats, topics, workers
+from palermo.webui.api import (
+    failed,
+    history,
+    jobs,
+    keys,
+    problems,
+    queues,
+    recurring,
+    scheduled,
+    search,
+    stats,
+    topics,
+    workers,
+)
 
 ROUTERS = (
     queues.router,
@@ -14,6 +27,8 @@ ROUTERS = (
     keys.router,
     history.router,
     jobs.router,
+    search.router,
     workers.router,
+    problems.router,
     stats.router,
 )

@@ -67,6 +67,8 @@ class Filter(BaseModel):
     until: str | None = None
     group: str | None = None
     requeued: bool | None = None
+    worker: str | None = None
+    tenant: str | None = None
 
 
 class Chosen(BaseModel):
@@ -137,10 +139,12 @@ def asked(
     until: Text = None,
     group: Text = None,
     requeued: bool | None = None,
+    worker: Text = None,
+    tenant: Text = None,
 ) -> FailedFilter:
     """The filter of a request. Names may hold `*` and `?`; times are durations ago (`2h`) or instants."""
     given = {"queue": queue, "job": job, "error": error, "text": text, "since": since, "until": until, "group": group}
-    given["requeued"] = _flag_text(requeued)
+    given |= {"requeued": _flag_text(requeued), "worker": worker, "tenant": tenant}
     return failed_filter(given)
 
 

@@ -14,6 +14,7 @@ from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, JobRow
 from palermo.webui.filters import instant_of
 from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
+from palermo.webui.state.journal_views import recorded_job
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
@@ -101,6 +102,23 @@ class EnqueuedJob(Enqueued):
     note: str | None = Field(description="If its code is not imported here: what is not known of it.")
 
 
+class JobChanges(BaseModel):
+    """Changes of a job; what is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    queue: str | None = None
+    priority: Count | None = Field(default=None, description=f"From 0 to {MAX_PRIORITY}; the highest goes first.")
+    run_at: str | Number | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
+
+    def given(self) -> dict[str, Any]:
+        """The changes, as the inspector takes them."""
+        at = None if self.run_at is None else instant_of(self.run_at, "run_at")
+        return {**self.model_dump(exclude={"run_at"}), "at": at}
+
+
 class Cancelled(BaseModel):
     """The outcome of cancelling a job."""
 
@@ -122,7 +140,7 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
     if new.run_at is not None:
         options["run_at"] = instant_of(new.run_at, "run_at")
     job = actions.enqueue(visit, new.job, new.args, new.kwargs, **options)
-    note = plain_note(new.job, options) if registry.find(new.job) is None else ""
+    note = plain_note(new.job, options, visit.site.client.unique_job) if registry.find(new.job) is None else ""
     return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, duplicate=job.duplicate or None, note=note or None)
 
 
@@ -152,3 +170,20 @@ def result(visit: Visiting, id: str) -> JobResult:
 def cancel(visit: Visiting, id: str) -> Cancelled:
     """Cancel a job: it does not run, or its run is ended. A failed job stays where it is. Role: operator."""
     return Cancelled.model_validate(actions.cancel(visit, id))
+
+
+@router.post("/{id:palermo}/again", name="api_run_again", status_code=201)
+def run_again(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
+    """Enqueue a job that is over once more, as a new job with the arguments and options that the journal recorded.
+
+    422 if it did not record the arguments as they were, and `args` and `kwargs` do not give them. Role: operator.
+    """
+    done = actions.run_again(visit, id, recorded_job(visit.site, id), **changes.given())
+    return Enqueued(id=done.id, job=done.job, queue=done.queue)
+
+
+@router.post("/{id:palermo}/edit", name="api_edit")
+def edit(visit: Visiting, id: str, changes: JobChanges) -> Enqueued:
+    """Change a job that waits in a queue, for its time or for its retry. It keeps its id. Role: operator."""
+    done = actions.edit(visit, id, **changes.given())
+    return Enqueued(id=done.id, job=done.job, queue=done.queue)

@@ -11,8 +11,8 @@ from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
 from palermo.contract.scheduled import ScheduledFilter as Conditions
 from palermo.core import times
 from palermo.errors import NotFound
-from palermo.inspector.masking import masked_row
 from palermo.inspector.scheduled import Which
+from palermo.jobs.redaction import masked_row
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, JobRow, Jobs
 from palermo.webui.filters import instant_of

@@ -6,7 +6,7 @@ from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import FindJudge, not_found_error
-from palermo.inspector.masking import masked_row
+from palermo.jobs.redaction import masked_row
 from palermo.webui.failed.operations import Operations
 from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
 from palermo.webui.site import Site
@@ -45,7 +45,7 @@ class FailedJobs:
             return known[0]
         if known is not None or not state.ready or self._count() <= MAX_SEARCHED:
             found = FindJudge(id)
-            self._reader.read(found, stop=lambda: found.message is not None, id=id)
+            self._reader.read(found, stop=lambda: found.message is not None, ids=(id,))
             if found.message is not None:
                 return found.message
         raise not_found_error([id])

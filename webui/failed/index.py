@@ -14,7 +14,7 @@ from typing import Any
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
 from palermo.core.text import fits
-from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.failed_filter import FailedFilter, fits_worker, worker_of
 from palermo.temp_index import Database, TempIndex
 from palermo.webui.failed.entry import Entry, fold, restored
 
@@ -47,7 +47,9 @@ create table job (
     kind integer not null,
     trace integer not null,
     seen integer not null,
-    requeued integer not null
+    requeued integer not null,
+    worker integer not null,
+    tenant integer not null
 );
 create index job_at on job (at, n);
 create index job_kind on job (kind, at, queue, job, error, trace);
@@ -78,7 +80,7 @@ create table hits_3 (n integer primary key);
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
 
 #: The columns in the order of inserts, and of reads from `detail`.
-JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued"
+JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued, worker, tenant"
 DETAIL = (
     "n, created_at, message, ending, preview, worker, tenant, topic,"
     " content_type, content_encoding, arguments, attempts, body"
@@ -245,14 +247,16 @@ class Index:
             return None if at is None else int(at)
 
     def names(self, what: str) -> list[str]:
-        """The names of all queues, jobs or errors, at most 500; `what` is "queue", "job" or "error"."""
-        column = {"queue": "queue", "job": "job", "error": "error"}[what]
+        """The names of all queues, jobs, errors, workers or tenants, at most 500; `what` is the name of the filter."""
+        if what not in ("queue", "job", "error", "worker", "tenant"):
+            raise KeyError(what)
         with self._index.read():
             rows = self._db.execute(
-                f"select text from name where id in (select distinct {column} from job) and text <> ''"
+                f"select text from name where id in (select distinct {what} from job) and text <> ''"
                 " order by text limit 500"
             )
-            return [text for (text,) in rows]
+            names = [text for (text,) in rows]
+        return list(dict.fromkeys(map(worker_of, names))) if what == "worker" else names
 
     def bytes(self) -> int:
         """The greatest size of the temporary file."""
@@ -302,7 +306,8 @@ class Index:
             body = entry.body if whole else None
             kind = 0 if entry.fingerprint is None else self._kind(entry.fingerprint)
             places = self._name(entry.queue), self._name(entry.job), self._name(entry.error)
-            jobs.append((n, entry.id, entry.at, entry.retries, *places, kind, trace, reading, entry.requeued))
+            taken = self._name(entry.worker or ""), self._name(entry.tenant or "")
+            jobs.append((n, entry.id, entry.at, entry.retries, *places, kind, trace, reading, entry.requeued, *taken))
             words.append((n, entry.words))
             tried = entry.attempts if whole else ""
             details.append(
@@ -313,7 +318,7 @@ class Index:
                 )
             )
             self._body_bytes += len(body or b"") + len(tried)
-        self._db.executemany(f"insert into job ({JOB}) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", jobs)
+        self._db.executemany(f"insert into job ({JOB}) values ({', '.join('?' * 13)})", jobs)
         self._db.executemany("insert into words (n, text) values (?, ?)", words)
         self._db.executemany(f"insert into detail ({DETAIL}) values ({MARKS})", details)
         while self._body_bytes > MAX_BODY_BYTES:
@@ -401,7 +406,8 @@ class Queries:
         """The filter as SQL. It means the same as FailedFilter.matches. `hits` is the table for its text."""
         parts: list[str] = ["1"]
         values: list[Any] = []
-        for column, pattern in (("queue", filter.queue), ("job", filter.job), ("error", filter.error)):
+        for column in ("queue", "job", "error", "worker", "tenant"):
+            pattern = getattr(filter, column)
             if pattern is not None:
                 parts.append(f"{column} in ({','.join(map(str, self._matching(pattern, column)))})")
         if filter.since is not None:
@@ -464,5 +470,7 @@ class Queries:
 
     def _matching(self, pattern: str, column: str) -> list[int]:
         rows = self._db.execute("select id, text from name")
+        if column == "worker":
+            return [id for id, text in rows if fits_worker(text, pattern)]
         last = column == "error"
         return [id for id, text in rows if fits(text, pattern) or (last and fits(text.rpartition(".")[2], pattern))]

@@ -46,6 +46,9 @@ class Operation:
     args: Sequence[object] | None = None
     kwargs: Mapping[str, object] | None = None
     queue: str | None = None
+    priority: int | None = None
+    #: Unix seconds; None for at once.
+    at: float | None = None
     status: Status = "waiting"
     asked_at: float = field(default_factory=time.time)
     ended_at: float | None = None
@@ -193,7 +196,13 @@ class Operations:
             inspector.discard(operation.which, **common)
         else:
             inspector.requeue(
-                operation.which, args=operation.args, kwargs=operation.kwargs, queue=operation.queue, **common
+                operation.which,
+                args=operation.args,
+                kwargs=operation.kwargs,
+                queue=operation.queue,
+                priority=operation.priority,
+                at=operation.at,
+                **common,
             )
 
 

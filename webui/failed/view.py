@@ -10,7 +10,7 @@ Quorum queues are read through their log, which takes no job. A note says where 
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -58,15 +58,15 @@ class FailedJobReader:
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         stop: Callable[[], bool] | None = None,
-        id: str = "",
+        ids: Collection[str] = (),
     ) -> SweepProgress:
         """Call `see` with every failed job, oldest first, until `stop` returns True.
 
-        Queues that reading would harm are left out. Reading takes as long as there are jobs. With an `id` other jobs
+        Queues that reading would harm are left out. Reading takes as long as there are jobs. With `ids` other jobs
         may be left out. `see` is called on the client's own thread and must be quick.
         """
         judge = stoppable(stop, VisitJudge(see))
-        return self._client.run(lambda broker: read_failed(broker, judge, progress, id=id))
+        return self._client.run(lambda broker: read_failed(broker, judge, progress, ids=ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

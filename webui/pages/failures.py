@@ -3,13 +3,12 @@
 Those show the number of jobs that are meant, ask, act, and tell the outcome.
 """
 
-import json
 import time
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Depends, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,12 +16,12 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.errors import SerializationError, UsageError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
-from palermo.inspector.masking import unmasked
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
+from palermo.webui.pages.job_form import FormPage, JobForm, job_form, problem_of
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
@@ -94,11 +93,11 @@ def page_of_failures(
         "groups": [],
         "total": 0,
         "kinds": 0,
-        "names": {},
+        "names": {"tenant": []},
     }
     if state.ready:
         context["total"] = index.count(wanted.filter)
-        context["names"] = {what: index.names(what) for what in ("queue", "job", "error")}
+        context["names"] = {what: index.names(what) for what in ("queue", "job", "error", "worker", "tenant")}
         if by == "groups":
             groups, kinds = index.groups(wanted.filter, offset=(number - 1) * GROUPS, limit=GROUPS, parts=PARTS)
             context |= {"kinds": kinds, "limit": GROUPS, "groups": [_line(found, wanted, each) for each in groups]}
@@ -212,44 +211,37 @@ def edit(request: Request, visit: Visiting, id: str) -> Response:
     """The form to run one job again with other arguments, or in another queue."""
     found = failed_jobs(visit.site)
     found.view.update()
-    message = found.message(id)
-    row = found.row(message)
-    readable = row["args"] is not None
-    fields = {"args": _written(row["args"]), "kwargs": _written(row["kwargs"]), "queue": ""}
-    return page(request, "failures_edit.html", row=row, fields=fields, readable=readable, problem="")
+    row = found.row(found.message(id))
+    return _form(request, id).show(request, row, JobForm.of(row))
 
 
 @router.post("/failures/{id:palermo}/edit", name="save_failed")
-def save(
-    request: Request,
-    visit: Visiting,
-    id: str,
-    args: Annotated[str, Form()] = "",
-    kwargs: Annotated[str, Form()] = "",
-    queue: Annotated[str, Form(max_length=500)] = "",
-) -> Response:
-    """Run one job again with the arguments and the queue of the form."""
+def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
+    """Run one job again with the changes of the form."""
     found = failed_jobs(visit.site)
     message = found.message(id)
-    row, bare = found.row(message), found.unmasked_row(message)
+    row = found.row(message)
     try:
-        given = _read("positional", args, list), _read("named", kwargs, dict)
-        changed = (
-            None if value is None or value == row[name] else unmasked(value, bare[name])
-            for name, value in zip(("args", "kwargs"), given, strict=True)
-        )
-        new_args, new_kwargs = changed
-        done = actions.requeue(visit, id, args=new_args, kwargs=new_kwargs, queue=queue.strip() or None, wait=PATIENCE)
-    except (UsageError, SerializationError) as error:
-        return _again(request, row, args, kwargs, queue, str(error))
-    except Refused as error:
-        if error.status_code != 422:
-            raise
-        return _again(request, row, args, kwargs, queue, str(error.detail))
+        changes = form.changes(row, found.unmasked_row(message))
+        done = actions.requeue(visit, id, **changes, wait=PATIENCE)
+    except (UsageError, SerializationError, Refused) as error:
+        return _form(request, id).show(request, row, form, problem_of(error))
     if not done.over or not done.taken:
         return _told(request, done, path(request, "failures"))
-    to = path(request, "job", id=id) + "?" + urlencode({"queue": queue.strip() or row["queue"]})
+    to = path(request, "job", id=id) + "?" + urlencode({"queue": changes["queue"] or row["queue"]})
     return redirect(request, to, "Requeued. This page shows its new run.")
+
+
+def _form(request: Request, id: str) -> FormPage:
+    return FormPage(
+        title="Edit and requeue",
+        button="Requeue",
+        section="failures",
+        crumb="Failures",
+        action=path(request, "save_failed", id=id),
+        back=path(request, "failures"),
+        time_hint="at once",
+    )
 
 
 @router.get("/failures/operations/{id:palermo}", name="operation")
@@ -295,26 +287,3 @@ def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
     if max(number, chosen) > UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
         raise Refused(422, f"{plural(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")
-
-
-def _written(value: object) -> str:
-    return "" if value is None else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _read(which: str, text: str, kind: type) -> Any:
-    if not text.strip():
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(422, f"the {which} arguments are not JSON: {error}.") from None
-    if not isinstance(value, kind):
-        shape = "a list, such as [1, true]" if kind is list else 'an object, such as {"width": 640}'
-        raise Refused(422, f"the {which} arguments must be {shape}.")
-    return value
-
-
-def _again(request: Request, row: Any, args: str, kwargs: str, queue: str, problem: str) -> Response:
-    fields = {"args": args, "kwargs": kwargs, "queue": queue}
-    readable = row["args"] is not None
-    return page(request, "failures_edit.html", status=422, row=row, fields=fields, readable=readable, problem=problem)

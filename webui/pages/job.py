@@ -1,26 +1,34 @@
-"""The page of one job: its state, its history and the actions on it."""
+"""The page of one job: its state, its history and the actions on it, among them to run it again and to edit it."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Depends, Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from palermo.client.status import DEPTH
-from palermo.core.journal_records import RUN_ENDS, RecordKind
-from palermo.errors import PalermoError
+from palermo.client.handle import Job
+from palermo.client.recorded_jobs import RecordedJob
+from palermo.client.status import DEPTH, WAITING
+from palermo.contract.rows import Row
+from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
+from palermo.errors import NotFound, PalermoError, SerializationError, UsageError
 from palermo.history.journal_reader import Progress
-from palermo.history.listings import life
+from palermo.history.listings import kept_result, life, recorded
+from palermo.inspector.again import REASONS
 from palermo.webui import actions
+from palermo.webui.pages.job_form import FormPage, JobForm, job_form, problem_of
+from palermo.webui.render.attempts import attempts
 from palermo.webui.render.formats import PrettyJson, pretty_json
+from palermo.webui.render.origins import again_of, origin_of
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
-from palermo.webui.state.job import FoundJob, find_job, job_result
-from palermo.webui.state.journal_views import JournalViews, journal_views
+from palermo.webui.state.job import FoundJob, find_job, job_result, message_headers, recorded_as
+from palermo.webui.state.journal_views import JournalViews, journal_views, recorded_job
 from palermo.webui.state.live_state import live_state
 
 router = APIRouter()
@@ -49,42 +57,70 @@ def job(
     queue: Annotated[str, Query(max_length=500)] = "",
     result: Annotated[bool, Query()] = False,
 ) -> Response:
-    found = find_job(visit.site, id, queue)
     known = journal_views(visit.site)
     state = known.wait_until_read()
     told = [] if known.off else life(known.index, known.audit, id)
     last = next((row for row in reversed(told) if row["kind"] in RUN_ENDS), None)
-    named = next((row for row in reversed(told) if row.get("queue")), None)
-    if not found.queue and named:
-        found = replace(found, queue=named["queue"])
-    if not found.name and named:
-        found = replace(found, name=named.get("job"))
-    returned, no_result = _returned(visit, id) if result and not found.state else (None, "")
+    named: Row = next((row for row in reversed(told) if row.get("queue")), {"queue": ""})
+    found = find_job(visit.site, id, queue or named["queue"])
+    found = replace(found, queue=found.queue or named["queue"], name=found.name or named.get("job"))
+    unseen = not found.state and _waits(visit, told)
+    if unseen:
+        found = replace(found, state="pending")
+    kept = kept_result(known.index, id) if last is not None and last.get("result") and not found.state else None
+    returned, no_result = _returned(visit, id, kept) if (result or kept) and not found.state else (None, "")
     if not (found.state or found.remembered or told or returned):
         return _not_found(request, found, known, state, no_result)
-    parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
+    written = None if known.off or found.message is not None else recorded(known.index, known.audit, id)
+    # While the job is somewhere, what is there is newer than what the journal recorded.
     row = found.row
+    if written is not None and not found.state:
+        created = next((step["at"] for step in told if step["kind"] == RecordKind.ENQUEUED), None)
+        retries = last["attempt"] - 1 if last and last["attempt"] else None
+        row = recorded_as(visit.site, written)[0] | {"created_at": created, "retries": retries}
+    if written is not None and found.row is None:
+        found = replace(found, row=row)
+    message = found.message or (written.message if written else None)
+    parts = parts_of(found.error["traceback"]) if found.error and found.error["traceback"] else []
+    ended = "" if found.state else final_state(told) or ""
     return page(
         request,
         "job.html",
         watched={"of": "job", "id": id},
         job=found,
-        ended="" if found.state else final_state(told) or "",
+        ended=ended,
         last=last,
         lines=[row for row in told if row["kind"] == RecordKind.LOG][-LINES:],
+        progress=[row for row in told if row["kind"] == RecordKind.PROGRESS][-LINES:],
         journal=state,
         level=known.level.value,
         returned=returned,
         no_result=no_result,
         row=row,
+        written=None if found.state else written,
+        reason=REASONS.get(written.inexact, "") if written and not found.state else "",
         args=pretty_json(row["args"]) if row and row["args"] else None,
         kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
+        attempts=attempts(found, told),
+        origin=origin_of(message, told),
+        again=again_of(id, told),
         parts=parts,
         folds=any(part.kind == "folded" for part in parts),
         events=timeline(found, told),
         depth=DEPTH,
-        wire=found.headers,
+        unseen=unseen,
+        link=f"{request.url.replace(path='', query='')}{path(request, 'job', id=id)}",
+        wire=message_headers(visit.site, message) if message else (),
     )
+
+
+def _waits(visit: Visit, told: Sequence[Row]) -> bool:
+    """Whether the journal tells that the job waits, and its queue is so long that these pages do not see all of it."""
+    steps = [row for row in told if row["kind"] != "action"]
+    if not steps or steps[-1]["kind"] not in WAITING:
+        return False
+    queues = {row["name"]: row["pending"] for row in live_state(visit.site).snapshot().queues}
+    return bool(queues.get(steps[-1]["queue"], 0) > 2 * DEPTH)
 
 
 def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Progress, no_result: str) -> Response:
@@ -103,10 +139,10 @@ def _not_found(request: Request, job: FoundJob, known: JournalViews, journal: Pr
     )
 
 
-def _returned(visit: Visit, id: str) -> tuple[PrettyJson | None, str]:
-    """The job's result, or the reason why there is none."""
+def _returned(visit: Visit, id: str, kept: Record | None) -> tuple[PrettyJson | None, str]:
+    """The job's result, or the reason why there is none. `kept` is the record that holds it, if that is at hand."""
     try:
-        return pretty_json(job_result(visit, id).value), ""
+        return pretty_json(job_result(visit, id, kept).value), ""
     except PalermoError as error:
         return None, str(error)
     except Refused as refused:
@@ -144,3 +180,102 @@ def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, For
     text = _CANCELLED.get(row["state"], f"Told {row['worker']} to stop it.")
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text)
+
+
+# -- run again, and edit
+
+
+@router.post("/jobs/{id:palermo}/again", name="run_again")
+def run_again(request: Request, visit: Visiting, id: str) -> Response:
+    """Enqueue a job that is over once more, as it was; if the journal does not hold it as it was, show the form."""
+    known = recorded_job(visit.site, id)
+    if known.inexact:
+        return RedirectResponse(path(request, "again_form", id=id), status_code=303)
+    return _to_new(request, actions.run_again(visit, id, known))
+
+
+@router.get("/jobs/{id:palermo}/again", name="again_form")
+def again_form(request: Request, visit: Visiting, id: str) -> Response:
+    """The form to enqueue a job that is over once more, with other arguments, queue, priority or time."""
+    known = recorded_job(visit.site, id)
+    row, _ = recorded_as(visit.site, known)
+    return _again_form(request, id, known).show(request, row, JobForm.of(row))
+
+
+@router.post("/jobs/{id:palermo}/again/edited", name="run_edited")
+def run_edited(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
+    """Enqueue a job that is over once more, with the changes of the form."""
+    known = recorded_job(visit.site, id)
+    row, bare = recorded_as(visit.site, known)
+    try:
+        done = actions.run_again(visit, id, known, **form.changes(row, bare, whole=bool(known.inexact)))
+    except (UsageError, SerializationError, Refused) as error:
+        return _again_form(request, id, known).show(request, row, form, problem_of(error))
+    return _to_new(request, done)
+
+
+@router.get("/jobs/{id:palermo}/edit", name="edit_job")
+def edit_form(
+    request: Request, visit: Visiting, id: str, queue: Annotated[str, Query(max_length=500)] = ""
+) -> Response:
+    """The form to change a job that waits in a queue, for its time or for its retry."""
+    row, _ = _waiting(visit, id, queue)
+    return _edit_form(request, row).show(request, row, JobForm.of(row))
+
+
+@router.post("/jobs/{id:palermo}/edit", name="save_job")
+def save(
+    request: Request,
+    visit: Visiting,
+    id: str,
+    form: Annotated[JobForm, Depends(job_form)],
+    in_queue: Annotated[str, Query(alias="queue", max_length=500)] = "",
+) -> Response:
+    """Change a job that waits, as the form says."""
+    row, bare = _waiting(visit, id, in_queue)
+    try:
+        done = actions.edit(visit, id, **form.changes(row, bare), waits_in=row["queue"])
+    except (UsageError, SerializationError, Refused) as error:
+        return _edit_form(request, row).show(request, row, form, problem_of(error))
+    return redirect(request, f"{path(request, 'job', id=id)}?{urlencode({'queue': done.queue})}", "Changed 1 job.")
+
+
+def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
+    """The row of a job that waits, masked and unmasked. Raises NotFound."""
+    found = find_job(visit.site, id, queue)
+    if found.bare is None or found.row is None or found.state not in ("pending", "scheduled", "retrying"):
+        raise NotFound(f"job {id[:80]!r} is not seen to wait: it may run or have ended, or wait amid a long queue.")
+    return found.row, found.bare
+
+
+def _to_new(request: Request, done: Job) -> Response:
+    to = f"{path(request, 'job', id=done.id)}?{urlencode({'queue': done.queue})}"
+    return redirect(request, to, "Enqueued again, as this new job.")
+
+
+def _again_form(request: Request, id: str, known: RecordedJob) -> FormPage:
+    why = REASONS.get(known.inexact, "")
+    return FormPage(
+        title="Run again",
+        button="Enqueue",
+        note=f"{why[0].upper()}{why[1:]}. Look at both fields, and complete them." if why else "",
+        section="history",
+        crumb="Job",
+        action=path(request, "run_edited", id=id),
+        back=path(request, "job", id=id),
+        time_hint="at once",
+    )
+
+
+def _edit_form(request: Request, row: Row) -> FormPage:
+    hint = "?" + urlencode({"queue": row["queue"]})
+    waits = row["state"] == "pending"
+    return FormPage(
+        title="Edit",
+        button="Save",
+        section="queues" if waits else "retries" if row["state"] == "retrying" else "scheduled",
+        crumb="Job",
+        action=path(request, "save_job", id=row["id"]) + hint,
+        back=path(request, "job", id=row["id"]) + hint,
+        time_hint="at once" if waits else "as it is",
+    )

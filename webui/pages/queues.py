@@ -2,6 +2,8 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -11,15 +13,21 @@ from starlette.responses import Response
 
 from palermo.client.prepare import plain_note
 from palermo.contract.rows import Row, silent_text
-from palermo.errors import NotBrowsable, NotFound
+from palermo.errors import NotBrowsable, NotFound, PalermoError
+from palermo.history.series import Window
+from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs import registry
 from palermo.webui import actions
-from palermo.webui.render.charts import throughput_chart
+from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.filters import failed_query
+from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
+from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, running_jobs, totals_of
+from palermo.webui.state.pauses import pause_of, pause_of_all
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most running jobs that the overview lists.
@@ -31,17 +39,23 @@ router = APIRouter()
 #: Jobs on a page, and the most jobs that a search reads.
 LIMIT, SEARCHED = 25, 500
 
-#: The most running jobs of a queue that are listed.
-_RUNNING = 20
+#: The most running jobs of a queue that are listed, and the most tenants, limits and workers.
+_RUNNING, _TENANTS, _LIMITS, _CONSUMERS = 20, 10, 10, 50
+
+#: The most queues with a small chart.
+_SPARKS = 500
 
 Text = Annotated[str, Query(max_length=200)]
 Number = Annotated[int, Query(ge=1, le=400, alias="page")]
+Reason = Annotated[str, Form(max_length=500)]
 
 
 @router.get("/", name="overview")
 def overview(request: Request, visit: Visiting) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
+    known = journal_views(visit.site)
+    report = known.report(Window.HOUR) if not known.off and known.progress.ready else None
     return page(
         request,
         "overview.html",
@@ -51,7 +65,9 @@ def overview(request: Request, visit: Visiting) -> Response:
         running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
-        chart=throughput_chart(live.sampler.samples(), snapshot.at),
+        sparks=_sparks(visit, snapshot.queues),
+        pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
+        chart=throughput_chart(live.sampler.samples(), snapshot.at, report=report, jobs=path(request, "history")),
     )
 
 
@@ -60,7 +76,24 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     rows = [row for row in snapshot.queues if name.casefold() in row["name"].casefold()]
-    return page(request, "queues.html", rows=live.queue_summaries(rows), name=name, all_paused=snapshot.all_paused)
+    return page(
+        request,
+        "queues.html",
+        rows=live.queue_summaries(rows),
+        name=name,
+        sparks=_sparks(visit, rows),
+        all_paused=snapshot.all_paused,
+        pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
+    )
+
+
+def _sparks(visit: Visit, rows: Iterable[Row]) -> dict[str, Spark]:
+    """The small charts of the last hour, by queue; none while the journal is being read, or if it is off."""
+    known = journal_views(visit.site)
+    if known.off or not known.progress.ready:
+        return {}
+    counts = known.statistics.counts(Window.HOUR, "queue", [row["name"] for row in rows][:_SPARKS])
+    return {name: spark(parts) for name, parts in counts.items()}
 
 
 @router.get("/queues/{name:palermo}", name="queue")
@@ -96,21 +129,76 @@ def queue(
         limit=LIMIT,
         searched=min(SEARCHED, line.pending),
         at="?" + urlencode({key: value for key, value in kept.items() if value} | {"page": ""}),
+        pause=pause_of(visit.site, name) if line.paused else None,
+        pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
+        consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
+        **_sharing(visit, name, paused=line.paused),
+        **_hour(request, visit, name),
     )
+
+
+def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
+    """The workers that serve a queue, each with how many of its jobs it runs (`here`)."""
+    return [
+        {**worker, "here": sum(job["queue"] == queue for job in worker["jobs"])}
+        for worker in workers
+        if queue in worker["queues"]
+    ]
+
+
+def _sharing(visit: Visit, queue: str, *, paused: bool) -> dict[str, Any]:
+    """The tenants with jobs in a queue, and the limits of jobs that were seen in it or declare it.
+
+    To list the tenants of a paused queue moves its jobs, so only their number is shown of it.
+    """
+    found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "tenants_total": 0, "limits": []}
+    with suppress(PalermoError):
+        found["tenant_jobs"] = visit.inspector.shared().get(queue, 0)
+        if found["tenant_jobs"] and not paused:
+            tenants = visit.inspector.tenants(queue, limit=_TENANTS)
+            found |= {"tenants": tenants.rows, "tenants_total": tenants.total or 0}
+    snapshot = live_state(visit.site).snapshot(5.0)
+    jobs = {job["job"] for job in running_jobs(snapshot, queue)}
+    jobs |= {job for job in registry.names() if registry.get(job).queue == queue}
+    # The leader is asked only where it may know some: without a worker no limited job runs.
+    if jobs and snapshot.workers:
+        with suppress(PalermoError):
+            # A key is the name of its job, with a colon and more if the job has several keys.
+            limited = [row for row in visit.inspector.limits() if row["key"].partition(":")[0] in jobs]
+            found["limits"] = limited[:_LIMITS]
+    return found
+
+
+def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
+    """What the journal counted of a queue in the last hour, and how many of its jobs are among the failed."""
+    chosen = FailedFilter(queue=queue)
+    view = failed_jobs(visit.site).view
+    reading = view.update()
+    found: dict[str, Any] = {
+        "failed": view.index.count(chosen) if reading.ready else None,
+        "failed_query": failed_query(chosen),
+        "report": None,
+        "bars": None,
+    }
+    known = journal_views(visit.site)
+    report = known.report(Window.HOUR, queue=queue) if not known.off and known.progress.ready else None
+    if report is None:
+        return found
+    jobs = f"{path(request, 'history')}?{urlencode({'queue': queue})}"
+    return found | {
+        "report": report,
+        "bars": bars(report.cells),
+        "bars_plot": bars_plot(report.cells, report.deploys, jobs=jobs),
+        "marks": marks(report.deploys, report.cells),
+    }
 
 
 def _jobs(visit: Visit, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
     if not text:
         return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest).rows
     wanted = text.casefold()
-    # The search reads the masked rows, so that nobody can find hidden values by searching.
     rows = listings.jobs(visit, name, page=1, limit=SEARCHED, newest=newest).rows
-    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if _says(row, wanted)][:LIMIT]
-
-
-def _says(row: Row, wanted: str) -> bool:
-    texts = (row["id"], row["job"], row["preview"], json.dumps([row["args"], row["kwargs"]], ensure_ascii=False))
-    return any(wanted in text.casefold() for text in texts if text)
+    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if listings.says(row, wanted)][:LIMIT]
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
@@ -126,8 +214,8 @@ def delete(request: Request, visit: Visiting, name: str) -> Response:
 
 
 @router.post("/queues/pause", name="pause_all")
-def pause_all(request: Request, visit: Visiting) -> Response:
-    actions.pause_all(visit)
+def pause_all(request: Request, visit: Visiting, reason: Reason = "") -> Response:
+    actions.pause_all(visit, reason=reason.strip())
     text = "Paused all queues: no worker takes a job until they are resumed. Running jobs continue."
     return redirect(request, path(request, "queues"), text)
 
@@ -139,10 +227,39 @@ def resume_all(request: Request, visit: Visiting) -> Response:
     return redirect(request, path(request, "queues"), text)
 
 
+@router.post("/queues/pause-selected", name="pause_queues")
+def pause_some(
+    request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None, reason: Reason = ""
+) -> Response:
+    """Pause the selected queues."""
+    chosen = _selected(id)
+    for name in chosen:
+        actions.pause(visit, name, reason=reason.strip())
+    return redirect(request, path(request, "queues"), f"Paused {actions.describe_ids(chosen)}. Running jobs continue.")
+
+
+@router.post("/queues/resume-selected", name="resume_queues")
+def resume_some(request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None) -> Response:
+    """Resume the selected queues."""
+    chosen = _selected(id)
+    for name in chosen:
+        actions.resume(visit, name)
+    return redirect(request, path(request, "queues"), f"Resumed {actions.describe_ids(chosen)}.")
+
+
+def _selected(queues: list[str] | None) -> list[str]:
+    chosen = list(dict.fromkeys(queues or ()))
+    if not chosen:
+        raise Refused(422, "no queue is selected: go back and select some.")
+    return chosen
+
+
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")
-def pause(request: Request, visit: Visiting, name: str) -> Response:
-    actions.pause(visit, name)
+def pause(request: Request, visit: Visiting, name: str, reason: Reason = "") -> Response:
+    actions.pause(visit, name, reason=reason.strip())
     text = f"Paused {name}: no worker takes a job from it until it is resumed. Running jobs continue."
+    if reason.strip():
+        text = f"{name} is paused: {reason.strip()}."
     return redirect(request, path(request, "queue", name=name), text)
 
 
@@ -170,7 +287,7 @@ def enqueue(
         queue=queue.strip() or None,
     )
     to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
-    note = plain_note(made.job, {}) if registry.find(made.job) is None else ""
+    note = plain_note(made.job, {}, visit.site.client.unique_job) if registry.find(made.job) is None else ""
     return redirect(request, to, f"Enqueued {made.job} to {made.queue}.{note and f' Note that {note}'}")
 
 

@@ -1,25 +1,44 @@
-"""The page of recurring jobs: their times and next runs, a form to add one, and actions on each."""
+"""The page of recurring jobs with a form to add one, and the page of each: its times, past runs and actions."""
 
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.recurring import MISSED
-from palermo.contract.rows import Row
+from palermo.contract.recurring import MISSED, RecurringJob
+from palermo.contract.rows import Row, iso_instant
 from palermo.core.arguments import preview
 from palermo.core.times import parse_duration
-from palermo.errors import SerializationError, UsageError
+from palermo.errors import NotFound, SerializationError, UsageError
+from palermo.history.entry import Entry
+from palermo.history.filters import HistoryFilter
+from palermo.inspector.masking import unmasked
 from palermo.webui import actions
 from palermo.webui.pages.queues import read_json
-from palermo.webui.render.formats import element_key
+from palermo.webui.render.charts import Spark, spark
+from palermo.webui.render.formats import element_key, moment, plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
-from palermo.webui.state.live_state import live_state
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import live_state, running_jobs
 
 router = APIRouter()
+
+#: The times that are shown of a recurring job, and the most of its past runs.
+_UPCOMING, _PAST = 10, 40
+
+#: What follows the name in the id of a run: its time, and more if somebody ran it by hand.
+_TICK = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z)(-[0-9a-f]{8})?")
 
 #: The initial values of the form that adds a recurring job.
 _BLANK = {
@@ -73,29 +92,183 @@ def add(
 
 
 @router.post("/recurring/{name:palermo}/run", name="run_recurring")
-def run(request: Request, visit: Visiting, name: str) -> Response:
-    """Enqueue the recurring job now."""
+def run(request: Request, visit: Visiting, name: str, own: Text = "") -> Response:
+    """Enqueue the recurring job now. `own` is set by the form on the job's own page."""
     id = actions.run_recurring(visit, name)
-    return redirect(request, path(request, "recurring"), f"Enqueued {name} now, as job {id}.")
+    return redirect(request, _back(request, name, own), f"Enqueued {name} now, as job {id}.")
 
 
 @router.post("/recurring/{name:palermo}/enable", name="enable_recurring")
-def enable(request: Request, visit: Visiting, name: str) -> Response:
+def enable(request: Request, visit: Visiting, name: str, own: Text = "") -> Response:
     actions.switch_recurring(visit, name, on=True)
-    return redirect(request, path(request, "recurring"), f"Enabled {name}.")
+    return redirect(request, _back(request, name, own), f"Enabled {name}.")
 
 
 @router.post("/recurring/{name:palermo}/disable", name="disable_recurring")
-def disable(request: Request, visit: Visiting, name: str) -> Response:
+def disable(request: Request, visit: Visiting, name: str, own: Text = "") -> Response:
     actions.switch_recurring(visit, name, on=False)
     text = f"Disabled {name}: it does not run until it is enabled, even if workers restart."
-    return redirect(request, path(request, "recurring"), text)
+    return redirect(request, _back(request, name, own), text)
 
 
 @router.post("/recurring/{name:palermo}/remove", name="remove_recurring")
 def remove(request: Request, visit: Visiting, name: str) -> Response:
     actions.remove_recurring(visit, name)
     return redirect(request, path(request, "recurring"), f"Removed {name}.")
+
+
+def _back(request: Request, name: str, own: str) -> str:
+    """Where the form was: the page of the job, or the list."""
+    return path(request, "recurring_job", name=name) if own else path(request, "recurring")
+
+
+# -- one recurring job
+
+
+@router.get("/recurring/{name:palermo}", name="recurring_job")
+def recurring_job(request: Request, visit: Visiting, name: str) -> Response:
+    """One recurring job: its next times, its past runs, and what can be done with it."""
+    row = _find(listings.recurring(visit), name)
+    return _own_page(request, visit, row, _fields(row))
+
+
+@router.post("/recurring/{name:palermo}/edit", name="edit_recurring")
+def edit(
+    request: Request,
+    visit: Visiting,
+    name: str,
+    cron: Text = "",
+    every: Text = "",
+    tz: Text = "UTC",
+    queue: Text = "",
+    args: Long = "[]",
+    kwargs: Long = "{}",
+    missed: Text = "once",
+) -> Response:
+    """Change when it runs, where and with which arguments. Its job stays. Errors are shown beside the form."""
+    row = _find(listings.recurring(visit), name)
+    given = {"cron": cron, "every": every, "tz": tz, "queue": queue, "missed": missed}
+    fields = {key: text.strip() for key, text in given.items()} | {"args": args, "kwargs": kwargs}
+    try:
+        options = _options(fields)
+        options |= _whole(visit, name, options["args"], options["kwargs"])
+        actions.put_recurring(visit, name, row["job"], replace=True, **options)
+    except (UsageError, SerializationError) as error:
+        return _own_page(request, visit, row, fields, asked="edit", problem=str(error))
+    except Refused as error:
+        if error.status_code != 422:
+            raise
+        return _own_page(request, visit, row, fields, asked="edit", problem=str(error.detail))
+    return redirect(request, path(request, "recurring_job", name=name), f"Saved {name}.")
+
+
+@router.post("/recurring/{name:palermo}/run-with", name="run_recurring_with")
+def run_with(request: Request, visit: Visiting, name: str, args: Long = "[]", kwargs: Long = "{}") -> Response:
+    """Enqueue its job once with the arguments of the form, to the same queue."""
+    row = _find(listings.recurring(visit), name)
+    fields = _fields(row) | {"args": args, "kwargs": kwargs}
+    try:
+        whole = _whole(visit, name, *_arguments(fields))
+        made = actions.enqueue(visit, row["job"], whole["args"], whole["kwargs"], queue=row["queue"])
+    except (UsageError, SerializationError) as error:
+        return _own_page(request, visit, row, fields, asked="run-with", problem=str(error))
+    except Refused as error:
+        if error.status_code not in (409, 422):
+            raise
+        return _own_page(request, visit, row, fields, asked="run-with", problem=str(error.detail))
+    return redirect(request, path(request, "recurring_job", name=name), f"Enqueued {row['job']}, as job {made.id}.")
+
+
+def _own_page(
+    request: Request, visit: Visit, row: Row, fields: dict[str, str], *, asked: str = "", problem: str = ""
+) -> Response:
+    failing: dict[str, Any] = {"asked": asked} if problem else {}
+    known = journal_views(visit.site)
+    state = known.wait_until_read()
+    snapshot = live_state(visit.site).snapshot()
+    name = row["name"]
+    # The ids of its runs begin with its name.
+    wanted = HistoryFilter(job=row["job"], text=f"{name}@")
+    found = known.index.page(wanted, limit=_PAST) if state.ready and not known.off else []
+    runs = [_run(entry, name) for entry in found if entry.id.startswith(f"{name}@")]
+    return page(
+        request,
+        "recurring_job.html",
+        status=422 if problem else 200,
+        row=_shown(row),
+        names={each["name"] for each in snapshot.queues},
+        upcoming=_upcoming(row),
+        running=[job for job in running_jobs(snapshot) if job["id"].startswith(f"{name}@")],
+        runs=runs,
+        spark=_spark(runs),
+        state=state,
+        off=known.off,
+        level=known.level.value,
+        fields=fields,
+        problem=problem,
+        missed=MISSED,
+        watched={"of": "history"},
+        here=path(request, "recurring_job", name=name),
+        **failing,
+    )
+
+
+def _find(rows: Sequence[Row], name: str) -> Row:
+    found = next((row for row in rows if row["name"] == name), None)
+    if found is None:
+        raise NotFound(f"there is no recurring job {name[:80]!r}.")
+    return found
+
+
+def _fields(row: Row) -> dict[str, str]:
+    """The values of the form that changes it."""
+    return {
+        "cron": row["cron"] or "",
+        "every": "" if row["every"] is None else str(row["every"]).removesuffix(".0"),
+        "tz": row["tz"],
+        "queue": row["queue"],
+        "missed": row["missed"],
+        "args": json.dumps(row["args"], ensure_ascii=False),
+        "kwargs": json.dumps(row["kwargs"], ensure_ascii=False),
+    }
+
+
+def _whole(visit: Visit, name: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a form, with the values of its recurring job where masks stand."""
+    bare = _find(visit.inspector.recurring(), name)
+    return {"args": unmasked(args, bare["args"] or []), "kwargs": unmasked(kwargs, bare["kwargs"] or {})}
+
+
+def _upcoming(row: Row) -> list[tuple[str | None, str]]:
+    """The next times of a recurring job: the instant, and the text in its own time zone."""
+    times = RecurringJob(name="next", job=row["job"], cron=row["cron"] or "", every=row["every"], tz=row["tz"])
+    zone = ZoneInfo(row["tz"]) if row["cron"] else UTC
+    return [
+        (iso_instant(tick), f"{datetime.fromtimestamp(tick, zone):%a %Y-%m-%d %H:%M:%S %Z}")
+        for tick in islice(times.ticks(time.time()), _UPCOMING)
+    ]
+
+
+def _run(entry: Entry, name: str) -> Row:
+    """A run that ended, with the instant at which it was due, and how many seconds later it started."""
+    row = entry.row()
+    found = _TICK.fullmatch(entry.id.removeprefix(f"{name}@"))
+    due = moment(found[1]) if found and not found[2] else None
+    late = None
+    if due is not None and entry.attempt in (None, 1):
+        late = max(0.0, entry.at - (entry.took or 0.0) - due.timestamp())
+    return {**row, "due": found[1] if found and due else None, "late": late}
+
+
+def _spark(runs: Sequence[Row]) -> Spark:
+    """How long the runs took, oldest first; those that failed in another colour."""
+    times = [max(1, round((run["took"] or 0.0) * 1_000)) for run in reversed(runs)]
+    bad = [run["state"] == "failed" for run in reversed(runs)]
+    drawn = spark([(0, ms) if failed else (ms, 0) for ms, failed in zip(times, bad, strict=True)])
+    return replace(drawn, text=f"{plural(len(runs), 'run')}, {sum(bad):,} failed; a bar is as high as its run was long")
+
+
+# -- the forms
 
 
 def _page(request: Request, visit: Visit, fields: dict[str, str], *, problem: str = "") -> Response:
@@ -139,6 +312,13 @@ def _options(fields: dict[str, str]) -> dict[str, Any]:
         "tz": fields["tz"] or "UTC",
         "queue": fields["queue"] or None,
         "missed": fields["missed"],
-        "args": read_json(fields["args"], list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
-        "kwargs": read_json(fields["kwargs"], dict, 'the named arguments must be a JSON object, such as {"n": 1}'),
+        **dict(zip(("args", "kwargs"), _arguments(fields), strict=True)),
     }
+
+
+def _arguments(fields: dict[str, str]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments in the fields of a form. Raises Refused (422)."""
+    return (
+        read_json(fields["args"], list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
+        read_json(fields["kwargs"], dict, 'the named arguments must be a JSON object, such as {"n": 1}'),
+    )

@@ -3,9 +3,7 @@
 Other pages here change such jobs: they show the number of jobs that are meant, ask, act, and tell the outcome.
 """
 
-import time
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -15,12 +13,11 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
-from palermo.core import times
-from palermo.core.times import parse_duration
 from palermo.errors import OptionInvalid
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
 from palermo.webui.pages.failures import UNTYPED, check_typed
+from palermo.webui.pages.job_form import later_of
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
@@ -62,7 +59,7 @@ class JobList:
 
 
 SCHEDULED = JobList("scheduled", "Scheduled", "scheduled job", (RUN, MOVE, CANCEL))
-RETRIES = JobList("retries", "Retries", "retrying job", (RETRY, GIVE_UP))
+RETRIES = JobList("retries", "Retries", "retrying job", (RETRY, MOVE, GIVE_UP, CANCEL))
 JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
 
 
@@ -182,10 +179,11 @@ def act_on_retries(
     filter: Annotated[str, Form(max_length=10_000)] = "",
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
+    when: Annotated[str, Form(max_length=100)] = "",
     back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
-    """Try jobs again now, or give them up."""
-    return _act(request, visit, RETRIES, act, id, filter, number, typed, back)
+    """Try jobs again now or at another time, give them up, or cancel them."""
+    return _act(request, visit, RETRIES, act, id, filter, number, typed, back, when)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -257,7 +255,8 @@ def _act(
     except (Refused, OptionInvalid) as error:
         problem = error.detail if isinstance(error, Refused) else str(error)
         return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, problem)
-    rows = actions.alter_scheduled(visit, act, which, at=at, wait=PATIENCE)
+    retries = True if job_list is RETRIES else None
+    rows = actions.alter_scheduled(visit, act, which, at=at, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
     return redirect(request, _back(request, job_list, back), text, level=level)
 
@@ -274,25 +273,6 @@ def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str
     if gone:
         return f"{text}; {gone:,} had come due already, or {'was' if gone == 1 else 'were'} not there.", "note"
     return f"{text}.", "done" if rows else "note"
-
-
-def later_of(text: str) -> float:
-    """Unix seconds of a form's text: a duration from now, or an instant with its zone.
-
-    Raises Refused (422), OptionInvalid.
-    """
-    text = text.strip()
-    try:
-        return times.unix_seconds(time.time() + parse_duration(text))
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refused(422, f"{text[:40]!r} is no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
-    if moment.tzinfo is None:
-        raise Refused(422, f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
-    return times.unix_seconds(moment)
 
 
 def _filter(job_list: JobList, text: str) -> ListFilter:

@@ -51,6 +51,7 @@ def statistics(
     known = journal_views(visit.site)
     state = known.wait_until_read()
     report = known.report(window, **chosen) if state.ready else None
+    waiting = None if job or worker else live_state(visit.site).sampler.waiting(window, queue)
     here = path(request, "statistics")
     return page(
         request,
@@ -58,30 +59,39 @@ def statistics(
         watched={"of": "history"},
         state=state,
         off=known.off,
-        window=window.value,
         windows=[(each.value, f"{here}?{urlencode({'window': each.value, **chosen})}") for each in Window],
         chosen=next(iter(chosen.items()), None),
         everything=f"{here}?{urlencode({'window': window.value})}",
-        report=report,
-        ago=_AGO[window],
         rows=_ROWS,
-        rate=rate,
-        times=times,
-        **(_charts(report) if report is not None else {}),
+        waiting=None if waiting is None else charts.waiting_chart(waiting, report.deploys if report else ()),
+        **report_context(request, report, window, **chosen),
     )
 
 
-def _charts(report: Report) -> dict[str, Any]:
-    cells = report.cells
-    return {
+def report_context(request: Request, report: Report | None, window: Window, **chosen: str) -> dict[str, Any]:
+    """The template values of a report (statistics_macros.html): of one queue, job or worker, or of all."""
+    known = {"report": report, "window": window.value, "scale": (*_AGO[window], "now"), "rate": rate, "times": times}
+    if report is None:
+        return known
+    jobs = path(request, "history") + (f"?{urlencode(chosen)}" if chosen else "")
+    cells, deploys = report.cells, report.deploys
+    waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]
+    return known | {
         "cell": charts.in_short(cells[0].seconds),
         "bars": charts.bars(cells),
-        "waited": charts.lines([cell.tally.wait for cell in cells]),
-        "ran": charts.lines([cell.tally.run for cell in cells]),
-        "marks": charts.marks(report.deploys, cells),
-        "cells": [(iso_instant(cell.start), cell.tally) for cell in reversed(cells) if cell.tally.numbers],
+        "bars_plot": charts.bars_plot(cells, deploys, jobs=jobs),
+        "waited": charts.lines(waited),
+        "waited_plot": charts.lines_plot(cells, waited, deploys, jobs=jobs),
+        "ran": charts.lines(ran),
+        "ran_plot": charts.lines_plot(cells, ran, deploys, jobs=jobs),
+        "marks": charts.marks(deploys, cells),
+        "cells": [
+            (iso_instant(cell.start), cell.tally, charts.jobs_of(jobs, cell))
+            for cell in reversed(cells)
+            if cell.tally.numbers
+        ],
         "since": iso_instant(report.known),
-        "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(report.deploys)],
+        "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(deploys)],
         "tables": [(by, report.parts.get(by, ())) for by in DIMENSIONS],
     }
 

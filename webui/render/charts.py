@@ -1,21 +1,27 @@
-"""Charts as paths of an SVG: bars of jobs done and failed, lines of durations, and sparklines.
+"""Charts: bars of jobs done and failed, lines of durations, and sparklines; as paths of an SVG and as numbers.
 
-No script draws them and no style sheet sizes them. A plot of WIDTH by HEIGHT units is stretched to the space on the
-page. Labels and marks of deploys must not be stretched, so their places are in per cent.
+The SVG is what a browser shows without scripts. WIDTH by HEIGHT units are stretched to the space on the page. Labels
+and marks of deploys must not be stretched, so their places are in per cent. The numbers are a Plot, which the script
+static/charts.js draws on the place of the SVG.
 """
 
+import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
+from palermo.core.failure import printable
 from palermo.core.journal_records import RecordKind
 from palermo.history.series import Cell
-from palermo.history.statistics import Deploy
+from palermo.history.statistics import Deploy, Report
 from palermo.inspector.rates import Sample
 from palermo.webui.render.formats import took
 from palermo.webui.state.live_state import WINDOW
+from palermo.webui.state.waiting import WaitingJobs
 
 #: The units of a plot.
 WIDTH, HEIGHT = 600, 100
@@ -52,6 +58,11 @@ class Bars:
     #: The number of jobs at the top of the chart.
     top: int
 
+    @property
+    def grid(self) -> tuple[Label, ...]:
+        """The numbers at the axis."""
+        return _axis(self.top)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
@@ -61,6 +72,50 @@ class Lines:
     paths: dict[str, str]
     #: Round durations, the longest first.
     grid: tuple[Label, ...]
+    #: The same in seconds, the shortest first.
+    ticks: tuple[float, ...]
+
+
+#: What the values of a plot are. The script knows how each is written.
+Unit = Literal["jobs", "jobs/s", "seconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """The numbers of a chart, for the script that draws it."""
+
+    unit: Unit
+    #: Unix seconds at which the first part begins, and the seconds of each part.
+    start: float
+    step: float
+    #: What stands on each other in a bar, the lowest first, and what is a line: names for people, by looks.
+    bars: dict[str, str]
+    lines: dict[str, str]
+    #: For each part its numbers, in the order of the bars and lines.
+    rows: Sequence[Sequence[float | None]]
+    #: The values at the axis, which is then logarithmic; empty for an axis that begins at zero.
+    ticks: tuple[float, ...] = ()
+    deploys: Sequence[Deploy] = ()
+    #: The address of the jobs behind a bar, to which the script adds the time; "" for none.
+    jobs: str = ""
+
+    @property
+    def json(self) -> str:
+        """The plot as the script reads it."""
+        return json.dumps(
+            {
+                "unit": self.unit,
+                "start": self.start,
+                "step": self.step,
+                "bars": [{"look": look, "name": name} for look, name in self.bars.items()],
+                "lines": [{"look": look, "name": name} for look, name in self.lines.items()],
+                "rows": self.rows,
+                "ticks": self.ticks,
+                "marks": [(deploy.at, printable(deploy.release)) for deploy in self.deploys],
+                "jobs": self.jobs,
+            },
+            separators=(",", ":"),
+        )
 
 
 def bars(cells: Sequence[Cell]) -> Bars:
@@ -98,12 +153,98 @@ def lines(durations: Sequence[Durations]) -> Lines | None:
     return Lines(
         paths={name: _steps([height(value) for value in values]) for name, values in found.items()},
         grid=tuple(Label(round(height(tick) or 0.0, 2), in_short(tick)) for tick in ticks[::-1][::step]),
+        ticks=ticks,
+    )
+
+
+def bars_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str) -> Plot:
+    """The numbers of `bars`; `jobs` is the address of the jobs behind them."""
+    return Plot(
+        unit="jobs",
+        start=cells[0].start,
+        step=cells[0].seconds,
+        bars={"done": "succeeded", "failed": "failed"},
+        lines={"enqueued": "enqueued"},
+        rows=[
+            (
+                cell.tally.processed - cell.tally.failed,
+                cell.tally.failed,
+                cell.tally.number(RecordKind.ENQUEUED),
+            )
+            for cell in cells
+        ],
+        deploys=deploys,
+        jobs=jobs,
+    )
+
+
+def lines_plot(
+    cells: Sequence[Cell], durations: Sequence[Durations], deploys: Sequence[Deploy], *, jobs: str
+) -> Plot | None:
+    """The numbers of `lines`, of these cells; None where there are none."""
+    chart = lines(durations)
+    if chart is None:
+        return None
+    return Plot(
+        unit="seconds",
+        start=cells[0].start,
+        step=cells[0].seconds,
+        bars={},
+        lines={name: name for name in LINES},
+        rows=[[each.quantile(part) for part in LINES.values()] for each in durations],
+        ticks=chart.ticks,
+        deploys=deploys,
+        jobs=jobs,
     )
 
 
 def in_short(seconds: float) -> str:
     """A round duration without its zero units: `15 min`."""
     return took(seconds).replace(".0 ", " ").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingChart:
+    """The chart of the jobs that waited."""
+
+    path: str
+    #: The most that waited, and the number at the top of the chart.
+    most: int
+    top: int
+    plot: Plot
+
+    @property
+    def grid(self) -> tuple[Label, ...]:
+        """The numbers at the axis."""
+        return _axis(self.top)
+
+
+def waiting_chart(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> WaitingChart:
+    """The chart of the jobs that waited."""
+    counts = [count or 0 for count in waiting.most]
+    most = max(counts, default=0)
+    top = int(_round_up(most))
+    return WaitingChart(
+        path=_bars([0] * len(counts), counts, top),
+        most=most,
+        top=top,
+        plot=Plot(
+            unit="jobs",
+            start=waiting.start,
+            step=waiting.step,
+            bars={"waiting": "waiting"},
+            lines={},
+            rows=[(count,) for count in waiting.most],
+            deploys=deploys,
+        ),
+    )
+
+
+def jobs_of(jobs: str, cell: Cell) -> str:
+    """The address of the jobs that ended in a cell, from the address of all jobs."""
+    # The end of a filter belongs to it, and the end of a cell to the next one.
+    since, until = iso_instant(cell.start), iso_instant(cell.start + cell.seconds - 0.001)
+    return f"{jobs}{'&' if '?' in jobs else '?'}since={since}&until={until}"
 
 
 def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:
@@ -143,6 +284,11 @@ def _steps(heights: Sequence[float | None]) -> str:
     return "".join(parts)
 
 
+def _axis(top: float) -> tuple[Label, ...]:
+    """The labels of an axis that begins at zero: its end, its middle and zero."""
+    return Label(0.0, f"{top:,g}"), Label(50.0, f"{top / 2:,g}"), Label(100.0, "0")
+
+
 def _round_up(number: float, step: float = 1) -> float:
     """The number rounded up to 1, 2 or 5 times `step` times a power of ten: the scale then stays as it is for long."""
     while True:
@@ -166,6 +312,32 @@ def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> s
     return "".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class Spark:
+    """A small chart beside a name: the paths of its bars, and its numbers for people."""
+
+    done: str
+    failed: str
+    text: str
+
+
+def spark(counts: Sequence[tuple[int, int]], *, width: int = 96, height: int = 20) -> Spark:
+    """The small chart of how many runs succeeded and failed in each part of the time."""
+    most = max((good + bad for good, bad in counts), default=0)
+    step = width / max(1, len(counts))
+    done: list[str] = []
+    failed: list[str] = []
+    for nth, (good, bad) in enumerate(counts):
+        foot = 0.0
+        for number, steps in ((good, done), (bad, failed)):
+            if number:
+                tall = max(_LEAST, height * number / most)
+                steps.append(f"M{nth * step:.1f} {height - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+                foot += tall
+    good, bad = (sum(each[part] for each in counts) for part in (0, 1))
+    return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """The overview's chart: the two paths of its bars, and the numbers around them."""
@@ -176,13 +348,25 @@ class Chart:
     top: float
     processed_count: int
     failed_count: int
-    #: How many seconds the samples cover.
+    #: How many seconds of the ten minutes are known.
     seen: float
+    plot: Plot
+
+    @property
+    def grid(self) -> tuple[Label, ...]:
+        """The numbers at the axis."""
+        return _axis(self.top)
 
 
-def throughput_chart(samples: Sequence[Sample], now: float) -> Chart:
-    """The chart of the ten minutes before `now`, in Unix seconds. Failed jobs stand on top of succeeded ones."""
+def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | None = None, jobs: str = "") -> Chart:
+    """The chart of the ten minutes before `now`, in Unix seconds. Failed jobs stand on top of succeeded ones.
+
+    `report` is the journal's of the last hour: the time before the first sample is taken from it. `jobs` is the address
+    of the jobs behind a bar.
+    """
     end = now // BAR * BAR + BAR
+    if report is not None:
+        samples = [*_samples_before(samples, report, end - WINDOW, now), *samples]
     processed, failed = [0.0] * BARS, [0.0] * BARS
     for sample in samples:
         for bar, share in _bars_of(sample, end):
@@ -198,8 +382,40 @@ def throughput_chart(samples: Sequence[Sample], now: float) -> Chart:
         top=top,
         processed_count=sum(sample.processed for sample in samples),
         failed_count=sum(sample.failed for sample in samples),
-        seen=sum(sample.span for sample in samples),
+        seen=WINDOW if report is not None else sum(sample.span for sample in samples),
+        plot=Plot(
+            unit="jobs/s",
+            start=end - WINDOW,
+            step=BAR,
+            bars={"done": "succeeded", "failed": "failed"},
+            lines={},
+            rows=[(round(good / BAR, 3), round(bad / BAR, 3)) for good, bad in zip(succeeded, failed, strict=True)],
+            deploys=[] if report is None else [each for each in report.deploys if each.at >= end - WINDOW],
+            jobs=jobs,
+        ),
     )
+
+
+def _samples_before(samples: Sequence[Sample], report: Report, start: float, now: float) -> list[Sample]:
+    """What the journal counted from `start` to the first of the samples, as samples: one for each cell of the report.
+
+    Of the cell in which the first sample begins it is what the samples do not have.
+    """
+    first = samples[0].at - samples[0].span if samples else now
+    found = []
+    for cell in report.cells:
+        until = min(first, cell.start + cell.seconds)
+        if cell.start + cell.seconds <= start or until <= cell.start:
+            continue
+        processed, failed = cell.tally.processed, cell.tally.failed
+        for sample in samples if until == first else ():
+            part = min(sample.at, cell.start + cell.seconds) - (sample.at - sample.span)
+            share = max(0.0, part / sample.span)
+            processed, failed = processed - round(sample.processed * share), failed - round(sample.failed * share)
+        if processed > 0:
+            span = until - cell.start
+            found.append(Sample(at=until, span=span, processed=processed, failed=min(processed, max(0, failed))))
+    return found
 
 
 def _bars_of(sample: Sample, end: float) -> list[tuple[int, float]]:

@@ -3,11 +3,7 @@
 A signed cookie carries the message.
 """
 
-import base64
-import binascii
 import hashlib
-import hmac
-import json
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,8 +16,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui.render import formats
 from palermo.webui.security import tokens
+from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
+from palermo.webui.state.problems import problems
+from palermo.webui.state.search import suggestions
 
 _HERE = Path(__file__).parents[1]
 TEMPLATES, STATIC = _HERE / "templates", _HERE / "static"
@@ -53,6 +52,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
         (
             Entry("overview", "Overview", "o"),
             Entry("queues", "Queues", "q"),
+            Entry("job_classes", "Job classes", "j"),
             Entry("failures", "Failures", "f"),
             Entry("scheduled", "Scheduled", "s"),
             Entry("retries", "Retries", "r"),
@@ -74,6 +74,7 @@ SECTIONS: tuple[tuple[str, tuple[Entry, ...]], ...] = (
         "Operation",
         (
             Entry("workers", "Workers", "w"),
+            Entry("problems", "Problems", "p"),
             Entry("audit", "Audit", "a"),
         ),
     ),
@@ -86,8 +87,8 @@ def page(
     """A rendered template.
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
-    `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `here` (this page's
-    address) and `asked` (the dialog to open).
+    `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `problem_count`,
+    `suggestions` (for the search), `here` (this page's address) and `asked` (the dialog to open).
     """
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
@@ -98,7 +99,8 @@ def page(
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
-    known |= {"here": _here(request), "asked": ""}
+    known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
+    known |= {"here": _here(request), "asked": "", "signs_out": _signs_out(request, visit)}
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
@@ -107,6 +109,11 @@ def page(
     if known["flashes"]:
         clear_flash(response, visit)
     return response
+
+
+def _signs_out(request: Request, visit: Visit) -> bool:
+    """Whether this browser has a session that it can end."""
+    return visit.site.existing(SignIn) is not None and "authorization" not in request.headers
 
 
 def path(request: Request, route: str, **names: str) -> str:
@@ -154,27 +161,17 @@ class Message(NamedTuple):
 
 def write_flash(response: Response, visit: Visit, text: str, level: str) -> None:
     """Show this text on the next page."""
-    body = base64.urlsafe_b64encode(json.dumps([level, text[:_MAX_TEXT]]).encode()).decode()
-    tokens.set_cookie(response, visit, COOKIE, f"{body}.{_sign(visit, body)}", max_age=60)
+    message = tokens.sealed(visit.site.secret, [level, text[:_MAX_TEXT]], "flash", visit.user.name)
+    tokens.set_cookie(response, visit, COOKIE, message, max_age=60)
 
 
 def read_flash(request: Request) -> list[Message]:
     """The message of the last form. Messages without our signature are ignored."""
     visit = visit_of(request)
-    body, _, signed = request.cookies.get(COOKIE, "").partition(".")
-    if not body or not hmac.compare_digest(_sign(visit, body).encode(), signed.encode()):
-        return []
-    try:
-        level, text = json.loads(base64.urlsafe_b64decode(body))
-    except (ValueError, binascii.Error):
-        return []
-    return [Message(level, text)]
+    found = tokens.unsealed(visit.site.secret, request.cookies.get(COOKIE, ""), "flash", visit.user.name)
+    return [Message(*found)] if found else []
 
 
 def clear_flash(response: Response, visit: Visit) -> None:
     """Delete the message's cookie: this page shows it."""
     response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")
-
-
-def _sign(visit: Visit, body: str) -> str:
-    return tokens.signature(visit.site.secret, "flash", visit.user.name, body)

@@ -61,15 +61,20 @@ def final_state(life: Sequence[Row]) -> str | None:
             done.add(row["action"])
         elif row["kind"] in RUN_ENDS:
             state = STATE_OF.get(row["kind"]) if RUN_ENDS[row["kind"]] else None
+            if state is None and _CANCELLED in done:
+                return "cancelled"
             # The record of an action is written a moment after the action. The new run may have ended before.
             return (
                 ("discarded" if "discard" in done else None) if state == "failed" and done & _LEAVES_FAILED else state
             )
-    return None
+    return "cancelled" if _CANCELLED in done else None
 
 
 #: The actions that take a job out of the failed.
 _LEAVES_FAILED = {"requeue", "discard"}
+
+#: The action that removes a job which waits for its time, so that no worker tells of its end.
+_CANCELLED = "cancel scheduled"
 
 
 def _events_of_journal(job: FoundJob, life: Sequence[Row]) -> list[Event]:
@@ -78,11 +83,10 @@ def _events_of_journal(job: FoundJob, life: Sequence[Row]) -> list[Event]:
     if life[0]["kind"] not in (RecordKind.ENQUEUED, RecordKind.FIRED) and job.row:
         events.append(Event(title="Enqueued", at=job.row["created_at"], detail=f"to {job.queue}"))
     started: tuple[object, object] | None = None
-    for row, after in zip(life, [*life[1:], None], strict=True):
+    told = [row for row in life if row["kind"] != RecordKind.LOG]
+    for row, after in zip(told, [*told[1:], None], strict=True):
         kind = row["kind"]
-        if kind == RecordKind.LOG or (
-            kind == RecordKind.PROGRESS and after is not None and after["kind"] == RecordKind.PROGRESS
-        ):
+        if kind == RecordKind.PROGRESS and after is not None and after["kind"] == RecordKind.PROGRESS:
             continue
         run = (row.get("attempt"), row.get("worker"))
         if kind in RUN_ENDS and row["took"] is not None and started != run:

@@ -25,8 +25,8 @@ from palermo.webui.site import Refused, User
 
 log = logging.getLogger("palermo.audit")
 
-#: The key of the ASGI scope under which the guard stores the client's address, for authentication.
-CLIENT = "palermo.client"
+#: The keys of the ASGI scope under which the guard stores the client's address, and our host as the browser wrote it.
+CLIENT, HOST = "palermo.client", "palermo.host"
 
 #: Seconds that a right password is remembered, and the most that are remembered.
 _CACHED, _MAX_CACHED = 600.0, 1_000
@@ -62,12 +62,12 @@ class FileAuthentication:
     async def __call__(self, request: Request) -> User | None:
         """The user; None without a secret or with a wrong one. Raises Refused (429) if the client must wait first."""
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        client = network_of(str(request.scope.get(CLIENT, "")))
+        client = client_of(request)
         match scheme.lower():
             case "bearer":
                 return self._by_token(value.strip(), client)
             case "basic":
-                return await self._by_password(value.strip(), client)
+                return await self._by_basic(value.strip(), client)
             case _:
                 return None
 
@@ -81,13 +81,22 @@ class FileAuthentication:
         self._count_failure(keys, "bearer token", client)
         return None
 
-    async def _by_password(self, encoded: str, client: str) -> User | None:
+    async def _by_basic(self, encoded: str, client: str) -> User | None:
         try:
             name, colon, password = base64.b64decode(encoded, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             return None
-        if not colon:
-            return None
+        return await self.by_password(name, password, client) if colon else None
+
+    def with_password(self, name: str) -> tuple[User, str] | None:
+        """The user of this name with the hash of their password, as the file holds them now."""
+        return self._file.users().passwords.get(name)
+
+    async def by_password(self, name: str, password: str, client: str) -> User | None:
+        """The user with this name and password; None if there is none. `client` is the address of the network.
+
+        Raises Refused (429) if the client must wait first.
+        """
         users = self._file.users()
         user, hashed = users.passwords.get(name, (None, users.dummy_hash))
         digest = hmac.new(self._key, f"{hashed}\0{password}".encode(), hashlib.sha256).digest()
@@ -134,6 +143,11 @@ class FileAuthentication:
 def _must_wait(seconds: float) -> Refused:
     whole = math.ceil(seconds)
     return Refused(429, f"too many wrong attempts: try again in {whole} s.", {"Retry-After": str(whole)})
+
+
+def client_of(request: Request) -> str:
+    """The addresses that the client of this request may control."""
+    return network_of(str(request.scope.get(CLIENT, "")))
 
 
 def network_of(client: str) -> str:

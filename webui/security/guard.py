@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
+from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palermo.metrics.endpoint import is_bearer
@@ -35,7 +36,8 @@ from palermo.webui.security.request import (
     sent_token,
     split_path,
 )
-from palermo.webui.site import VISIT, Authenticate, Refused, Site, User, Visit
+from palermo.webui.security.sign_in import SignIn
+from palermo.webui.site import NOBODY, VISIT, Authenticate, Refused, Site, User, Visit
 
 log = logging.getLogger("palermo.web")
 
@@ -69,6 +71,9 @@ HEALTH = "/healthz"
 #: For scrapers. A client with the token of the setting metrics_token sees this page under any host name, and no other
 #: page. Users who may see the pages see it too.
 METRICS = "/metrics"
+
+#: The pages for signing in, which are for nobody in particular.
+SIGN_IN = "/sign-in"
 
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="Palermo", charset="UTF-8"'}
 
@@ -140,7 +145,7 @@ class Guard:
             raise Refused(400, f"{error}.") from None
         forwarded = forwarded_request(scope, headers, prefix=rules.prefix, trusted=rules.trust_proxy)
         scope.update(moved(root + forwarded.prefix, path))
-        scope.update({"scheme": forwarded.scheme, auth.CLIENT: forwarded.client})
+        scope.update({"scheme": forwarded.scheme, auth.CLIENT: forwarded.client, auth.HOST: forwarded.host})
         _check_sizes(scope)
         if path == HEALTH and scope["method"] in SAFE:
             return None
@@ -158,7 +163,7 @@ class Guard:
                 f"another site's page sent this, and only these pages may: they are at {forwarded.host[:100]!r}."
                 " If they were, have the proxy pass the Host header on as it came.",
             )
-        user = await self._user(request)
+        user = NOBODY if self._is_open(path) else await self._user(request)
         if isinstance(user, Response):
             return user
         scope[VISIT] = Visit(
@@ -171,6 +176,10 @@ class Guard:
             is_current=partial(self._is_still, request, user),
         )
         return None
+
+    def _is_open(self, path: str) -> bool:
+        """Whether this is a page for signing in, or a packaged file, which such a page needs."""
+        return self._site.existing(SignIn) is not None and path.startswith((SIGN_IN, "/static/"))
 
     def _is_scraper(self, headers: Headers) -> bool:
         token = self._rules.metrics_token
@@ -191,7 +200,12 @@ class Guard:
         if isawaitable(found):
             found = await found
         if found is None:
-            raise Refused(401, "sign in with a name and a password, or a bearer token.", _CHALLENGE)
+            signs_in = self._site.existing(SignIn) is not None
+            if signs_in and _is_navigation(request):
+                return _to_sign_in(request.scope)
+            # Browsers answer the challenge with a question of their own, and there is a form for that.
+            challenge = None if signs_in and "sec-fetch-mode" in request.headers else _CHALLENGE
+            raise Refused(401, "sign in with a name and a password, or a bearer token.", challenge)
         if not isinstance(found, User | Response):
             raise TypeError(f"auth returned a {type(found).__name__}, not a User, a Response or None")
         return found
@@ -209,6 +223,19 @@ class Guard:
         if not tokens.valid(request.scope[VISIT], sent_token(headers, content)):
             raise Refused(403, "this page was too old, or your browser keeps no cookies. Reload it and try again.")
         return replayed(content, receive)
+
+
+def _is_navigation(request: Request) -> bool:
+    """Whether a browser asks for a page to show; programs, scripts of a page and API requests are told 401 instead."""
+    headers = request.headers
+    wants_page = headers.get("sec-fetch-mode", "navigate") == "navigate" and "text/html" in headers.get("accept", "")
+    return request.method == "GET" and wants_page and "authorization" not in headers
+
+
+def _to_sign_in(scope: Scope) -> Response:
+    query = scope["query_string"].decode("latin-1")
+    then = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+    return RedirectResponse(f"{scope['root_path']}{SIGN_IN}?{urlencode({'then': then})}", status_code=303)
 
 
 def _check_sizes(scope: Scope) -> None:

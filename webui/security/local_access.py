@@ -15,6 +15,7 @@ from starlette.types import Scope
 
 from palermo.metrics.endpoint import is_bearer
 from palermo.webui.security.request import SAFE, forwarding_header, is_near
+from palermo.webui.security.tokens import cookie_of_port
 from palermo.webui.site import LOCAL, Refused, User
 
 #: The parameter of the link that carries the token.
@@ -95,6 +96,4 @@ def _here(scope: Scope) -> str:
 
 
 def _cookie(scope: Scope) -> str:
-    """The cookie's name, with the port in it: browsers send the cookies of one port to all ports of a machine."""
-    server = scope.get("server")
-    return f"palermo_token_{server[1]}" if server and server[1] else "palermo_token"
+    return cookie_of_port("palermo_token", scope)

@@ -4,11 +4,16 @@ Current browsers say where a request comes from (palermo.webui.security.request)
 Nothing is stored here: the token is a keyed hash of a cookie that other sites can neither read nor send.
 """
 
+import base64
+import binascii
 import hashlib
 import hmac
+import json
 import secrets
+from typing import Any
 
 from starlette.responses import Response
+from starlette.types import Scope
 
 from palermo.webui.site import Visit
 
@@ -36,6 +41,29 @@ def signature(secret: bytes, *parts: str) -> str:
     """A keyed hash of these texts in this order."""
     message = b"".join(len(data).to_bytes(4) + data for data in (part.encode() for part in parts))
     return hmac.new(secret, message, hashlib.sha256).hexdigest()
+
+
+def sealed(secret: bytes, value: Any, *purpose: str) -> str:
+    """A value for a cookie, as JSON, signed for this purpose. The browser can read it and cannot change it."""
+    body = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+    return f"{body}.{signature(secret, *purpose, body)}"
+
+
+def unsealed(secret: bytes, text: str, *purpose: str) -> Any:
+    """The value of such a cookie; None without our signature for this purpose."""
+    body, _, signed = text.partition(".")
+    if not body or not hmac.compare_digest(signature(secret, *purpose, body).encode(), signed.encode()):
+        return None
+    try:
+        return json.loads(base64.urlsafe_b64decode(body))
+    except (ValueError, binascii.Error):
+        return None
+
+
+def cookie_of_port(name: str, scope: Scope) -> str:
+    """A cookie's name with the port in it: browsers send the cookies of one port to all ports of a machine."""
+    server = scope.get("server")
+    return f"{name}_{server[1]}" if server and server[1] else name
 
 
 def set_nonce(response: Response, visit: Visit, nonce: str) -> None:

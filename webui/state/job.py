@@ -5,20 +5,21 @@ and the cached listings for scheduled ones; for jobs in queues it asks palermo.c
 changes nothing. Hidden values in arguments and results are masked.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from palermo.client import results
+from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import State
 from palermo.contract.rows import Row
 from palermo.core.failure import printable
+from palermo.core.journal_records import Record
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message, to_headers
 from palermo.core.topology import check_id
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
 from palermo.inspector.context import waiting_job
-from palermo.inspector.masking import MASK, is_hidden, masked_row, masked_value
+from palermo.jobs.redaction import MASK, is_hidden, masked_row, masked_value
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.live_state import LiveState, RecentJob, Run, live_state, running_jobs
@@ -33,7 +34,9 @@ _NONE: dict[str, Any] = dict.fromkeys(
 )
 
 #: Headers that the page of a job shows elsewhere, or that may hold arguments.
-_SHOWN_ELSEWHERE = {"id", "preview", "arguments", "exception-class", "exception-message", "stack-trace"}
+_SHOWN_ELSEWHERE = {
+    *("id", "job-class", "queue", "preview", "arguments", "exception-class", "exception-message", "stack-trace"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +63,10 @@ class FoundJob:
     #: What its worker tells of its arguments, as in the row of a running job; None if it does not run.
     told: Row | None = None
     runs: tuple[Run, ...] = ()
-    #: Its headers on the wire, name and text; empty if its message was not read.
-    headers: tuple[tuple[str, str], ...] = ()
+    #: The same row with all values; None as `row` is, or for a job that is only remembered.
+    bare: Row | None = None
+    #: Its message, if it was read.
+    message: Message | None = None
 
     @property
     def remembered(self) -> bool:
@@ -81,8 +86,8 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     found = _running(live, id) or _failed(site, id)
     if found is None:
         seen = live.recent_jobs.get(id)
-        row = waiting_job(site.inspector, id, queue or (seen.queue if seen else None) or "")
-        found = _of_row(row) if row is not None else _scheduled(site, id)
+        waits = _waiting(site, id, queue or (seen.queue if seen else None) or "")
+        found = _scheduled(site, id) if waits is None else replace(_of_row(waits[0]), message=waits[1])
         # A worker may have taken it from its queue since the first look.
         found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
     if found.lines and found.worker is not None:
@@ -90,7 +95,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
         found = replace(found, lines=tuple(site.inspector.lines(id, found.worker)) or found.lines)
     if found.row is not None:
         row = masked_row(found.row, site.hidden)
-        found = replace(found, row=row)
+        found = replace(found, row=row, bare=found.row)
         live.recent_jobs.add([row])
     memory = live.recent_jobs.get(id) or RecentJob()
     return replace(
@@ -142,7 +147,14 @@ def _failed(site: Site, id: str) -> FoundJob | None:
         message = known.message(id)
     except (NotFound, NotBrowsable):
         return None
-    return replace(_of_row(known.unmasked_row(message)), headers=_headers(message, site.hidden))
+    return replace(_of_row(known.unmasked_row(message)), message=message)
+
+
+def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
+    try:
+        return waiting_job(site.inspector, id, queue)
+    except BrokerUnavailable:
+        return None  # The queues are so long that reading them takes long.
 
 
 def _scheduled(site: Site, id: str) -> FoundJob | None:
@@ -153,18 +165,30 @@ def _scheduled(site: Site, id: str) -> FoundJob | None:
     return None if row is None else replace(_of_row(row), due=row["run_at"])
 
 
-def _of_row(row: Row) -> FoundJob:
-    return FoundJob(
-        id=row["id"], state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"]
+def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
+    """The row of a job that the journal recorded, masked and unmasked. Arguments that it does not hold are None."""
+    row = site.inspector._rows((recorded.message,), JobState.PENDING)[0]
+    if not recorded.readable:
+        row |= {"args": None, "kwargs": None, "preview": recorded.message.preview or None}
+    return masked_row(row, site.hidden), row
+
+
+def message_headers(site: Site, message: Message) -> tuple[tuple[str, str], ...]:
+    """The headers of a message, name and text, but those that its page shows elsewhere or that may hold arguments.
+
+    Hidden values are masked.
+    """
+    hidden = tuple(site.hidden)
+    return tuple(
+        (printable(name), MASK if is_hidden(name, hidden) else printable(str(masked_value(value, hidden))))
+        for name, value in sorted(to_headers(message).items())
+        if name not in _SHOWN_ELSEWHERE
     )
 
 
-def _headers(message: Message, hidden: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The headers on the wire, except those that the page shows elsewhere or that may hold arguments."""
-    return tuple(
-        (printable(name), MASK if is_hidden(name, tuple(hidden)) else printable(str(masked_value(value, hidden))))
-        for name, value in sorted(to_headers(message).items())
-        if name not in _SHOWN_ELSEWHERE
+def _of_row(row: Row) -> FoundJob:
+    return FoundJob(
+        id=row["id"], state=row["state"], row=row, name=row["job"], queue=row["queue"], worker=row["worker"]
     )
 
 
@@ -182,15 +206,15 @@ def job_status(visit: Visit, id: str) -> Row:
     return masked_row(results.status(client, client.job_by_id(check_id(id))).row(), visit.site.hidden)
 
 
-def job_result(visit: Visit, id: str) -> ReturnedValue:
-    """The value that a job returned.
+def job_result(visit: Visit, id: str, kept: Record | None = None) -> ReturnedValue:
+    """The value that a job returned; `kept` is the record that holds it, if the caller has it.
 
     Raises NotFound if nothing is known of the job, ResultError if it has no result, and Refused (409) if it has no
     result yet.
     """
     client = visit.site.client
     job = client.job_by_id(check_id(id))
-    found = results.find_end(client, job)
+    found = kept or results.find_end(client, job)
     if found is None:
         state = results.status(client, job)
         if state.state is State.UNKNOWN:

@@ -7,11 +7,13 @@ If the setting `journal` is "off", nothing is read.
 import threading
 import time
 
+from palermo.client.recorded_jobs import RecordedJob
 from palermo.core.journal_records import JournalLevel
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, NotFound
 from palermo.history.audit import AuditLog
 from palermo.history.index import Index
 from palermo.history.journal_reader import JournalFollower, Progress
+from palermo.history.listings import recorded
 from palermo.history.series import Window
 from palermo.history.statistics import Report, Statistics
 from palermo.metrics.totals import JournalTotals
@@ -92,6 +94,16 @@ class JournalViews:
 def journal_views(site: Site) -> JournalViews:
     """The views of the journal of a site; made by the first call and kept as long as the site."""
     return site.component(JournalViews, lambda: JournalViews(site))
+
+
+def recorded_job(site: Site, id: str) -> RecordedJob:
+    """What the journal recorded of a job's arguments. Raises NotFound, and as JournalViews.check_ready."""
+    known = journal_views(site)
+    known.check_ready()
+    found = recorded(known.index, known.audit, id)
+    if found is None:
+        raise NotFound(f"the journal recorded no arguments of job {id[:80]!r}, so it cannot be run again from here.")
+    return found
 
 
 def close_journal_views(site: Site) -> None:

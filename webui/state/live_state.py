@@ -16,10 +16,12 @@ from datetime import UTC, datetime
 from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
+from palermo.history.series import Window
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
 from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
 from palermo.webui.site import Site
+from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
 log = logging.getLogger("palermo.webui")
 
@@ -127,6 +129,11 @@ class OldestJobs:
             for name in stale[:_OLDEST_READ]:
                 self._known[name] = (now, self._oldest(name))
             return {name: known[1] for name, known in self._known.items()}
+
+    def known(self) -> dict[str, str | None]:
+        """The same as far as it is known; no queue is read."""
+        with self._lock:
+            return {name: since for name, (_, since) in self._known.items()}
 
     def _oldest(self, queue: str) -> str | None:
         try:
@@ -289,6 +296,7 @@ class Sampler:
         self._clock = clock
         self._lock = threading.Lock()
         self._samples = Samples(WINDOW)
+        self._waiting = WaitingHistory()
         self._last_request = 0.0
         self._is_invalid = False
         self._thread: threading.Thread | None = None
@@ -316,6 +324,11 @@ class Sampler:
         """The samples of the last ten minutes, oldest first."""
         with self._lock:
             return self._samples.recent(self._clock())
+
+    def waiting(self, window: Window, queue: str | None = None) -> WaitingJobs | None:
+        """How many jobs waited in a queue, or in all, in this window; None if that is not known."""
+        with self._lock:
+            return self._waiting.of(window, self._clock(), queue)
 
     def rates(self, queue: str) -> Rates:
         """The rates of jobs that came into a queue and left it, over the last half minute."""
@@ -365,6 +378,7 @@ class Sampler:
         version = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         fresh = Snapshot(at=now, queues=queues, workers=workers, all_paused=all_paused, version=version)
         self._samples.add(fresh)
+        self._waiting.add(queues, now)
         # Only now: if the broker did not answer, the last snapshot is still invalid.
         self._is_invalid = False
         return fresh

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -140,9 +140,15 @@ class ScheduledView:
         return _digest(self._listing(ListingKey(None), _SHORT_TIMEOUT).rows)
 
     def alter(
-        self, action: str, which: Which, *, actor: Actor, at: datetime | float | None = None
+        self,
+        action: str,
+        which: Which,
+        *,
+        actor: Actor,
+        at: datetime | float | None = None,
+        retries: bool | None = None,
     ) -> Future[list[Row]]:
-        """Start to cancel, run, move or give up scheduled jobs.
+        """Start to cancel, run, move or give up scheduled jobs; with `retries` only those that wait for a retry.
 
         The future gets the rows of palermo.inspector.scheduled.
         """
@@ -154,6 +160,9 @@ class ScheduledView:
             GIVE_UP: acting.give_up,
         }
 
+        def meant(ids: list[str]) -> Which:
+            return ids if retries is None else ScheduledFilter(ids=frozenset(ids), retries=retries)
+
         def act() -> list[Row]:
             do = done_by[action] if at is None else lambda which: acting.reschedule(which, at)
             try:
@@ -162,11 +171,11 @@ class ScheduledView:
                 ids = [which] if isinstance(which, str) else list(dict.fromkeys(which))
                 limited = self._limited_to_due_time(ids)
                 if limited is None:
-                    return do(ids)
-                rows = do(limited)
+                    return do(meant(ids))
+                rows = do(replace(limited, retries=retries))
                 missing = [row["id"] for row in rows if row["state"] == GONE]
                 # The missing jobs may have been moved to another time since they were listed.
-                return [row for row in rows if row["state"] != GONE] + (do(missing) if missing else [])
+                return [row for row in rows if row["state"] != GONE] + (do(meant(missing)) if missing else [])
             finally:
                 self.clear()
 

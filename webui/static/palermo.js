@@ -91,7 +91,7 @@
   const every = () => Number(recall("every", "2"));
   const tellState = () => {
     const [state, text] =
-      every() === 0 ? ["off", "Not live"]
+      every() === 0 || !one("#live")?.dataset.events ? ["off", "Not live"]
       : failing ? ["lost", "Trying again"]
       : held() ? ["held", "Held"]
       : ["on", "Live"];
@@ -153,7 +153,11 @@
 
   const failed = (is) => { failing = is; tellState(); if (is) poll(); };
   document.addEventListener("htmx:sendError", () => failed(true));
-  document.addEventListener("htmx:responseError", () => failed(true));
+  document.addEventListener("htmx:responseError", ({ detail }) => {
+    // The session has ended: the page itself leads to where one signs in.
+    if (detail.xhr.status === 401) location.reload();
+    else failed(true);
+  });
   // What changes while the page is asked for is asked for after it: htmx would drop a second request.
   document.addEventListener("htmx:beforeRequest", () => { asking = true; });
   document.addEventListener("htmx:afterRequest", () => { asking = false; });
@@ -289,6 +293,19 @@
     leading = event.key === "g" ? Date.now() : 0;
     if (gone) { event.preventDefault(); gone.click(); return; }
     if (Object.hasOwn(KEYS, event.key)) { event.preventDefault(); KEYS[event.key](); }
+  });
+
+  // -- the search: what is offered goes on from the words that were typed before
+
+  const offer = (input) => {
+    const before = input.value.replace(/\S*$/, "");
+    for (const option of all("option", input.list)) {
+      option.dataset.chip ??= option.value;
+      option.value = before + option.dataset.chip;
+    }
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.matches("[data-search]")) offer(event.target);
   });
 
   // -- begin

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -36,8 +36,9 @@ from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryCh
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, internal, is_failed
@@ -243,9 +244,11 @@ class RabbitmqBroker:
     async def restore(self, ids: Iterable[str]) -> None:
         await self._pauses_and_cancels.restore(ids)
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         connection = await self._consume_connection()
-        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True)
+        reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
         held = await reader.count()
         kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
@@ -270,7 +273,8 @@ class RabbitmqBroker:
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         connection = await self._consume_connection()
         reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
@@ -278,7 +282,7 @@ class RabbitmqBroker:
         tell = progress or (lambda _: None)
         logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
         if logged and only_look:
-            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, id=id)
+            return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
 
         async def store(messages: list[Message]) -> None:
             if is_failed(queue):
@@ -290,7 +294,9 @@ class RabbitmqBroker:
             return await self.keys.gate(queue, jobs)
 
         if logged:
-            return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate)
+            return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate, ids=ids)
+        if is_failed(queue):
+            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, ids=ids, most=most)
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
@@ -313,6 +319,9 @@ class RabbitmqBroker:
         return await self._leader_client.ask(
             operations.AlterScheduled(filter_for(chosen, action), action, at, apart=failed_per_queue)
         )
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        return await self._leader_client.ask(operations.EditScheduled(id, edit))
 
     async def recurring(self) -> list[RecurringEntry]:
         if not (await self._connection.probe(internal(self._exchange, "recurring"))).exists:

@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream, offset_of
 from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.contract.broker import SessionParameters
-from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
+from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
 from palermo.core.journal_records import decode
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable
@@ -76,7 +76,7 @@ class StreamJournal:
                 " away, or its memory or disk alarm blocks publishers."
             ) from None
 
-    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START) -> "StreamReader":
+    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> "StreamReader":
         connection = await self._reading()
         await self._stream.make()
         last = await self._stream.last(connection)
@@ -86,7 +86,7 @@ class StreamJournal:
         if last is None:
             raise BrokerUnavailable(f"{self._stream.name} was deleted while it was being opened. Try again.")
         end, stored_at = last
-        reader = StreamReader(await connection.channel(), on_batch, end)
+        reader = StreamReader(await connection.channel(), on_batch, end, wants)
         await reader.start(self._stream.name, start, stored_at)
         return reader
 
@@ -100,9 +100,10 @@ class StreamJournal:
 class StreamReader:
     """See palermo.contract.journal.JournalReader."""
 
-    def __init__(self, channel: Channel, on_batch: OnBatch, end: int) -> None:
+    def __init__(self, channel: Channel, on_batch: OnBatch, end: int, wants: Wants | None) -> None:
         self._channel = channel
         self._on_batch = on_batch
+        self._wants = wants
         self.begin = 0
         self.end = end
         self.deleted = False
@@ -116,6 +117,8 @@ class StreamReader:
         at: Any = "first"
         if start.next:
             at = self.begin = self.end + 1
+        elif start.last is not None:
+            at = self.begin = max(0, self.end + 1 - start.last)
         elif start.since is not None:
             # A reader that begins after the last batch would wait for the next one, and never be caught up.
             past = start.since > stored_at
@@ -124,9 +127,8 @@ class StreamReader:
             at = self.begin = start.position
         if self.begin > self.end:
             self.caught_up.set()
-        channel = self._channel
-        await channel.call(channel.raw.basic_qos, prefetch_count=_CREDIT)
-        await channel.call(channel.raw.basic_consume, stream, self._on_message, arguments={"x-stream-offset": at})
+        await self._channel.prefetch(_CREDIT)
+        await self._channel.consume(stream, self._on_message, arguments={"x-stream-offset": at}, late=True)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -136,13 +138,13 @@ class StreamReader:
         if self._channel.is_open:
             self._channel.raw.close()
 
-    def _on_message(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
+    def _on_message(self, got: Got) -> None:
         if self.ended.is_set():
             return
-        if method.delivery_tag % _ACK_EVERY == 0:
-            self._channel.raw.basic_ack(method.delivery_tag, multiple=True)
-        position = offset_of(properties)
-        if position >= self.begin:
-            self._on_batch(decode(position, body))
+        if got.tag % _ACK_EVERY == 0:
+            self._channel.ack(got.tag, multiple=True)
+        position = offset_of(got.properties)
+        if position >= self.begin and (self._wants is None or self._wants(got.body)):
+            self._on_batch(decode(position, got.body))
         if position >= self.end:
             self.caught_up.set()

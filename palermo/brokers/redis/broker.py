@@ -4,7 +4,7 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from palermo.brokers.redis import limits, sweep, workers
@@ -22,12 +22,13 @@ from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, change_keys
 from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
-from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
+from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core import unique_rules
+from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name
@@ -160,9 +161,11 @@ class RedisBroker:
     async def restore(self, ids: Iterable[str]) -> None:
         await self._store.change((), [("restore", list(ids))])
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         await self._sync()
-        page = (min(offset, _MOST), min(limit, _MOST), "1" if newest else "")
+        page = (min(offset, _MOST), min(limit, _MOST), "1" if newest else "", max_body + 1)
         exists, total, found = await self._store.run("look", "page", queue, *page)
         if not exists:
             raise self._not_found(queue)
@@ -177,10 +180,11 @@ class RedisBroker:
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
-        return await sweep.sweep(self._store, queue, decide, progress)
+        return await sweep.sweep(self._store, queue, decide, progress, ids=frozenset(ids))
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         await self._scheduled_jobs.run(fired)
@@ -198,6 +202,9 @@ class RedisBroker:
         return await self._scheduled_jobs.alter(
             filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue
         )
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        return await self._scheduled_jobs.alter(ScheduledFilter(ids=frozenset({id})), MOVE, edit.run_at, edit=edit)
 
     async def recurring(self) -> list[RecurringEntry]:
         return await self._recurring.all()

@@ -7,7 +7,7 @@ from palermo.brokers.redis.log import Log, place_at
 from palermo.brokers.redis.store import Store
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
-from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
+from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
 from palermo.core.journal_records import decode
 from palermo.errors import BrokerError
 
@@ -32,17 +32,21 @@ class RedisJournal:
     async def append(self, batch: bytes) -> None:
         await self._store.change((), self._log.appended(batch, clock.now()))
 
-    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START) -> "RedisJournalReader":
+    async def read(
+        self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None
+    ) -> "RedisJournalReader":
         end = await self._log.last()
         begin = end + 1
-        if not start.next:
+        if start.last is not None:
+            begin = await self._log.newest(end, start.last) or end + 1
+        elif not start.next:
             position = start.position or 0
             if position > end + 1:
                 position = 0
             if start.since is not None:
                 position = place_at(start.since - _CLOCK_DIFFERENCE)
             begin = await self._log.first(position) or end + 1
-        reader = RedisJournalReader(self._store, self._log, on_batch, begin=begin, end=end)
+        reader = RedisJournalReader(self._store, self._log, on_batch, wants, begin=begin, end=end)
         self._readers.add(reader)
         await reader.start()
         return reader
@@ -56,10 +60,11 @@ class RedisJournal:
 class RedisJournalReader:
     """A reader of the journal that goes on as batches come. See palermo.contract.journal.JournalReader."""
 
-    def __init__(self, store: Store, log: Log, on_batch: OnBatch, *, begin: int, end: int) -> None:
+    def __init__(self, store: Store, log: Log, on_batch: OnBatch, wants: Wants | None, *, begin: int, end: int) -> None:
         self._store = store
         self._log = log
         self._on_batch = on_batch
+        self._wants = wants
         self.begin = begin
         self.end = end
         self.deleted = False
@@ -93,7 +98,8 @@ class RedisJournalReader:
                 entries = await self._log.read(self._next, None, _BATCH_SIZE)
                 for entry in entries:
                     self._next = entry.place + 1
-                    self._on_batch(decode(entry.place, entry.blob))
+                    if self._wants is None or self._wants(entry.blob):
+                        self._on_batch(decode(entry.place, entry.blob))
                 if self._next > self.end or not entries:
                     self.caught_up.set()
                 if entries:

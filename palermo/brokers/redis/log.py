@@ -50,6 +50,11 @@ class Log:
         found = await self._store.call("XREVRANGE", self._store.key(self.name), "+", "-", "COUNT", 1)
         return place_of(found[0][0]) if found else 0
 
+    async def newest(self, up_to: int, count: int) -> int | None:
+        """The place of the first of the last `count` entries up to a place; None if there is none."""
+        found = await self._store.run("look", "newest", self.name, id_of(up_to), count)
+        return place_of(found) if found else None
+
     async def first(self, from_place: int) -> int | None:
         """The place of the first entry from this place on; None if there is none."""
         found = await self._store.call("XRANGE", self._store.key(self.name), id_of(from_place), "+", "COUNT", 1)

@@ -16,6 +16,7 @@ from palermo.brokers.redis.store import Refused, Step, Store
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, change_keys, jobs_removed, keys_of
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
@@ -90,15 +91,24 @@ class ScheduledJobs:
         return ScheduledPage(messages=tuple(found), total=total, cancelled=await self._cancelled(found))
 
     async def alter(
-        self, chosen: ScheduledFilter, action: str, at: float | None, *, failed_per_queue: bool = False
+        self,
+        chosen: ScheduledFilter,
+        action: str,
+        at: float | None,
+        *,
+        failed_per_queue: bool = False,
+        edit: JobEdit | None = None,
     ) -> list[AlteredJob]:
-        """Change the chosen jobs that exist when this begins, in steps."""
+        """Change the chosen jobs that exist when this begins, in steps.
+
+        `edit` is for "move": it changes more of the jobs than their instant.
+        """
         altered: dict[str, AlteredJob] = {}
         last = int(await self._store.call("GET", self._store.key("number")) or 0)
         some: list[tuple[str, Message]] = []
 
         async def step() -> None:
-            for message in await self._alter(some, action, at, failed_per_queue=failed_per_queue):
+            for message in await self._alter(some, action, at, failed_per_queue=failed_per_queue, edit=edit):
                 found = AlteredJob(id=message.id, job=message.job, queue=message.queue, run_at=message.run_at or 0.0)
                 altered.setdefault(message.id, found)
             some.clear()
@@ -127,7 +137,13 @@ class ScheduledJobs:
             await asyncio.sleep(0)
 
     async def _alter(
-        self, some: Sequence[tuple[str, Message]], action: str, at: float | None, *, failed_per_queue: bool
+        self,
+        some: Sequence[tuple[str, Message]],
+        action: str,
+        at: float | None,
+        *,
+        failed_per_queue: bool,
+        edit: JobEdit | None,
     ) -> list[Message]:
         """Change these jobs; returns those that were there."""
         now = clock.wall_clock()
@@ -138,6 +154,8 @@ class ScheduledJobs:
             if action == GIVE_UP:
                 given_up = give_up(message)
                 job = to_job(given_up, failed_queue(given_up.queue, per_queue=failed_per_queue))
+            elif edit is not None:
+                job = to_job(edit.applied_to(message))
             else:
                 job = to_job(moved_to(message, now if action == RUN or at is None else at))
             return ("remove_later", number, now, job)

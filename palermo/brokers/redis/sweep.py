@@ -5,10 +5,10 @@ jobs of each tenant.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from palermo.brokers.redis.jobs import from_blob, to_job
+from palermo.brokers.redis.jobs import from_blob, id_in, to_job
 from palermo.brokers.redis.store import Refused, Step, Store
 from palermo.brokers.redis.unique_keys import KeyStates, change_keys, jobs_removed, keys_of, read_states
 from palermo.contract import clock
@@ -52,8 +52,13 @@ async def sweep(
     queue: str,
     decide: Callable[[Message], SweepDecision],
     progress: Callable[[SweepProgress], None] | None,
+    *,
+    ids: Collection[str],
 ) -> SweepProgress:
-    """Broker.sweep: of each step's removals and moves all are done after an interruption, or none."""
+    """Broker.sweep: of each step's removals and moves all are done after an interruption, or none.
+
+    With `ids` it asks only about messages with these ids.
+    """
     extent = await extent_of(store, queue)
     swept = SweepProgress(total=extent.total)
     for tenant in ("", *extent.tenants):
@@ -62,7 +67,7 @@ async def sweep(
             found, after, jobs = await store.run("look", "step", queue, tenant, after, extent.last, _STEP, _STEP_BYTES)
             if not found:
                 break
-            changes, seen, going = _decided(queue, jobs, decide)
+            changes, seen, going = _decided(queue, jobs, decide, ids)
             removed, moved = await _apply(store, queue, tenant, changes)
             swept = replace(swept, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + moved)
             if progress is not None and jobs:
@@ -129,11 +134,13 @@ _Change = tuple[bytes, Message, Move | None]
 
 
 def _decided(
-    queue: str, jobs: Sequence[tuple[bytes, bytes]], decide: Callable[[Message], SweepDecision]
+    queue: str, jobs: Sequence[tuple[bytes, bytes]], decide: Callable[[Message], SweepDecision], ids: Collection[str]
 ) -> tuple[list[_Change], int, bool]:
     """What is decided about these jobs: the changes, how many were decided about, and whether the sweep goes on."""
     changes: list[_Change] = []
     for seen, (number, blob) in enumerate(jobs):
+        if ids and id_in(blob) not in ids:
+            continue
         message = from_blob(blob, queue)
         match decide(message):
             case Stop():

@@ -13,6 +13,7 @@ from palermo.brokers.redis.store import Outcome, Refused, Step, Store
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, lock_of
@@ -122,6 +123,22 @@ class RedisKeys:
             for key in keys
             if key.holder is not None and key.holder.id not in ids
         ]
+
+    async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        known, wanted = await self.announced(), {one.name: one for one in unique}
+        changes: list[Step] = [
+            ("set", "unique-jobs", one.name, json.dumps(one.to_plain()))
+            for one in wanted.values()
+            if known.get(one.name) != one
+        ]
+        changes += [("unset", "unique-jobs", name) for name in (known.keys() & set(jobs)) - wanted.keys()]
+        if changes:
+            await self._store.change((), changes)
+
+    async def announced(self) -> dict[str, UniqueJob]:
+        states = await self._store.call("HVALS", self._store.key("unique-jobs"))
+        found = (UniqueJob.from_plain(json.loads(state)) for state in states)
+        return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
     async def held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """The jobs among these that have keys, each with the key's name."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from palermo.brokers.sqlite import sweep, workers
@@ -18,16 +18,17 @@ from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
-from palermo.brokers.sqlite.tables.jobs import COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.tables.jobs import SHOWN_COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.tenants import SqliteTenants
 from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
-from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
+from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name
@@ -183,7 +184,9 @@ class SqliteBroker:
         chosen = list(ids)
         await self._store.write(lambda db: pauses_and_cancels.restore(db, self._exchange, chosen))
 
-    async def browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
         await self._sync()
         page = (min(limit, _MOST), min(offset, _MOST))
 
@@ -192,8 +195,8 @@ class SqliteBroker:
         def find(db: sqlite3.Connection) -> Page:
             number = self._number(db, queue)
             rows = db.execute(
-                f"select {COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
-                (number, *page),
+                f"select {SHOWN_COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
+                (max_body + 1, number, *page),
             ).fetchall()
             ((total,),) = db.execute(
                 "select count(*) from job where queue = ? and holder is null", (number,)
@@ -213,7 +216,8 @@ class SqliteBroker:
         *,
         progress: Callable[[SweepProgress], None] | None = None,
         only_look: bool = False,
-        id: str = "",
+        ids: Collection[str] = (),
+        most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
         number = await self._store.read(lambda db: self._number(db, queue))
@@ -224,6 +228,7 @@ class SqliteBroker:
             decide=decide,
             progress=progress,
             moved=self._notifier.notify,
+            ids=ids,
         )
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
@@ -242,6 +247,9 @@ class SqliteBroker:
         return await self._scheduled_jobs.alter(
             filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue
         )
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        return await self._scheduled_jobs.alter(ScheduledFilter(ids=frozenset({id})), MOVE, edit.run_at, edit=edit)
 
     async def recurring(self) -> list[RecurringEntry]:
         return await self._scheduled_jobs.recurring()

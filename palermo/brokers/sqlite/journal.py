@@ -8,7 +8,7 @@ from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
-from palermo.contract.journal import FROM_START, OnBatch, ReadFrom
+from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
 from palermo.core.journal_records import decode
 from palermo.errors import BrokerError
 
@@ -49,14 +49,16 @@ class SqliteJournal:
         await self._store.write(insert, publishing=True)
         self._notifier.notify()
 
-    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START) -> "SqliteJournalReader":
+    async def read(
+        self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None
+    ) -> "SqliteJournalReader":
         exchange = self._session.exchange
 
         def find(db: sqlite3.Connection) -> tuple[int, int]:
             ((end,),) = db.execute("select coalesce(max(seq), 0) from journal where exchange = ?", (exchange,))
             if start.next:
                 return end + 1, end
-            position = start.position or 0
+            position = (start.position or 0) if start.last is None else max(0, end + 1 - start.last)
             if position > end + 1:
                 position = 0
             if start.since is not None:
@@ -71,7 +73,7 @@ class SqliteJournal:
             return begin or end + 1, end
 
         begin, end = await self._store.read(find)
-        reader = SqliteJournalReader(self._store, self._notifier, exchange, on_batch, begin=begin, end=end)
+        reader = SqliteJournalReader(self._store, self._notifier, exchange, on_batch, wants, begin=begin, end=end)
         self._readers.add(reader)
         return reader
 
@@ -103,12 +105,21 @@ class SqliteJournalReader:
     """A reader of the journal that goes on as batches come. See palermo.contract.journal.JournalReader."""
 
     def __init__(
-        self, store: Store, notifier: Notifier, exchange: str, on_batch: OnBatch, *, begin: int, end: int
+        self,
+        store: Store,
+        notifier: Notifier,
+        exchange: str,
+        on_batch: OnBatch,
+        wants: Wants | None,
+        *,
+        begin: int,
+        end: int,
     ) -> None:
         self._store = store
         self._notifier = notifier
         self._exchange = exchange
         self._on_batch = on_batch
+        self._wants = wants
         self.begin = begin
         self.end = end
         self.deleted = False
@@ -132,7 +143,8 @@ class SqliteJournalReader:
                 rows = await self._store.read(self._find)
                 for seq, body in rows:
                     self._next = seq + 1
-                    self._on_batch(decode(seq, body))
+                    if self._wants is None or self._wants(body):
+                        self._on_batch(decode(seq, body))
                 if self._next > self.end or not rows:
                     self.caught_up.set()
                 if rows:

@@ -20,6 +20,7 @@ from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.header_json import loads
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
@@ -118,9 +119,18 @@ class ScheduledJobs:
         return await self._store.read(find)
 
     async def alter(
-        self, chosen: ScheduledFilter, action: str, at: float | None, *, failed_per_queue: bool = False
+        self,
+        chosen: ScheduledFilter,
+        action: str,
+        at: float | None,
+        *,
+        failed_per_queue: bool = False,
+        edit: JobEdit | None = None,
     ) -> list[AlteredJob]:
-        """Change the chosen jobs that exist when this begins, in steps; each step is one transaction."""
+        """Change the chosen jobs that exist when this begins, in steps; each step is one transaction.
+
+        `edit` is for "move": it changes more of the jobs than their instant.
+        """
         altered: dict[str, AlteredJob] = {}
         (last,) = await self._store.read(
             lambda db: db.execute(
@@ -137,7 +147,7 @@ class ScheduledJobs:
                 insert_many(db, self._exchange, there)
             elif action != CANCEL:
                 instant = clock.wall_clock() if action == RUN or at is None else at
-                moves = (moved_to(message, instant) for message in found)
+                moves = (moved_to(message, instant) if edit is None else edit.applied_to(message) for message in found)
                 insert_many(db, self._exchange, [(message.queue, to_row(message)) for message in moves])
 
         after = 0

@@ -1,8 +1,9 @@
 """Sweeps a queue, message by message, in steps of bounded size."""
 
 import asyncio
+import json
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables import limits, unique_keys
@@ -30,8 +31,11 @@ async def sweep(
     decide: Callable[[Message], SweepDecision],
     progress: Callable[[SweepProgress], None] | None,
     moved: Callable[[], None],
+    ids: Collection[str] = (),
 ) -> SweepProgress:
     """Broker.sweep, for the queue of this number and name; `moved` is called after messages went to a queue.
+
+    With `ids` it asks only about messages with these ids.
 
     Each step's removals and moves are one transaction: after an interruption all of a step is done, or nothing.
     """
@@ -40,7 +44,7 @@ async def sweep(
     swept = SweepProgress(total=total)
     after, going = 0, True
     while going:
-        rows = await store.read(lambda db, after=after: _step(db, number, after, last))  # type: ignore[misc]
+        rows = await store.read(lambda db, after=after: _step(db, number, after, last, ids))  # type: ignore[misc]
         changes: list[_Change] = []
         seen = 0
         for id, *row in rows:
@@ -65,10 +69,11 @@ async def sweep(
             )
         if put:
             moved()
+        seen = total - swept.seen if ids and not rows else seen
         swept = SweepProgress(
             total=total, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + put
         )
-        if progress is not None and rows:
+        if progress is not None and (rows or ids):
             progress(swept)
         going = going and bool(rows)
         after = rows[-1][0] if rows else after
@@ -95,13 +100,15 @@ def _extent(db: sqlite3.Connection, number: int) -> tuple[int, int]:
 
 
 def _step(
-    db: sqlite3.Connection, number: int, after: int, last: int
+    db: sqlite3.Connection, number: int, after: int, last: int, ids: Collection[str]
 ) -> list[tuple[int, str, str, str, str, str, bytes]]:
     rows = []
     size = 0
+    chosen = "and message_id in (select value from json_each(?))" if ids else ""
     cursor = db.execute(
-        f"select id, {COLUMNS} from job where queue = ? and holder is null and id > ? and id <= ? order by id limit ?",
-        (number, after, last, _STEP),
+        f"select id, {COLUMNS} from job where queue = ? and holder is null and id > ? and id <= ? {chosen}"
+        " order by id limit ?",
+        (number, after, last, *((json.dumps(list(ids)),) if ids else ()), _STEP),
     )
     for row in cursor:
         rows.append(row)

@@ -6,6 +6,7 @@ from palermo.client import prepare_recurring, subscribe
 from palermo.client.client import Client
 from palermo.jobs import hooks
 from palermo.jobs.job_registry import Registry, declaring
+from palermo.jobs.redaction import is_hidden
 from palermo.settings.settings import Settings
 from palermo.worker.registered import Registered
 
@@ -31,7 +32,15 @@ def collect(jobs: Registry, client: Client, *, recurring: Sequence[str] = ()) ->
         prioritized=frozenset(jobs.get(name).queue or settings.default_queue for name in declaring(jobs, "priority")),
         batches={name: (size, jobs.get(name).batch_wait) for name, size in declaring(jobs, "batch").items()},
         defaults=jobs.defaults(settings.default_queue),
+        unique=tuple(one for name in jobs.names() if (one := jobs.get(name).as_unique) is not None),
+        parameters={name: names for name in jobs.names() if (names := _hidden_among(jobs, name, settings))},
         recurring=tuple(prepare_recurring.declarations(client)) if recurring else (),
         modules=tuple(prepare_recurring.loaded(recurring)) if recurring else (),
         subscriptions=tuple(subscribe.subscriptions(jobs, settings.exchange, settings.prefix)),
     )
+
+
+def _hidden_among(jobs: Registry, job: str, settings: Settings) -> list[str]:
+    """The names of a job's parameters; none if none of them is hidden."""
+    names = list(jobs.get(job).signature.parameters)
+    return names if any(is_hidden(name, settings.web_redact) for name in names) else []

@@ -112,6 +112,7 @@ class JobEvents:
             return False
         wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
         said = {**_run(slot, message, wait=wait, took=took), "created": message.created_at, **more}
+        said |= self.recorder.arguments(message)
         try:
             timeout = AWAY_TIMEOUT if self.recorder.is_failing else STORE_TIMEOUT
             await self.recorder.add_confirmed(kind, said, timeout=timeout)
@@ -153,7 +154,12 @@ class JobEvents:
         if not settled:
             kind, more, written = RecordKind.RELEASED, {}, False
         if not written and self.recorder.wants(kind):
-            self.recorder.add(kind, {**_run(slot, message, wait=wait, took=took), **more}, at=ended_at)
+            said = {**_run(slot, message, wait=wait, took=took), **more}
+            if RUN_ENDS[kind] or message.attempt == 1:
+                # Here and not at its enqueue, which would cost a program much: until now the broker has them. A job
+                # that waits for a retry may be cancelled there, and no worker tells of its end.
+                said |= self.recorder.arguments(message)
+            self.recorder.add(kind, said, at=ended_at)
 
 
 def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]:

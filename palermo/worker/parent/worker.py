@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.client.failed_queues import FailedRetention
+from palermo.client.recorded_jobs import RecordedArguments
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
@@ -25,7 +26,7 @@ from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
-from palermo.errors import BrokerError, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
@@ -54,6 +55,9 @@ log = logging.getLogger("palermo.worker")
 #: The least seconds between two process titles: an idle worker sets none, a busy one 20 a second.
 _TITLE_EVERY = 0.05
 
+#: Seconds that it waits before it takes jobs until its unique jobs are announced, and between two attempts.
+_ANNOUNCE_TIMEOUT = 1.0
+
 
 class Worker:
     """One worker, in the event loop of its caller. It does nothing to the process: no signal, no title, no exit."""
@@ -73,6 +77,8 @@ class Worker:
         self._options = options
         self._selection = options.queues or QueueSelection(registered.queues)
         self._hooks, self._subscriptions = registered.hooks, registered.subscriptions
+        self._jobs, self._unique_jobs = registered.jobs, registered.unique
+        self._announcing: asyncio.Task[None] | None = None
         self._host, self._pid = host, pid
         self._id = f"pid:{pid}@{host}"
         self._started_at = now()
@@ -92,7 +98,8 @@ class Worker:
         if "queue_size" in registered.hooks:
             self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, hook=self._on_queue_sizes)
         self._stall_watchdog = StallWatchdog(self)
-        recorder = Recorder(JournalLevel(options.settings.journal), self._id, now=now)
+        arguments = RecordedArguments(options.settings, lambda job: registered.parameters.get(job, ()))
+        recorder = Recorder(JournalLevel(options.settings.journal), self._id, arguments=arguments.fields, now=now)
         self.job_events = JobEvents(recorder, release=options.settings.release)
         self.pool = pool
         self.taking = True
@@ -314,11 +321,29 @@ class Worker:
 
     async def _consume(self, broker: Broker) -> Consumer:
         await subscribe_groups(broker, self._subscriptions)
+        if self._announcing is not None:
+            self._announcing.cancel()
+        self._announcing = self._spawn(self._announce(broker))
+        # Before it takes jobs, if that is quick: an alarm of RabbitMQ keeps records from being stored, and jobs go on.
+        await asyncio.wait({self._announcing}, timeout=_ANNOUNCE_TIMEOUT)
         slots, prefetch = len(self._slots), NO_PREFETCH if self.batches else self._options.prefetch
         report, obey = self.report, self._orders.obey
         return await broker.consume(
             self._selection, slots=slots, tag=self._id, report=report, on_command=obey, prefetch=prefetch
         )
+
+    async def _announce(self, broker: Broker) -> None:
+        """Announce which of its jobs are unique; again until that is stored, or the session has ended."""
+        while True:
+            try:
+                await broker.keys.announce(self._jobs, self._unique_jobs)
+                return
+            except BrokerRefused as error:
+                log.warning("unique jobs are not announced broker=%s error=%r", broker.describe(), str(error))
+                return
+            except BrokerError as error:
+                log.info("unique jobs are not announced yet broker=%s error=%r", broker.describe(), str(error))
+            await asyncio.sleep(_ANNOUNCE_TIMEOUT)
 
     def _on_session_open(self, session: BrokerSession) -> None:
         self.job_events.recorder.attach(session.broker.journal)
@@ -332,6 +357,8 @@ class Worker:
         self.job_events.recorder.detach()
         self.refused_results.try_all_now()
         self._update_title_soon()
+        if self._announcing is not None:
+            self._announcing.cancel()
 
     async def _apply_failed_retention(self) -> None:
         self._retention_timer = None

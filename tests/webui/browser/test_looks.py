@@ -46,19 +46,30 @@ _PATHS = {
         "/jobs/nowhere",
         "/jobs/told",
         "/jobs/later-1",
+        "/jobs/later-1/edit",
+        "/jobs/told/again",
         "/scheduled",
         "/scheduled?queue=nothing",
         "/retries",
         "/recurring",
+        "/recurring/monthly%20invoice%20run",
         "/history",
         "/statistics",
         "/statistics?window=month&queue=mail",
+        "/classes",
+        "/classes/shop.mail.SendReceipt",
         "/topics",
         "/tenants?queue=images",
         "/limits",
         "/unique",
         "/workers",
         "/workers/{worker}",
+        "/problems",
+        "/search",
+        "/search?q=shop",
+        "/search?q=queue:billing+error:JSON",
+        "/search?q=no+such+text",
+        "/search?q=que:nowhere",
         "/audit",
         "/api/docs",
         "/styleguide",
@@ -77,7 +88,10 @@ _PATHS = {
         "/scheduled/confirm?act=move&all=1",
         "/scheduled/confirm?act=cancel&id=later-1",
         "/retries/confirm?act=give+up&all=1",
+        "/retries/confirm?act=move&all=1",
         "/recurring?ask=add",
+        "/recurring/stock%20levels?ask=edit",
+        "/recurring/stock%20levels?ask=run-with",
         "/workers?ask=stop-all",
         "/styleguide?ask=example",
     ),
@@ -108,8 +122,23 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     counted = encode("w", [{"kind": "worker_up", "at": at, "release": "1.4.2"}])
     web.client.run(lambda broker: broker.journal.append(counted))
     lines = [{**ended("told", "log", at=at), "text": f"line {nth} of its log"} for nth in range(3)]
+    steps = [{**ended("told", "progress", at=at), "fraction": part, "text": f"{part:.0%}"} for part in (0.25, 0.75)]
+    tried = failed_run("told", "retried", at=at, delay=5)
+    told = ended("told", at=at, attempt=2, body='["cat.png", 640]', headers={"timeout": 30, "recurring": "nightly"})
     over = [ended(f"done-{nth}", at=at, job="shop.mail.SendReceipt") for nth in range(20)]
-    write(web.client, [enqueued("told", at=at), *lines, ended("told", at=at), failed_run("lost", at=at), *over])
+    over += [
+        ended(f"monthly invoice run@2026-{nth:02}-01T01:30:00Z", at=at, job="shop.reports.Monthly") for nth in (9, 10)
+    ]
+    counts = {
+        "kind": "counts",
+        "queue": "mail",
+        "job": "shop.mail.SendReceipt",
+        "succeeded": 20,
+        "failed": 1,
+        "enqueued": 21,
+    }
+    write(web.client, [{**counts, "run": {"40": 21}, "wait": {"20": 21}, "at": at - nth * 300} for nth in range(9)])
+    write(web.client, [enqueued("told", at=at), *lines, *steps, tried, told, failed_run("lost", at=at), *over])
     write(web.client, [done_by("anna", "requeue", at=at, ids=["bad-7", "bad-8"], count=2, queue="orders")])
     for name in ("one", "two"):
         web.client.enqueue("browser.wait", [str(tmp_path / name)], queue="slow")

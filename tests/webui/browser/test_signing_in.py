@@ -1,4 +1,4 @@
-"""The link of `palermo web` in a browser."""
+"""Getting into the pages in a browser: by the link of `palermo web`, by a password, by an OpenID provider."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,15 @@ from threading import Thread
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from palermo.settings.settings import Settings
+from palermo.webui import Role
+from palermo.webui.security.user_file import password_line
+from tests.webui.browser.conftest import PHONE
+from tests.webui.browser.looks import misfits, violations
+from tests.webui.conftest import Serve
+from tests.webui.openid_provider import CLIENT_ID, CLIENT_SECRET, OpenIdProvider
 from tests.webui.process import WebProcess
+from tests.webui.server import CHEAP, Web
 
 
 @pytest.fixture
@@ -77,3 +85,59 @@ def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(
     page.get_by_role("link", name="queues").click()
     expect(page).to_have_title(re.compile("Queues"))
     expect(page).to_have_url(f"{web.url}/queues")
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, serve: Serve) -> Iterator[Web]:
+    """Pages with one user of a file, ada, and a provider that calls her lovelace."""
+    users = tmp_path / "users"
+    users.write_text(password_line("ada", Role.ADMIN, "pässwörd", hasher=CHEAP) + "\n")
+    with OpenIdProvider() as provider:
+        provider.claims = {"sub": "17", "preferred_username": "lovelace"}
+        yield serve(
+            Settings(url=f"sqlite:///{tmp_path}/jobs.db"),
+            users=str(users),
+            oidc_issuer=provider.url,
+            oidc_client_id=CLIENT_ID,
+            oidc_client_secret=CLIENT_SECRET,
+            oidc_roles=("*=operator",),
+        )
+
+
+def test_a_password_leads_to_the_page_that_was_wanted_and_signing_out_ends_open_pages(guarded: Web, page: Page) -> None:
+    page.goto(f"{guarded.url}/queues?text=mail")
+    page.keyboard.type("ada")
+    page.keyboard.press("Tab")
+    page.keyboard.type("wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("no user has this name and password")
+    page.get_by_label("Password").fill("pässwörd")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{guarded.url}/queues?text=mail")
+
+    other = page.context.new_page()
+    other.goto(f"{guarded.url}/workers")
+    other.get_by_role("button", name="Sign out ada").click()
+    expect(other.get_by_role("heading", name="Sign in to Palermo")).to_be_visible()
+    # An open page is led to the form as soon as it asks for news.
+    page.bring_to_front()
+    page.keyboard.press("r")
+    expect(page.get_by_role("heading", name="Sign in to Palermo")).to_be_visible()
+
+
+def test_the_provider_signs_in_with_one_click(guarded: Web, page: Page) -> None:
+    page.goto(f"{guarded.url}/queues")
+    page.get_by_role("link", name="Sign in with 127.0.0.1").click()
+
+    expect(page).to_have_url(f"{guarded.url}/queues")
+    expect(page.get_by_role("button", name="Sign out lovelace")).to_be_visible()
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_the_form_fits_its_window_and_is_clean_for_axe(guarded: Web, chromium: Browser, look: str) -> None:
+    options = PHONE if look == "phone" else {"color_scheme": look}
+    with chromium.new_context(**options) as window:
+        page = window.new_page()
+        page.goto(f"{guarded.url}/queues")
+
+        assert misfits(page, touch=look == "phone") + violations(page, resultTypes=["violations"]) == []

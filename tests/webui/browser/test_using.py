@@ -51,8 +51,11 @@ def test_the_keyboard_leads_everywhere_and_can_be_told_not_to(web: Web, open_pag
     page.keyboard.press("Enter")
     page.wait_for_url("**/queues/second")
     page.keyboard.press("/")
-    expect(page.get_by_label("Find a job by its id")).to_be_focused()
+    expect(page.get_by_label("Search all jobs")).to_be_focused()
     page.keyboard.type("first\n")
+    page.wait_for_url("**/search?q=first")
+    expect(page.get_by_role("link", name="first", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
     page.wait_for_url("**/queues/first")
 
     page.get_by_role("link", name="Keys and help").click()

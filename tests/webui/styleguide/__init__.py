@@ -3,6 +3,7 @@
 `make styleguide` serves it, and the tests of the looks open it.
 """
 
+import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,18 @@ from jinja2 import FileSystemLoader
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.broker import Finding
 from palermo.contract.rows import iso_instant
-from palermo.webui.render import rendering
+from palermo.history.series import FINE, Cell, Window
+from palermo.history.statistics import Deploy
+from palermo.history.tally import Tally
+from palermo.webui.pages.problems import ShownProblem
+from palermo.webui.render import charts, rendering
 from palermo.webui.render.formats import pretty_json
 from palermo.webui.render.rendering import Message
 from palermo.webui.render.timeline import Event
 from palermo.webui.render.tracebacks import parts_of
+from palermo.webui.state.waiting import WaitingJobs
 
 _HERE = Path(__file__).parent
 
@@ -85,6 +92,7 @@ def _values(now: datetime) -> dict[str, Any]:
         "reason": None,
     }
     return {
+        **_charts(now.timestamp()),
         "flashes": [
             Message("done", "Requeued 3 jobs."),
             Message("note", "Cancelled 2 jobs; 1 had come due already."),
@@ -93,6 +101,20 @@ def _values(now: datetime) -> dict[str, Any]:
         "states": _STATES,
         "running": [running, {**running, "progress": None, "text": "", "line": "wrote rows 100 to 199"}],
         "finished": [finished, {**finished, "state": "done", "error": None, "attempt": 1}],
+        "found": [
+            {**finished, "preview": "order 1786", "at": before(5), "run_at": None},
+            {**finished, "preview": None, "state": "scheduled", "error": None, "at": None, "run_at": before(-900)},
+        ],
+        "problems": [
+            ShownProblem(
+                Finding.problem("alarms", "a memory or disk alarm blocks publishers", "Free memory or disk space.")
+            ),
+            ShownProblem(
+                Finding.warning("queue mail", "12 jobs wait, and no worker takes jobs from it", "Start a worker."),
+                "Queue mail",
+                "#problems-title",
+            ),
+        ],
         "value": pretty_json({"id": 1786, "lines": [{"sku": "A-17", "count": 2}] * 3, "total": "41.90", "paid": None}),
         "parts": parts_of(_TRACEBACK),
         "events": [
@@ -104,4 +126,26 @@ def _values(now: datetime) -> dict[str, Any]:
         ],
         "long": "a_word_without_any_blank_" * 8,
         "instant": before(200),
+    }
+
+
+def _charts(now: float) -> dict[str, Any]:
+    """An hour of a queue that is busy in waves, with a deploy in it."""
+    grid = FINE[Window.HOUR]
+    cells = []
+    for nth in range(120):
+        good = round(20 + 15 * math.sin(nth / 9))
+        tally = Tally(numbers={"succeeded": good, "failed": nth % 7 // 5, "enqueued": good + nth % 3})
+        for seconds in (0.05, 0.2, 0.2, 1.0 + nth % 11 / 4):
+            tally.run.add(seconds * (1 + nth / 240))
+        cells.append(Cell(now - grid.span + nth * grid.cell, grid.cell, tally))
+    deploys, ran = [Deploy(now - 1_500, "2.14.0")], [cell.tally.run for cell in cells]
+    waiting = WaitingJobs(cells[0].start, grid.cell, [None if nth < 60 else nth * nth for nth in range(120)])
+    return {
+        "bars": charts.bars(cells),
+        "bars_plot": charts.bars_plot(cells, deploys, jobs="/history"),
+        "lines": charts.lines(ran),
+        "lines_plot": charts.lines_plot(cells, ran, deploys, jobs="/history"),
+        "waiting": charts.waiting_chart(waiting),
+        "marks": charts.marks(deploys, cells),
     }

@@ -3,8 +3,8 @@
 import json
 import struct
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -66,6 +66,10 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 _FLAG_OF = {name: flag for flag, name, _ in _LAYOUT}
+
+#: The flags of the short strings that stand before the headers, and between these and the message's id.
+_SHORTS_BEFORE_HEADERS = _FLAG_OF["content_type"], _FLAG_OF["content_encoding"]
+_SHORTS_BEFORE_ID = _FLAG_OF["correlation_id"], _FLAG_OF["reply_to"], _FLAG_OF["expiration"]
 
 
 class Properties(spec.BasicProperties):  # type: ignore[misc]
@@ -171,24 +175,76 @@ _READERS: dict[str, Read] = {
 _KEPT = frozenset({"priority", "correlation_id", "reply_to", "timestamp", "type", "app_id"})
 
 
-@dataclass(frozen=True, slots=True)
 class Got:
-    """One message as pika hands it out."""
+    """One message as RabbitMQ hands it out. Its properties are read once somebody asks for them."""
 
-    tag: int
-    redelivered: bool
-    properties: Properties
-    body: bytes
-    #: The exchange that it was published to, "" for the default one, and the routing key.
-    exchange: str = ""
-    routing_key: str = ""
-    #: How many messages were left in the queue behind it, if it came by basic.get.
-    left: int = 0
+    __slots__ = ("_at", "_data", "_properties", "body", "exchange", "left", "redelivered", "routing_key", "tag")
+
+    def __init__(
+        self,
+        tag: int,
+        redelivered: bool,
+        properties: Properties | None,
+        body: bytes,
+        exchange: str = "",
+        routing_key: str = "",
+        left: int = 0,
+        *,
+        data: bytes = b"",
+        at: int = 0,
+    ) -> None:
+        """Without `properties` these are in `data`, from the place `at` on."""
+        self.tag = tag
+        self.redelivered = redelivered
+        self.body = body
+        #: The exchange that it was published to, "" for the default one, and the routing key.
+        self.exchange = exchange
+        self.routing_key = routing_key
+        #: How many messages were left in the queue behind it, if it came by basic.get.
+        self.left = left
+        self._properties = properties
+        self._data = data
+        self._at = at
+
+    @property
+    def properties(self) -> Properties:
+        if self._properties is None:
+            self._properties = Properties().decode(self._data, self._at)
+        return self._properties
+
+    def may_have(self, ids: Collection[bytes]) -> bool:
+        """Whether its id may be one of these, as far as can be seen without reading all of its properties."""
+        if self._properties is not None:
+            return True
+        id = _message_id(self._data, self._at)
+        return not id or id in ids
 
 
 def delivered(method: Any, properties: Properties, body: bytes, *, left: int = 0) -> Got:
     """The message of a delivery, or of the answer to a basic.get."""
     return Got(method.delivery_tag, method.redelivered, properties, body, method.exchange, method.routing_key, left)
+
+
+def unread(found: Delivered, data: bytes) -> Got:
+    """The message of a delivery whose properties are still in the buffer."""
+    route = found.exchange, found.routing_key
+    return Got(found.tag, found.redelivered, None, found.body, *route, data=data, at=found.properties)
+
+
+def _message_id(data: bytes, at: int) -> bytes:
+    """The property message_id of those that begin at this place; empty without one."""
+    flags = data[at] << 8 | data[at + 1]
+    at += 2
+    for flag in _SHORTS_BEFORE_HEADERS:
+        if flags & flag:
+            at += 1 + data[at]
+    if flags & _FLAG_OF["headers"]:
+        at += 4 + int.from_bytes(data[at : at + 4], "big")
+    at += bool(flags & _FLAG_OF["delivery_mode"]) + bool(flags & _FLAG_OF["priority"])
+    for flag in _SHORTS_BEFORE_ID:
+        if flags & flag:
+            at += 1 + data[at]
+    return data[at + 1 : at + 1 + data[at]] if flags & _FLAG_OF["message_id"] else b""
 
 
 def new_id() -> str:

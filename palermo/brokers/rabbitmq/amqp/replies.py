@@ -20,8 +20,9 @@ RESOURCE_ERROR = 506
 NOT_ALLOWED = 530
 INTERNAL_ERROR = 541
 
-#: Texts of a 404 and a 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
+#: Texts of a 404 and of two 406 that mean "not now": the queue or stream exists, but has no process yet, or none here.
 _DOWN = "down or inaccessible"
+_NOT_RUNNING = "does not have a running replica on the local node"
 _NOT_HERE = "does not have a replica on the local node"
 
 #: The word that every refusal of a virtual host has in its text: other refusals have the same code, 530.
@@ -71,7 +72,7 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
                 " Palermo needs configure, write and read permission on what its exchange's name begins"
                 " and on its queues: rabbitmqctl set_permissions."
             )
-        case exceptions.ChannelClosedByBroker() if error.reply_code == NOT_FOUND and _DOWN in str(error.reply_text):
+        case exceptions.ChannelClosedByBroker() if _is_down(error):
             return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")
         case exceptions.ChannelClosedByBroker() if _NOT_HERE in str(error.reply_text):
             return NotOnThisNode(f"RabbitMQ at {where}: {reply_text(error)}. It may come back soon.")
@@ -107,6 +108,12 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return BrokerUnavailable(f"the session with RabbitMQ at {where} broke: {type(error).__name__} {error}.")
         case _:
             return BrokerError(f"RabbitMQ at {where}: {type(error).__name__}: {error}")
+
+
+def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:
+    """Whether the queue or stream is there, and has no process that answers."""
+    text = str(error.reply_text)
+    return (error.reply_code == NOT_FOUND and _DOWN in text) or _NOT_RUNNING in text
 
 
 def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:

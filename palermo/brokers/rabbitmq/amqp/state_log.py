@@ -61,9 +61,14 @@ class Record:
         return self.tag > 0 and self.channel.is_open
 
     @property
+    def old_at(self) -> float:
+        """When its owner has to replace it, on the loop's clock, before RabbitMQ takes it back."""
+        return self.since + _OLD
+
+    @property
     def is_old(self) -> bool:
-        """Whether its owner has to replace it, before RabbitMQ takes it back."""
-        return asyncio.get_running_loop().time() - self.since > _OLD
+        """Whether its owner has to replace it."""
+        return asyncio.get_running_loop().time() > self.old_at
 
 
 class StateLog:

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, delivered, read_json
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_json
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
@@ -310,15 +310,11 @@ class Stream:
         """The entries as they were delivered, perhaps with some that lie shortly before `start`; else as `read`."""
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
-
-        def on_entry(_: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
-            come.put_nowait(delivered(method, properties, body))
-
         channel.on_close(lambda: come.put_nowait(None))
         channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
         try:
-            await channel.call(channel.raw.basic_qos, prefetch_count=_READ_CREDIT)
-            await channel.call(channel.raw.basic_consume, self.name, on_entry, arguments={"x-stream-offset": start})
+            await channel.prefetch(_READ_CREDIT)
+            await channel.consume(self.name, come.put_nowait, arguments={"x-stream-offset": start}, late=True)
             while (entry := await self._next(come)) is not None:
                 offset = offset_of(entry.properties)
                 if offset <= last:
@@ -398,7 +394,8 @@ class Follower:
         self._channel = channel
         self._on_record = on_record
         self._caught_up = asyncio.Event()
-        self._end = 0
+        #: The offset at which it has caught up, and that of the last entry that it has read.
+        self._end, self._read = 0, -1
         channel.on_close(self._caught_up.set)
         # The stream was deleted: nothing is left to read on this channel.
         channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
@@ -421,6 +418,19 @@ class Follower:
         if self._channel.error is not None:
             raise self._channel.error
 
+    async def has_come_to(self, end: int, *, within: float) -> bool:
+        """Wait until it has read the entry at this offset, at most so many seconds. False if it has not, or has ended.
+
+        One caller at a time.
+        """
+        if self._read < end and self.is_open:
+            self._end = end
+            self._caught_up.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within):
+                    await self._caught_up.wait()
+        return self._read >= end and self.is_open
+
     def on_close(self, callback: Callable[[], None]) -> None:
         """Call this once when the reader has ended, for whatever reason."""
         self._channel.on_close(callback)
@@ -436,7 +446,8 @@ class Follower:
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
         self._on_record(record(body))
-        if offset_of(properties) >= self._end:
+        self._read = offset_of(properties)
+        if self._read >= self._end:
             self._caught_up.set()
 
 

@@ -472,6 +472,8 @@ async def connect(
         )
     loop = asyncio.get_running_loop()
     opened: asyncio.Future[AsyncioConnection] = loop.create_future()
+    # The connection's own error may come beside the one that the caller gets, before or after it.
+    opened.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def on_error(_: object, error: Exception) -> None:
         if opened.done():
@@ -504,7 +506,6 @@ async def connect(
             return await opened
     except BaseException:
         made.abort()
-        # The connection's own error arrives after ours, which the caller gets already.
         opened.cancel()
         raise
 

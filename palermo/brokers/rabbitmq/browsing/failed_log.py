@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -235,23 +235,23 @@ class FailedLog:
         decide: Callable[[Message], SweepDecision],
         progress: Callable[[SweepProgress], None],
         *,
-        id: str = "",
+        ids: Collection[str] = (),
     ) -> SweepProgress:
         """Ask `decide` about every job of a queue that holds `held`, until it answers Stop; nothing is taken out.
 
-        With an `id`, ask only about the jobs with that id.
+        With `ids`, ask only about the jobs with these ids.
         """
         await self._catch_up(connection)
         places = self._offsets.places(queue)
-        unseen = held - len(places)
-        if id:
-            places = [(offset, key) for offset, key in places if split_key(key)[0] == id]
-        swept = SweepProgress(total=len(places), unseen=unseen)
+        swept = SweepProgress(total=len(places), unseen=held - len(places))
+        if ids:
+            places = [(offset, key) for offset, key in places if split_key(key)[0] in ids]
         progress(swept)
-        seen = 0
+        seen = others = swept.total - len(places)
         async with aclosing(self._jobs(connection, queue, places)) as jobs:
             async for message in jobs:
                 if isinstance(decide(message), Stop):
+                    seen -= others
                     break
                 seen += 1
                 if seen % _SLICE == 0:
@@ -404,15 +404,20 @@ class FailedSweeps:
         publish: Callable[[list[Message]], Awaitable[object]],
         progress: Callable[[SweepProgress], None],
         gate: Gate | None = None,
+        *,
+        ids: Collection[str] = (),
     ) -> SweepProgress:
-        """See palermo.contract.broker.Broker.sweep. The log is corrected where that does not take too long."""
+        """See palermo.contract.broker.Broker.sweep. The log is corrected where that does not take too long.
+
+        A sweep for some ids corrects nothing: it does not read which other jobs are there.
+        """
         async with self._mutex.held(reader.connection, optional=True) as alone:
             known = None
-            if alone and self.wanted:
+            if alone and self.wanted and not ids:
                 most = _ENTRIES + _PER_MESSAGE * await reader.count()
                 known = await self._log.known(reader.connection, queue, most=most)
             comparison = _FailedSweep(self._log, queue, known)
-            swept = await sweep(reader, queue, decide, publish, progress, comparison.witness, gate)
+            swept = await sweep(reader, queue, decide, publish, progress, comparison.witness, gate, ids=ids)
             await comparison.end(swept)
             return swept
 

@@ -8,7 +8,7 @@ so browsing is as short as the page. Closing a channel gives back everything on 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
@@ -27,7 +27,14 @@ _SILENT = 20.0
 
 
 async def take(
-    channel: Channel, queue: str, count: int, *, cancel: bool = True, within: float | None = None
+    channel: Channel,
+    queue: str,
+    count: int,
+    *,
+    cancel: bool = True,
+    within: float | None = None,
+    late: bool = False,
+    max_body: int | None = None,
 ) -> list[Got]:
     """The next `count` messages of the queue, unacknowledged; fewer if it runs empty.
 
@@ -36,18 +43,22 @@ async def take(
     queues 4,700 and 14,400).
     With `within` also fewer if none comes for so many seconds, as other consumers get them.
     Without `cancel` messages go on coming to the channel: none of them may be settled, and it must be closed soon.
+    With `late` their properties are read only when somebody asks for them.
+    With `max_body` a body is cut as soon as it has come, to one byte more than that.
     """
     taken: list[Got] = []
     news = asyncio.Event()
 
     def on_message(got: Got) -> None:
+        if max_body is not None and len(got.body) > max_body:
+            got.body = got.body[: max_body + 1]
         taken.append(got)
         if len(taken) >= count:
             news.set()
 
     channel.on_close(news.set)
     await channel.prefetch(min(count, 65_535))
-    tag = await channel.consume(queue, on_message)
+    tag = await channel.consume(queue, on_message, late=late)
     while len(taken) < count:
         seen = len(taken)
         try:
@@ -62,7 +73,7 @@ async def take(
         return taken
     # As a rule nothing is on its way now: the prefetch is used up, or the queue is empty. Pika rejects deliveries that
     # come after a cancel, and a quorum queue counts a reject as a failed delivery.
-    await channel.call(channel.raw.basic_cancel, tag)
+    await channel.unsubscribe(tag)
     return taken
 
 
@@ -87,8 +98,9 @@ async def waits(channel: Channel, queue: str) -> int:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: Messages on one channel, or more in a very long sweep: a connection has at most 2,047 channels.
-PAGE = 1_000
+#: Messages on one channel, or more in a very long sweep: a connection has at most 2,047 channels. The second number is
+#: for where few of them are settled, and the third is how many ids are few.
+PAGE, _LARGE_PAGE, _FEW = 1_000, 10_000, 100
 
 #: Messages published, confirmed and acknowledged together: a kill in between may double this many.
 _BATCH = 100
@@ -114,15 +126,25 @@ class Reader:
     """Reads one queue once. All messages that it still holds go back when it is closed."""
 
     def __init__(
-        self, connection: Connection, exchange: str, queue: str = "", *, name: str = "", only_look: bool = False
+        self,
+        connection: Connection,
+        exchange: str,
+        queue: str = "",
+        *,
+        name: str = "",
+        only_look: bool = False,
+        max_body: int | None = None,
     ) -> None:
         """`name` is the AMQP queue's name, where it is not a job queue. With `only_look` no message may be settled.
+
+        With `max_body` a longer body is cut to one byte more; such a message is shown, and never published again.
 
         A reader that takes failed jobs waits for those that only look: what they hold is part of the queue. In other
         queues workers hold messages too, and cannot be told from them.
         """
         self.connection = connection
         self.only_look = only_look
+        self.max_body = max_body
         self._waits = not only_look and is_failed(queue)
         self._queue = queue or name
         self._name = name or amqp_queue(exchange, queue)
@@ -166,17 +188,27 @@ class Reader:
     def _missing(self) -> NotFound:
         return NotFound(f"no queue {self._queue!r}; `palermo queues` lists them.")
 
-    async def pages(self, count: int, *, first: int = _FIRST_PAGE) -> AsyncIterator[tuple[Channel, list[Got]]]:
+    async def pages(
+        self, count: int, *, first: int = _FIRST_PAGE, few: bool = False
+    ) -> AsyncIterator[tuple[Channel, list[Got]]]:
         """The first `count` messages that wait, oldest first, in pages; fewer if others take some meanwhile.
 
-        The first page has at most `first` messages.
+        The first page has at most `first` messages. With `few` the caller settles few of them, or none.
         """
-        most = max(PAGE, count // 1_000)
+        most = max(_LARGE_PAGE if few or self.only_look else PAGE, count // 1_000)
         size = first
         while count > 0:
             channel = await self.connection.channel()
             self._held.append(channel)
-            page = await take(channel, self._name, min(size, count), cancel=not self.only_look)
+            page = await take(
+                channel,
+                self._name,
+                min(size, count),
+                cancel=not self.only_look,
+                # Properties that are read later keep all that came with them, bodies too.
+                late=self.max_body is None,
+                max_body=self.max_body,
+            )
             if not page:
                 if self._waits and await self.count_all():
                     continue
@@ -250,6 +282,9 @@ async def sweep(
     progress: Callable[[SweepProgress], None],
     witness: Callable[[list[Message], list[Message]], Awaitable[None]] | None = None,
     gate: Gate | None = None,
+    *,
+    ids: Collection[str] = (),
+    most: int | None = None,
 ) -> SweepProgress:
     """Ask `decide` about every message that waits; see palermo.contract.broker.Broker.sweep.
 
@@ -263,13 +298,13 @@ async def sweep(
     swept = SweepProgress(total=await reader.count_all())
     progress(swept)
     stopped = False
+    wanted = _wire_ids(ids)
     try:
-        async for channel, page in reader.pages(swept.total):
+        async for channel, page in reader.pages(min(swept.total, most or swept.total), few=0 < len(wanted) <= _FEW):
             kept = 0
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
-                stay, gone = _judge(batch, decide, queue)
-                looked = len(stay) + len(gone)
+                stay, gone, looked = _judge(batch, decide, queue, wanted)
                 if gate is not None and gone:
                     may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
                     kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
@@ -305,24 +340,35 @@ async def sweep(
     return swept
 
 
+def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
+    """The ids as they are in their messages; none if one may be written otherwise there."""
+    return frozenset(id.encode() for id in ids) if all(map(str.isascii, ids)) else frozenset()
+
+
 def _judge(
-    batch: list[Got], decide: Callable[[Message], SweepDecision], queue: str | None
-) -> tuple[list[Message], list[tuple[int, Message, Move | None]]]:
-    """The messages that stay, and those that are to leave the queue, with their tags and moves."""
+    batch: list[Got], decide: Callable[[Message], SweepDecision], queue: str | None, wanted: Collection[bytes]
+) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
+    """The messages that stay and those that are to leave the queue, with their tags and moves; how many were looked at.
+
+    If some ids are `wanted`, only the first message of a batch and those that may have one of the ids are read: the
+    first, since the judge may want to end the sweep.
+    """
     stay: list[Message] = []
     gone: list[tuple[int, Message, Move | None]] = []
-    for got in batch:
+    for number, got in enumerate(batch):
+        if wanted and number and not got.may_have(wanted):
+            continue
         there = read(got, queue)
         match decide(there):
             case Stop():
-                break
+                return stay, gone, number
             case Move() as move:
                 gone.append((got.tag, there, move))
             case Remove():
                 gone.append((got.tag, there, None))
             case _:
                 stay.append(there)
-    return stay, gone
+    return stay, gone, len(batch)
 
 
 def _ack(channel: Channel, tags: list[int], *, all_before: bool) -> None:

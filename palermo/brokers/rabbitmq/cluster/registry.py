@@ -22,6 +22,11 @@ class Registry:
         """`patience` is that of palermo.brokers.rabbitmq.amqp.stream.Stream."""
         name = internal(exchange, "registry")
         self._stream = Stream(name, publisher, patience=patience, holds="the names of the queues", copied=True)
+        self._patience = patience
+        #: The names as `names` has read them, and goes on reading.
+        self._read: Names | None = None
+        self._read_from = ""
+        self._reading = asyncio.Lock()
 
     async def make(self) -> None:
         """Make the stream if it is not there."""
@@ -36,11 +41,23 @@ class Registry:
         await self._stream.write({"gone": queue})
 
     async def names(self, connection: Connection) -> set[str]:
-        """All names that are registered now. Raises BrokerUnavailable if the stream is down and stays so."""
-        names = Names(lambda _: None)
-        if await names.follow(self._stream, connection):
-            await names.close()
-        return names.known
+        """All names that are registered now. Raises BrokerUnavailable if the stream is down and stays so.
+
+        The first call reads all records. The session goes on following them, so a later call costs no more the more
+        queues there have ever been: `palermo web` asks every two seconds.
+        """
+        async with self._reading:
+            if self._read is not None:
+                end = await self._stream.end(connection)
+                same = self._read_from == self._stream.name
+                if end is not None and same and await self._read.has_come_to(end, within=self._patience):
+                    return set(self._read.known)
+                await self._read.close()
+                self._read = None
+            names = Names(lambda _: None)
+            if await names.follow(self._stream, connection):
+                self._read, self._read_from = names, self._stream.name
+            return set(names.known)
 
     async def follow(self, connection: Connection, changed: Callable[[set[str]], None]) -> "Names | None":
         """The names, kept up to date. Calls `changed` at every later change. None without a stream.
@@ -87,6 +104,10 @@ class Names:
         """Call this once when the names are no longer kept up to date, for whatever reason."""
         assert self._follower is not None
         self._follower.on_close(callback)
+
+    async def has_come_to(self, end: int, *, within: float) -> bool:
+        """Whether all records up to this offset are read, after at most so many seconds."""
+        return self._follower is not None and await self._follower.has_come_to(end, within=within)
 
     async def close(self) -> None:
         if self._follower is not None:

@@ -4,8 +4,9 @@ Prefetch counts per consumer, so a subscription to each of eight queues would ho
 While there is work, a slot asks one queue after another by basic.get (polling_slot.py). Queues that were found empty
 are left out (queue_order.py). The worker counts their messages together, for all slots at once, and takes none
 (QueueCounts).
-When all queues are empty, the worker listens: it subscribes to all of them, takes the first delivery and unsubscribes
-at once (pika rejects what races in, back to its old place). Idling costs nothing and a job starts in about 1 ms.
+When all queues are empty, the worker subscribes to them, with a prefetch of one. A delivery ends the subscription to
+its queue alone, and the queue is subscribed to again when a slot has found it empty. So idling costs nothing, and a job
+costs the same with ten queues and with three thousand. See IdleSubscriptions.
 
 A quorum queue counts every requeue towards its delivery limit, so a worker that serves one
 never subscribes: it asks again every few milliseconds.
@@ -15,7 +16,8 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -78,6 +80,7 @@ class PollSource:
             on_message=self._on_delivery,
             on_deleted=self._on_deleted,
             on_end=lambda channel: self.ended(channel),
+            order=self._ranking,
         )
         #: Deliveries that are not acknowledged yet though their jobs have ended.
         self._ending: set[tuple[Channel, int]] = set()
@@ -142,6 +145,7 @@ class PollSource:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        await self._idle_subscriptions.close()
 
     # -- what the slots ask
 
@@ -155,6 +159,7 @@ class PollSource:
         queue = self._ranking.first()
         if queue is None:
             self._waiting.append(slot)
+            self._idle_subscriptions.slot_idles()
             if self._attending is None or self._attending.done():
                 self._attending = asyncio.ensure_future(self._attend())
             return ""
@@ -173,7 +178,9 @@ class PollSource:
         for waiting in (self._waiting, self._looking):
             if slot in waiting:
                 waiting.remove(slot)
-        self._listen_for_nobody_no_more()
+        if not self._waiting:
+            # The worker rests or stops: a job that came would only be given back.
+            self._idle_subscriptions.end()
 
     def found_empty(self, queue: str) -> None:
         """Note that a slot has asked the queue and it was empty."""
@@ -185,7 +192,9 @@ class PollSource:
         self._looked = False
         if self._waiting:
             self._wake_one()
-        elif self._ranking.due(self._loop.time()):
+            return
+        self._idle_subscriptions.no_slot_idles()
+        if self._ranking.due(self._loop.time()):
             self._begin_look()
 
     def returned(self, delivery: Delivery) -> None:
@@ -205,9 +214,10 @@ class PollSource:
 
     def _rank(self) -> None:
         """Look at the served queues, which have changed, and listen to them."""
-        self._ranking.serve({queue: place for queue, place in self._places.items() if self.takes_from(queue)})
+        served = {queue: place for queue, place in self._places.items() if self.takes_from(queue)}
+        self._ranking.serve(served)
         self._looked = False
-        self._idle_subscriptions.end_round()
+        self._idle_subscriptions.end(but=served)
 
     # -- looking at all that are empty
 
@@ -239,11 +249,13 @@ class PollSource:
             while self._waiting:
                 for queue in [queue for queue in self.queues if not self._queues[queue]]:
                     self._queues[queue] = await self._declarer.ensure(queue)
-                if not self._looked:
+                classic = all(self._queues.get(queue) == CLASSIC for queue in self.queues)
+                # Queues that a slot has found empty just now need not be counted before they are subscribed to.
+                if not self._looked and (self._ranking.due(self._loop.time()) or not classic):
                     await asyncio.wait({self._begin_look()})
                     if self._ranking.first() is not None:
                         self._wake_one()
-                elif all(self._queues.get(queue) == CLASSIC for queue in self.queues):
+                elif classic:
                     await self._listen()
                 else:
                     await asyncio.sleep(self._pause)
@@ -266,8 +278,8 @@ class PollSource:
             await asyncio.sleep(_FIRST_PAUSE)
 
     def _on_delivery(self, queue: str, channel: Channel, got: Got) -> bool:
-        """Hand the delivery to an idle slot; False if there is none, or the queue is paused."""
-        if queue in self._paused:
+        """Hand the delivery to an idle slot; False if there is none, or the queue is not served."""
+        if self.closed or not self.takes_from(queue):
             return False
         self._ranking.found_full((queue,))
         if not self._waiting:
@@ -293,22 +305,42 @@ class PollSource:
         """Let one idle slot look; if it finds a job, it wakes the next."""
         if self._waiting:
             self._waiting.popleft().look()
-            self._listen_for_nobody_no_more()
-
-    def _listen_for_nobody_no_more(self) -> None:
-        """Stop listening if no slot waits: a job that came would only be given back, and count as redelivered."""
-        if not self._waiting:
-            self._idle_subscriptions.end_round()
+            if not self._waiting:
+                self._idle_subscriptions.no_slot_idles()
 
 
 #: Queues that are subscribed to in one go, before the worker checks whether one of them has a job already.
 _AT_ONCE = 32
 
+#: While no slot is idle, a worker keeps its subscriptions as long as they bring fewer jobs than one for each so many of
+#: them, and no job runs longer than so many seconds for each. Fewer are cheaper to renew than a job is to give back.
+_FOR_EACH_RETURN = 16
+_KEPT = 0.001
+
+
+@dataclass(eq=False, slots=True)
+class SubscriptionChannel:
+    """A channel, its subscriptions, and what came by them."""
+
+    channel: Channel
+    #: The queues by consumer tag.
+    queues: dict[str, str] = field(default_factory=dict)
+    #: The tags of subscriptions that have ended, for which a delivery may be on its way.
+    ended: list[str] = field(default_factory=list)
+    #: How many deliveries are unsettled.
+    unsettled: int = 0
+    #: Whether no subscription may be added.
+    retired: bool = False
+
 
 class IdleSubscriptions:
-    """Subscribes an idle worker to all its queues. One call of `listen` is one round, which the first delivery ends.
+    """Subscribes an idle worker to its empty queues. A delivery ends the subscription to its queue, and no other.
 
-    That delivery is settled on the channel of the subscriptions. While it is unsettled, the next round uses another
+    The others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job that comes while
+    no slot is idle goes back at once, and its queue is asked when a slot is free. When such jobs are many, or a job
+    runs long, all subscriptions end. Few subscriptions end as soon as no slot is idle.
+
+    A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
     channel: subscribing to a queue that was just deleted closes the channel, and would give a running job back.
     """
 
@@ -321,109 +353,195 @@ class IdleSubscriptions:
         on_message: Callable[[str, Channel, Got], bool],
         on_deleted: Callable[[str], None],
         on_end: Callable[[Channel], None],
+        order: QueueOrder,
     ) -> None:
         """`on_message` says whether an idle slot took the delivery; `on_deleted` is called with a queue that is gone.
 
-        `on_end` is called with a channel that has closed.
+        `on_end` is called with a channel that has closed; `order` is told which queues are subscribed to.
         """
         self._connection = connection
         self._exchange = exchange
         self._tag = tag
+        self._numbers = 0
         self._on_message = on_message
         self._on_deleted = on_deleted
         self._on_end = on_end
-        self._channel: Channel | None = None
-        self._unsettled: dict[Channel, int] = {}
-        self._subscribed: dict[str, str] = {}
-        self._arrived: list[tuple[str, Got]] = []
-        self._round_over = asyncio.Event()
+        self._order = order
+        self._channels: dict[Channel, SubscriptionChannel] = {}
+        self._subscribed: dict[str, tuple[SubscriptionChannel, str]] = {}
+        #: What has come while queues are being subscribed to; None at other times.
+        self._arrived: list[tuple[str, SubscriptionChannel, Got]] | None = None
+        self._news = asyncio.Event()
+        #: How many jobs went back since a slot was idle, when the last job began, and the timer of the next check.
+        self._returned = 0
+        self._job_began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
 
     async def listen(self, queues: tuple[str, ...]) -> None:
-        """Subscribe, wait for the first delivery, unsubscribe, and hand on all that came, first queue first."""
-        channel = await self._open()
-        self._round_over.clear()
-        self._arrived.clear()
-        try:
-            for start in range(0, len(queues), _AT_ONCE):
-                await self._subscribe(channel, queues[start : start + _AT_ONCE])
-                if self._round_over.is_set():
-                    break
-            await self._round_over.wait()
-        finally:
-            await self._unsubscribe(channel)
+        """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes.
+
+        What comes while it subscribes is handed on afterwards, first queue first.
+        """
+        self._news.clear()
+        self._returned = 0
+        new = [queue for queue in queues if queue not in self._subscribed]
+        for start in range(0, len(new), _AT_ONCE):
+            await self._subscribe(new[start : start + _AT_ONCE])
+            if self._news.is_set():
+                break
+        await self._news.wait()
         if self._connection.error is not None:
             raise self._connection.error
-        self._hand_on(channel, queues)
-        if channel is not self._channel and channel not in self._unsettled:
-            channel.abandon()
 
-    def end_round(self) -> None:
-        """End the round, if one is under way, although nothing came: the worker serves other queues, or is not idle."""
-        self._round_over.set()
+    def slot_idles(self) -> None:
+        """Note that a slot waits for a job."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def no_slot_idles(self) -> None:
+        """Note that no slot waits for a job, or that one more job has begun since."""
+        if not self._subscribed:
+            self._news.set()
+            return
+        self._job_began = self._loop.time()
+        if self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
+            self.end()
+        elif self._timer is None:
+            self._news.set()
+            self._timer = self._loop.call_later(self._keeps, self._on_timer)
+
+    @property
+    def _keeps(self) -> float:
+        return _KEPT * len(self._subscribed)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        left = self._job_began + self._keeps - self._loop.time()
+        if left <= 0:
+            self.end()
+        else:
+            self._timer = self._loop.call_later(left, self._on_timer)
+
+    def end(self, *, but: Collection[str] = ()) -> None:
+        """End all subscriptions, except those to queues that are named."""
+        self._end([queue for queue in self._subscribed if queue not in but])
+        self._news.set()
 
     def settled(self, channel: Channel) -> bool:
         """Note that a delivery on this channel was settled. False if it did not come by these subscriptions."""
-        if channel not in self._unsettled:
+        used = self._channels.get(channel)
+        if used is None or not used.unsettled:
             return False
-        self._unsettled[channel] -= 1
-        if not self._unsettled[channel]:
-            del self._unsettled[channel]
-            if channel is not self._channel and channel.is_open:
-                channel.abandon()
+        used.unsettled -= 1
+        self._tidy(used)
         return True
 
-    async def _open(self) -> Channel:
-        channel = self._channel
-        if channel is None or not channel.is_open or channel in self._unsettled:
-            channel = self._channel = await self._connection.channel()
-            channel.on_close(self._round_over.set)
-            channel.on_close(lambda: self._on_end(channel))
-            channel.raw.add_on_cancel_callback(partial(self._on_cancelled_by_broker, channel))
-            await _answered(channel)  # this also sets a prefetch of one for each consumer
-        return channel
+    async def close(self) -> None:
+        """End all subscriptions. Returns once no delivery is on its way any more."""
+        self.slot_idles()
+        self.end()
+        for channel in [channel for channel, used in self._channels.items() if used.ended and channel.is_open]:
+            await _answered(channel)
 
-    async def _subscribe(self, channel: Channel, queues: tuple[str, ...]) -> None:
-        # One tag for each queue: they share a channel, and a tag is unique on its channel.
-        tags = {f"{self._tag}:{queue}": queue for queue in queues}
-        names = {tag: amqp_queue(self._exchange, queue) for tag, queue in tags.items()}
-        self._subscribed.update(tags)
-        self._connection.raw.listen(channel.raw, names, self._on_delivery)
-        await _answered(channel)
+    async def _open(self) -> SubscriptionChannel:
+        for used in self._channels.values():
+            if used.channel.is_open and not used.unsettled and not used.retired:
+                return used
+        channel = await self._connection.channel()
+        used = self._channels[channel] = SubscriptionChannel(channel)
+        channel.on_close(lambda: self._on_closed(used))
+        channel.raw.add_on_cancel_callback(partial(self._on_cancelled_by_broker, used))
+        await _answered(channel)  # this also sets a prefetch of one for each consumer
+        return used
 
-    async def _unsubscribe(self, channel: Channel) -> None:
-        tags, self._subscribed = list(self._subscribed), {}
+    async def _subscribe(self, queues: list[str]) -> None:
+        used = await self._open()
+        names = {}
+        for queue in queues:
+            # A tag is never used again: deliveries for an earlier one may still be on their way.
+            self._numbers += 1
+            tag = f"{self._tag}:{self._numbers}:{queue}"
+            used.queues[tag], self._subscribed[queue] = queue, (used, tag)
+            names[tag] = amqp_queue(self._exchange, queue)
+        before = len(used.ended)
+        self._arrived = []
         try:
-            if channel.is_open:
-                self._connection.raw.listen_no_more(channel.raw, tags)
-                await _answered(channel)
-                self._connection.raw.forget_listening(channel.raw, tags)
-        except PalermoError:
+            self._connection.raw.listen(used.channel.raw, names, partial(self._on_delivery, used))
+            await _answered(used.channel)
+            self._connection.raw.forget_listening(used.channel.raw, used.ended[:before])
+            del used.ended[:before]
+            self._order.watch([queue for queue in queues if queue in self._subscribed])
+        finally:
+            arrived, self._arrived = self._arrived, None
+            for queue, by, got in sorted(arrived, key=lambda item: self._order.place(item[0])):
+                self._hand_on(queue, by, got)
+
+    def _end(self, queues: Collection[str]) -> None:
+        """End the subscriptions to these queues. pika rejects what is on its way, so that it goes back."""
+        ended: dict[SubscriptionChannel, list[str]] = {}
+        for queue in queues:
+            used, tag = self._subscribed.pop(queue)
+            del used.queues[tag]
+            ended.setdefault(used, []).append(tag)
+        for used, tags in ended.items():
+            if used.channel.is_open:
+                self._connection.raw.listen_no_more(used.channel.raw, tags)
+                used.ended += tags
+        self._order.unwatch(queues)
+
+    def _tidy(self, used: SubscriptionChannel) -> None:
+        """Close a channel that is not needed any more. One is kept for the next subscriptions."""
+        if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
             return
+        del self._channels[used.channel]
+        used.channel.abandon()
 
-    def _hand_on(self, channel: Channel, queues: tuple[str, ...]) -> None:
-        arrived, self._arrived = self._arrived, []
-        if not channel.is_open:
+    def _on_delivery(self, used: SubscriptionChannel, raw: Any, method: Any, properties: Any, body: bytes) -> None:
+        queue = used.queues.get(method.consumer_tag)
+        if queue is None:
+            raw.basic_nack(method.delivery_tag)
             return
-        for queue, got in sorted(arrived, key=lambda item: queues.index(item[0])):
-            if self._on_message(queue, channel, got):
-                self._unsettled[channel] = self._unsettled.get(channel, 0) + 1
-            else:
-                channel.requeue(got.tag)
+        # Ended first: a delivery that goes back would only come again.
+        self._end((queue,))
+        got = delivered(method, properties, body)
+        if self._arrived is None:
+            self._hand_on(queue, used, got)
+        else:
+            self._arrived.append((queue, used, got))
+            self._news.set()
 
-    def _on_delivery(self, raw: Any, method: Any, properties: Any, body: bytes) -> None:
-        queue = method.consumer_tag.removeprefix(f"{self._tag}:")
-        # Kept until all subscriptions have ended: a delivery that is given back at once would only come again.
-        self._arrived.append((queue, delivered(method, properties, body)))
-        self._round_over.set()
+    def _hand_on(self, queue: str, used: SubscriptionChannel, got: Got) -> None:
+        self._news.set()
+        if not used.channel.is_open:
+            return
+        used.unsettled += 1
+        if self._on_message(queue, used.channel, got):
+            return
+        self._returned += 1
+        used.channel.requeue(got.tag)
+        self.settled(used.channel)
+        if self._timer is not None and self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
+            self.end()
 
-    def _on_cancelled_by_broker(self, channel: Channel, frame: Any) -> None:
-        if channel is self._channel:
-            # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
-            self._channel = None
-        queue = self._subscribed.pop(frame.method.consumer_tag, None)
+    def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
+        # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
+        used.retired = True
+        queue = used.queues.pop(frame.method.consumer_tag, None)
         if queue is not None:
+            del self._subscribed[queue]
+            self._order.unwatch((queue,))
             self._on_deleted(queue)
-        self._round_over.set()
+        self._end(list(used.queues.values()))
+        self._news.set()
+        self._tidy(used)
+
+    def _on_closed(self, used: SubscriptionChannel) -> None:
+        self._channels.pop(used.channel, None)
+        self._end(list(used.queues.values()))
+        self._news.set()
+        self._on_end(used.channel)
 
 
 async def _answered(channel: Channel) -> None:

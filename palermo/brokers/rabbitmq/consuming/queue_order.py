@@ -4,7 +4,7 @@ It is the first queue not known to be empty, by order and shares.
 
 A queue that was found empty is not asked again until a check of all such queues says that it has jobs. So
 forty-nine empty queues cost the jobs of the fiftieth nothing. How old that knowledge may be depends on what a check
-costs: see `due` and `stale`.
+costs: see `due` and `stale`. A queue that the worker watches by a subscription is left out of these checks.
 """
 
 import asyncio
@@ -32,6 +32,9 @@ class QueueOrder:
         self._chance = chance
         self._places: dict[str, QueueRank] = {}
         self._empty: set[str] = set()
+        #: The queues that tell of their jobs by themselves, and the empty ones that do not: these are to be checked.
+        self._watched: set[str] = set()
+        self._unwatched: set[str] = set()
         #: The queues to draw from, and their running total of weights: all that are not known to be empty on the
         #: lowest level that has such queues.
         self._front: list[str] = []
@@ -42,14 +45,15 @@ class QueueOrder:
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """The queues that were found empty."""
-        return tuple(queue for queue in self._places if queue in self._empty)
+        """The queues that were found empty and are not watched."""
+        return tuple(queue for queue in self._places if queue in self._unwatched) if self._unwatched else ()
 
     def serve(self, places: Mapping[str, QueueRank]) -> None:
         """Rank these queues from now on, given in the order of their levels. New ones are checked first."""
         new = places.keys() - self._places.keys()
         self._places = dict(places)
         self._empty = (self._empty & places.keys()) | new
+        self._unwatched = self._empty - self._watched
         if new:
             self._since = -math.inf
         self._arrange()
@@ -60,23 +64,42 @@ class QueueOrder:
             return self._front[0] if self._front else None
         return self._front[bisect_right(self._weights, self._chance() * self._weights[-1])]
 
+    def place(self, queue: str) -> int:
+        """How many queues come before this one, in the order of their levels."""
+        return list(self._places).index(queue) if queue in self._places else len(self._places)
+
     def found_empty(self, queue: str, now: float) -> None:
         """Note that the queue had no job at this time."""
         if queue not in self._places:
             return
-        if not self._empty:
-            self._since = now
         self._empty.add(queue)
+        if queue not in self._watched:
+            if not self._unwatched:
+                self._since = now
+            self._unwatched.add(queue)
         self._arrange()
+
+    def watch(self, queues: Collection[str]) -> None:
+        """Note that these queues tell of their jobs from now on."""
+        self._watched.update(queues)
+        self._unwatched.difference_update(queues)
+
+    def unwatch(self, queues: Collection[str]) -> None:
+        """Note that these queues are watched no more. A job may just have come into one of them."""
+        self._watched.difference_update(queues)
+        if back := self._empty.intersection(queues):
+            self._unwatched |= back
+            self._since = -math.inf
 
     def found_full(self, queues: Collection[str]) -> None:
         """Note that these queues may have jobs, so that they are asked."""
         if not self._empty.isdisjoint(queues):
             self._empty.difference_update(queues)
+            self._unwatched.difference_update(queues)
             self._arrange()
 
     def forget(self) -> None:
-        """Count no queue as empty any more."""
+        """Count no queue as empty any more, unless it is watched."""
         self.found_full(self.empty)
 
     def looked(self, full: Collection[str], *, began: float, ended: float) -> None:
@@ -87,11 +110,11 @@ class QueueOrder:
 
     def due(self, now: float) -> bool:
         """Whether it is time to check the empty queues again, while others are asked."""
-        return bool(self._empty) and now - self._since >= self._keeps
+        return bool(self._unwatched) and now - self._since >= self._keeps
 
     def stale(self, now: float) -> bool:
         """Whether the knowledge is too old to be used: no slot has checked meanwhile."""
-        return bool(self._empty) and now - self._since >= 2 * self._keeps
+        return bool(self._unwatched) and now - self._since >= 2 * self._keeps
 
     def _arrange(self) -> None:
         level = None

@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
+from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
@@ -24,8 +25,9 @@ from palermo.brokers.rabbitmq.unique.key_log import RunEnd, key_log_queue
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.message import Message
-from palermo.core.topology import amqp_queue, is_failed
+from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
@@ -59,6 +61,10 @@ class RabbitmqKeys:
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_log_queue(session.exchange), connection, outbox.open, arguments)
+        name = internal(session.exchange, "unique-jobs")
+        self._unique_jobs = Stream(
+            name, outbox.open, patience=session.timeout, holds="which jobs are unique", copied=True
+        )
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
         for claim in claims:
@@ -108,6 +114,32 @@ class RabbitmqKeys:
         await asyncio.sleep(_LOOK_AGAIN)
         second = await self._suspects()
         return sorted((second[one] for one in second if one in first), key=lambda stray: stray.key)
+
+    async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        known, wanted = await self.announced(), {one.name: one for one in unique}
+        # Only what has changed: so the stream grows with the changes of the code, and not with each start of a worker.
+        for one in wanted.values():
+            if known.get(one.name) != one:
+                await self._unique_jobs.write({"unique": one.to_plain()})
+        for name in sorted((known.keys() & set(jobs)) - wanted.keys()):
+            await self._unique_jobs.write({"plain": name})
+
+    async def announced(self) -> dict[str, UniqueJob]:
+        found: dict[str, UniqueJob] = {}
+
+        def on_record(record: Record) -> None:
+            found.pop(str(record.get("plain", "")), None)
+            if "unique" in record:
+                try:
+                    one = UniqueJob.from_plain(record["unique"])
+                except (KeyError, TypeError, ValueError):
+                    return  # Written by a later version or another program.
+                found[one.name] = one
+
+        follower = await self._unique_jobs.follow(self._connection, on_record)
+        if follower is not None:
+            await follower.close()
+        return dict(sorted(found.items()))
 
     async def exist(self) -> bool:
         """Whether anybody has ever needed a key here; if not, the leader need not be asked."""

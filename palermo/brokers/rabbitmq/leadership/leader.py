@@ -35,7 +35,8 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
-from palermo.contract.scheduled import RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, ignore_jobs
+from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, ignore_jobs
+from palermo.core.job_edit import JobEdit
 from palermo.core.message import Message
 from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
 from palermo.core.topology import amqp_queue
@@ -192,6 +193,7 @@ class Leader:
             await self._slot_names.read()
             await self._look(self._now())
             await self._slot_names.tidy()
+            self._scheduled_listing.indexes.forget_unused()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._news.wait()
@@ -231,6 +233,7 @@ class Leader:
             reader = FarReader(self._exchange, self._connection, time_slot, self._delay_queues, self._outbox.open)
         self._readers[name] = reader
         self._seen.add(name)
+        self._scheduled_listing.indexes.forget(time_slot)
         await reader.open()
         if reader.closed:
             # Someone deleted its queue. A session that makes it again lists it again.
@@ -327,6 +330,8 @@ class Leader:
                 return await self._show(chosen, offset=offset, limit=limit)
             case operations.AlterScheduled(chosen, action, at, apart):
                 return await self._alter(chosen, action, at, apart=apart)
+            case operations.EditScheduled(id, edit):
+                return await self._edit(id, edit)
             case operations.ListRecurring():
                 return await self._recurring_jobs.entries()
             case operations.ChangeRecurring(change):
@@ -395,6 +400,12 @@ class Leader:
             return await self._scheduled_listing.alter(
                 chosen, action, instant, held=self._due_jobs, lying=lying, apart=apart
             )
+
+    async def _edit(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        """See palermo.contract.scheduled.ScheduledJobs.edit_scheduled."""
+        chosen, at = ScheduledFilter(ids=frozenset({id})), edit.run_at or self._now()
+        async with self._listing_turn, self._untouched() as lying:
+            return await self._scheduled_listing.alter(chosen, MOVE, at, held=self._due_jobs, lying=lying, edit=edit)
 
     @asynccontextmanager
     async def _untouched(self) -> AsyncIterator[Mapping[TimeSlot, int]]:

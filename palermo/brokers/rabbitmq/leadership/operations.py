@@ -15,6 +15,7 @@ from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
 from palermo.contract.broker import KeyPage, Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
+from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -369,6 +370,17 @@ class AlterScheduled(Operation[list[AlteredJob]]):
 
 
 @dataclass(frozen=True, slots=True)
+class EditScheduled(Operation[list[AlteredJob]]):
+    """Change the scheduled job with this id. The reply is this job."""
+
+    kind: ClassVar = {"ask": "edit"}
+    reply: ClassVar = _rows("rows", _altered_from_plain, lambda one: [one.id, one.job, one.queue, one.run_at])
+
+    id: str
+    edit: JobEdit
+
+
+@dataclass(frozen=True, slots=True)
 class ListRecurring(Operation[list[RecurringEntry]]):
     """The reply is all recurring jobs, by name. Each is a part."""
 
@@ -456,6 +468,8 @@ def from_plain(plain: Plain) -> Operation[Any]:
             return ListScheduled(ScheduledFilter.from_plain(chosen), offset, limit)
         case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
             return AlterScheduled(ScheduledFilter.from_plain(chosen), action, at, apart=plain.get("apart") is True)
+        case {"ask": "edit", "id": str(id), "edit": dict(edit)}:
+            return EditScheduled(id, JobEdit.from_plain(edit))
         case {"ask": "recurring", "change": None}:
             return ListRecurring()
         case {"ask": "recurring", "change": dict(change)}:

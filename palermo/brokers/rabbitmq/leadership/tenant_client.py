@@ -186,7 +186,10 @@ class TenantClient:
             return done if stopped else replace(done, total=done.seen)
 
     def _readers(self, like: Reader, names: Iterable[str]) -> list[Reader]:
-        return [Reader(like.connection, self._exchange, name=name, only_look=like.only_look) for name in names]
+        return [
+            Reader(like.connection, self._exchange, name=name, only_look=like.only_look, max_body=like.max_body)
+            for name in names
+        ]
 
     @asynccontextmanager
     async def _alone(self, connection: Connection, queue: str, *, stopped: bool = False) -> AsyncIterator[list[str]]:

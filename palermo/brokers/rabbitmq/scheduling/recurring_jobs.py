@@ -5,24 +5,29 @@ or change an entry, the leader publishes the jobs (handover.py), and when they a
 state by the next one. The next leader looks for the jobs of an entry's first tick before it fires that tick, since they
 may be published already. Jobs and states that RabbitMQ refuses are kept and tried again; a job that is published
 meanwhile is not published again. Of two states of one entry the newer counts.
+
+Many entries may be due at the same instant. So the leader makes the jobs of a tick ready shortly before it, publishes
+all jobs that are due without waiting for a confirm in between, and stores the states after that.
 """
 
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import to_properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.messages import to_properties, written
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
+from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
@@ -35,11 +40,21 @@ _LOOK_EVERY = 0.5
 #: Seconds until an entry that was refused is tried again: doubled from the first to the last while it is refused.
 _AGAIN, _STILL_REFUSED = 1.0, 30.0
 
-#: Jobs that are published together; entries after this many jobs wait for the next turn.
-_AT_ONCE = 200
+#: Jobs that are published together; entries after this many jobs wait for the next turn. Fewer are looked for first, if
+#: a leader that died may have published some.
+_AT_ONCE, _UNSURE_AT_ONCE = 5_000, 200
+
+#: Jobs that are made ready or sent, and states that are stored, before other tasks of this process have their turn.
+_SLICE = 100
+
+#: Seconds before a tick in which its jobs are made ready, and seconds after it for which they are as they should be.
+_AHEAD, _FRESH = 2.0, 0.5
 
 #: Seconds by which the clocks of two leaders may differ. A tick that is farther ahead at a takeover was not fired yet.
 _SKEW = 60.0
+
+#: Stands for the error of a job that was not sent yet.
+_NOT_SENT: Final = BrokerUnavailable("not sent yet.")
 
 
 @dataclass(slots=True)
@@ -53,9 +68,10 @@ class _Held:
     due: float
     #: Ticks up to here may have been fired by a leader that died; 0 for none.
     unsure_to: float = 0.0
-    #: A step that is not done, because RabbitMQ refused some of it, and when it is tried again on the loop's clock.
+    #: The step for its next tick, made ready before that.
+    ready: "_Step | None" = None
+    #: A step that is not done, because RabbitMQ refused some of it.
     begun: "_Step | None" = None
-    again_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -69,6 +85,8 @@ class _Step:
     jobs: list[Message]
     #: Whether a leader that died may have stored them.
     unsure: bool
+    #: The properties of those that are ready, as bytes of the wire, by the job's id.
+    properties: dict[str, bytes] = field(default_factory=dict)
     #: Why it is not done; None once it is.
     error: PalermoError | None = None
 
@@ -104,6 +122,10 @@ class RecurringJobs:
             self._queue, connection, self._open_publisher, prepare=self._prepare, on_record=self._on_record
         )
         self._held: dict[str, _Held] = {}
+        #: By entry, on the wall clock: its next tick; and the same while its jobs are not ready.
+        self._due, self._unready = Instants(), Instants()
+        #: By entry, on the loop's clock: when its state is written anew, and when a refused step is tried again.
+        self._old, self._again = Instants(), Instants()
         #: The refusals, by the name of the entry.
         self._refusals: dict[str, Refusals] = {}
 
@@ -139,7 +161,9 @@ class RecurringJobs:
             entry, jobs = change.made_to(old, self._now())
             if entry is not old:
                 step = _Step(held, entry, jobs, held is not None and held.unsure_to > 0)
-                await self._take([step])
+                with self._reading_again():
+                    await self._publish([step])
+                    await self._store_states([step])
                 if step.error is not None:
                     raise step.error
             self._news.set()
@@ -148,34 +172,77 @@ class RecurringJobs:
 
     async def _fire(self) -> float:
         """Fire due entries; returns the seconds until the next look."""
-        while True:
-            steps, count = list[_Step](), 0
-            for held in sorted(self._held.values(), key=lambda one: one.due):
-                if count >= _AT_ONCE:
+        published = list[_Step]()
+        with self._reading_again():
+            while True:
+                if steps := self._next_steps():
+                    await self._publish(steps)
+                    published += steps
+                elif not published:
                     break
-                if (step := self._next(held)) is not None:
-                    count += len(step.jobs)
-                    steps.append(step)
-            if not steps:
-                break
-            await self._take(steps)
-            for step in steps:
-                self._see_to(step)
-        now = self._loop.time()
-        waits = (max(held.due - self._now(), held.again_at - now) for held in self._held.values())
+                # Jobs that come due meanwhile do not wait for all states.
+                batch, published = published[:_SLICE], published[_SLICE:]
+                await self._store_states(batch)
+                for step in batch:
+                    self._see_to(step)
+        await self._make_ready()
+        waits = [first - self._now() for first in (self._due.first,) if first is not None]
+        waits += [first - self._loop.time() for first in (self._old.first, self._again.first) if first is not None]
         return min(_LOOK_EVERY, max(0.0, min(waits, default=math.inf)))
 
-    def _next(self, held: _Held) -> _Step | None:
-        """The step that an entry needs now; None if it needs none."""
-        if self._loop.time() < held.again_at:
-            return None
+    @contextmanager
+    def _reading_again(self) -> Iterator[None]:
+        """Have the queue read again if the block fails: the states show how far it came."""
+        try:
+            yield
+            if not self._log.is_open:
+                raise BrokerUnavailable("the queue of recurring jobs was closed.")
+        except BaseException:
+            self._log.close()
+            raise
+
+    def _next_steps(self) -> list[_Step]:
+        """The steps that entries need now."""
+        steps, count, unsure = list[_Step](), 0, False
+        names = list(dict.fromkeys([*self._again.until(self._loop.time()), *self._due.until(self._now())]))
+        for number, name in enumerate(names):
+            if count >= (_UNSURE_AT_ONCE if unsure else _AT_ONCE):
+                for left in names[number:]:
+                    self._due.put(left, self._now())
+                break
+            step = self._next(self._held[name])
+            count += max(1, len(step.jobs))
+            unsure = unsure or step.unsure
+            steps.append(step)
+        if not names:
+            old = [self._held[name] for name in self._old.until(self._loop.time())]
+            steps = [_Step(held, held.entry.renewed(), [], False) for held in old if held.begun is None]
+        return steps
+
+    def _next(self, held: _Held) -> _Step:
+        """The step of an entry that is due, or whose last step was refused."""
         if held.begun is not None:
             return held.begun
         instant = self._now()
-        if held.due <= instant:
-            jobs, entry = held.entry.fired(instant)
-            return _Step(held, entry, jobs, held.due <= held.unsure_to)
-        return _Step(held, held.entry.renewed(), [], False) if held.records[0].is_old else None
+        if held.ready is not None and instant - held.due < _FRESH:
+            return held.ready
+        return self._step_at(held, instant)
+
+    @staticmethod
+    def _step_at(held: _Held, instant: float) -> _Step:
+        jobs, entry = held.entry.fired(instant)
+        return _Step(held, entry, jobs, held.due <= held.unsure_to)
+
+    async def _make_ready(self) -> None:
+        """Make the steps of the next ticks, which are then only sent."""
+        for number, name in enumerate(self._unready.until(self._now() + _AHEAD)):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
+            held = self._held[name]
+            held.ready = step = self._step_at(held, held.due)
+            for job in step.jobs:
+                with suppress(ValueError, struct.error):  # `send` reports a header that AMQP cannot carry
+                    step.properties[job.id] = written(job)
 
     def _see_to(self, step: _Step) -> None:
         """Remember a step that was refused, to try it again later."""
@@ -187,36 +254,20 @@ class RecurringJobs:
         if refusals is None:
             what = f"what recurring job {name!r} publishes"
             refusals = self._refusals[name] = Refusals(what, first=_AGAIN, last=_STILL_REFUSED)
-        held.begun, held.again_at = step, self._loop.time() + refusals.refused(step.error)
+        held.begun = step
+        self._again.put(name, self._loop.time() + refusals.refused(step.error))
         step.error = None
 
-    async def _take(self, steps: Sequence[_Step]) -> None:
-        """Store the jobs of each step, then the states of steps whose jobs are all stored.
-
-        A step that is not done keeps the jobs that were refused, and the error.
-        """
-        try:
-            await self._forget_known(steps)
-            await self._store_jobs(steps)
-            await self._store_states([step for step in steps if step.error is None])
-            if not self._log.is_open:
-                raise BrokerUnavailable("the queue of recurring jobs was closed.")
-        except BaseException:
-            # The queue is read again, and shows how far this came.
-            self._log.close()
-            raise
-
-    async def _forget_known(self, steps: Sequence[_Step]) -> None:
-        """Drop jobs that a leader had published already, when it died before it could store the next state."""
-        unsure = {job.id: job.queue for step in steps if step.unsure for job in step.jobs}
-        if unsure:
-            known = await traces(self._connection, self._exchange, unsure, self._destinations.ensure)
-            for step in steps:
-                step.jobs = [job for job in step.jobs if job.id not in known]
-
-    async def _store_jobs(self, steps: Sequence[_Step]) -> None:
+    async def _publish(self, steps: Sequence[_Step]) -> None:
+        """Publish the jobs of these steps. A step keeps those that were refused, and the error."""
+        await self._forget_known(steps)
         jobs = [(step, job) for step in steps for job in step.jobs]
-        errors = await outcomes(self._connection, [self._send(job) for _, job in jobs])
+        errors = await self._send_ready(jobs)
+        # Those whose queue has to be made first, and those that were not ready.
+        slow = [number for number, error in enumerate(errors) if error is _NOT_SENT or isinstance(error, GONE)]
+        again = await outcomes(self._connection, [self._send(jobs[number][1]) for number in slow])
+        for number, error in zip(slow, again, strict=True):
+            errors[number] = error
         stored = list[Message]()
         for step in steps:
             step.jobs = []
@@ -228,12 +279,45 @@ class RecurringJobs:
                 step.error = error
         self._fired(stored)
 
+    async def _forget_known(self, steps: Sequence[_Step]) -> None:
+        """Drop jobs that a leader had published already, when it died before it could store the next state."""
+        unsure = {job.id: job.queue for step in steps if step.unsure for job in step.jobs}
+        if unsure:
+            known = await traces(self._connection, self._exchange, unsure, self._destinations.ensure)
+            for step in steps:
+                step.jobs = [job for job in step.jobs if job.id not in known]
+
+    async def _send_ready(self, jobs: "Sequence[tuple[_Step, Message]]") -> "list[PalermoError | None]":
+        """Send at once all jobs that are ready; returns why each is not stored, or _NOT_SENT, or None."""
+        wire = self._connection.raw
+        publisher = await self._destinations.publisher()
+        sent: dict[int, asyncio.Future[None]] = {}
+        for number, (step, job) in enumerate(jobs):
+            if number % _SLICE == _SLICE - 1:
+                wire.flush()
+                await asyncio.sleep(0)
+                await wire.writable.wait()
+            place = _place(job)
+            properties = step.properties.get(job.id)
+            if properties is not None and self._destinations.has(place):
+                ended = PublishFuture()
+                publisher.post(*self._destinations.route(place), properties, job.body, ended, job.id)
+                sent[number] = ended.future
+        wire.flush()
+        errors: list[PalermoError | None] = [_NOT_SENT] * len(jobs)
+        for number, error in zip(sent, await outcomes(self._connection, sent.values()), strict=True):
+            errors[number] = error
+            if isinstance(error, GONE):
+                self._destinations.forget(_place(jobs[number][1]))
+        return errors
+
     async def _store_states(self, steps: Sequence[_Step]) -> None:
+        """Store the states of those steps whose jobs are all stored."""
         for step in steps:
             if step.entry is None and step.held is not None:
-                del self._held[step.held.entry.name]
+                self._remove(step.held.entry.name)
                 self._log.forget(*step.held.records)
-        states = [(step, step.entry) for step in steps if step.entry is not None]
+        states = [(step, step.entry) for step in steps if step.entry is not None and step.error is None]
         errors = await outcomes(self._connection, [self._store_state(step.held, entry) for step, entry in states])
         for (step, _), error in zip(states, errors, strict=True):
             if error is not None and not isinstance(error, PublishRefused):
@@ -251,8 +335,7 @@ class RecurringJobs:
 
     async def _send(self, job: Message) -> None:
         """Store a job in its queue, or in its tenant's. Raises the reason if that fails."""
-        place = TenantQueue.of(job) or job.queue
-        await self._destinations.publish(place, to_properties(job), job.body, priority=job.priority)
+        await self._destinations.publish(_place(job), to_properties(job), job.body, priority=job.priority)
 
     async def _open_publisher(self) -> Publisher:
         if not self._publisher.is_open:
@@ -265,7 +348,8 @@ class RecurringJobs:
         # A queue that exists with another type is used as it is.
         await self._connection.declare(self._queue, self._arguments)
         await self._connection.persist_queues()
-        self._held.clear()
+        for name in list(self._held):
+            self._remove(name)
 
     def _on_record(self, record: Record, value: Any) -> None:
         try:
@@ -283,8 +367,24 @@ class RecurringJobs:
         counts = new if old is None or new.entry.version > old.entry.version else old
         counts.records = records
         self._held[new.entry.name] = counts
+        if counts is new:
+            name, due = new.entry.name, None if new.due == math.inf else new.due
+            self._due.put(name, due)
+            self._unready.put(name, due)
+            self._old.put(name, records[0].old_at)
+            self._again.put(name, None)
+
+    def _remove(self, name: str) -> None:
+        del self._held[name]
+        for instants in (self._due, self._unready, self._old, self._again):
+            instants.put(name, None)
 
 
 def _due(entry: RecurringEntry) -> float:
     """When the entry fires next; infinite while it is disabled."""
     return math.inf if entry.next is None else entry.next
+
+
+def _place(job: Message) -> str | TenantQueue:
+    """Where the job is published: its queue, or its tenant's."""
+    return TenantQueue.of(job) or job.queue

@@ -6,6 +6,7 @@ each is met exactly once, and whether it came due before is a fact and not a gue
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,8 +16,10 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, HeldJob
+from palermo.brokers.rabbitmq.scheduling.slot_index import CROWDED, SlotIndex, SlotIndexes, due_of
 from palermo.contract.scheduled import CANCEL, GIVE_UP, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot, in_order, moved_to
@@ -58,6 +61,8 @@ class ScheduledListing:
         self._exchange = exchange
         self._connection = connection
         self._outbox = outbox
+        #: What was read of crowded time slots.
+        self.indexes = SlotIndexes()
 
     async def browse(
         self,
@@ -69,6 +74,8 @@ class ScheduledListing:
         lying: Mapping[TimeSlot, int],
     ) -> ScheduledPage:
         """One page of scheduled jobs, soonest first. Without a filter only the time slots of that page are read.
+
+        A crowded one is read once, and again when jobs have come into it.
 
         `held` are the jobs in memory, in order; `lying` says how many are in each time slot that is not open.
         """
@@ -88,14 +95,30 @@ class ScheduledListing:
                     if chosen.matches(message):
                         jobs.add(message.run_at or 0.0, message)
             for time_slot in section.time_slots:
-                async for got in self._read(time_slot):
-                    if _means(chosen, got.properties):
-                        jobs.add(_due(got.properties), got)
+                await self._collect(time_slot, lying[time_slot], chosen, jobs)
             found += jobs.messages()[max(0, first - seen) : max(0, last - seen)]
             seen += jobs.total
             if not chosen.everything:
                 total += jobs.total
         return ScheduledPage(messages=tuple(found), total=total)
+
+    async def _collect(self, time_slot: TimeSlot, count: int, chosen: ScheduledFilter, jobs: "_Soonest") -> None:
+        """Add the chosen jobs of a time slot, which has so many jobs in all."""
+        index = self.indexes.get(time_slot, count)
+        known = None if index is None else await index.find(chosen, jobs.most)
+        if known is not None:
+            for due, got in known.soonest:
+                jobs.add(due, got)
+            jobs.total += known.total - len(known.soonest)
+            return
+        made = SlotIndex() if count >= CROWDED else None
+        async for got in self._read(time_slot):
+            if made is not None:
+                made.add(got)
+            if _means(chosen, got.properties):
+                jobs.add(due_of(got.properties), got)
+        if made is not None:
+            self.indexes.put(time_slot, made)
 
     async def alter(
         self,
@@ -106,13 +129,15 @@ class ScheduledListing:
         held: DueJobs,
         lying: Mapping[TimeSlot, int],
         apart: bool = False,
+        edit: JobEdit | None = None,
     ) -> list[AlteredJob]:
         """Do this to the chosen jobs and return them; `at` is the instant at which moved jobs are to run.
 
-        `apart` is for jobs that are given up: it puts the failed jobs of every queue into a queue of their own.
+        `apart` is for jobs that are given up: it puts the failed jobs of every queue into a queue of their own. `edit`
+        is for jobs that are moved: it changes more of them than their instant.
         """
         lying = _overlapping(chosen, lying)
-        judge = _Judge(chosen, action, at)
+        judge = _Judge(chosen, action, at, edit)
         publish: Publish = self._outbox.publish_many
         if action == GIVE_UP:
             publish = partial(
@@ -126,15 +151,18 @@ class ScheduledListing:
 
         await self._alter_held(held, held.take(chosen.matches), judge, publish, gate)
         # Far time slots first: a job moved from one to a nearer one is recognized there by its new instant.
-        for time_slot in sorted(lying, reverse=True):
-            if lying[time_slot]:
-                reader = sweeping.Reader(
-                    self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot)
-                )
-                try:
-                    await sweeping.sweep(reader, None, judge, publish, lambda _: None, gate=gate)
-                except NotFound:
-                    continue
+        try:
+            for time_slot in sorted(lying, reverse=True):
+                if lying[time_slot]:
+                    reader = sweeping.Reader(
+                        self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot)
+                    )
+                    with suppress(NotFound):
+                        await sweeping.sweep(reader, None, judge, publish, lambda _: None, gate=gate)
+        except BaseException:
+            self.indexes.forget(*lying)
+            raise
+        self.indexes.remove(lying, judge.altered.keys())
         return sorted(judge.altered.values(), key=lambda one: one.run_at)
 
     async def _alter_held(
@@ -175,8 +203,9 @@ class ScheduledListing:
 class _Judge:
     """Decides what becomes of each scheduled job."""
 
-    def __init__(self, chosen: ScheduledFilter, action: str, at: float) -> None:
+    def __init__(self, chosen: ScheduledFilter, action: str, at: float, edit: JobEdit | None) -> None:
         self._chosen = chosen
+        self._edit = edit
         self._action = action
         self._at = at
         self.altered: dict[str, AlteredJob] = {}
@@ -195,7 +224,9 @@ class _Judge:
             return Remove()  # A second copy, left by a crash.
         if self._action == CANCEL:
             return Remove()
-        return Move(give_up(message) if self._action == GIVE_UP else moved_to(message, self._at))
+        if self._action == GIVE_UP:
+            return Move(give_up(message))
+        return Move(moved_to(message, self._at) if self._edit is None else self._edit.applied_to(message))
 
 
 class _Soonest:
@@ -203,13 +234,13 @@ class _Soonest:
 
     def __init__(self, most: int) -> None:
         self.total = 0
-        self._most = max(0, most)
+        self.most = max(0, most)
         self._jobs: list[tuple[float, int, Got | Message]] = []
 
     def add(self, due: float, job: Got | Message) -> None:
         self.total += 1
         self._jobs.append((due, self.total, job))
-        if len(self._jobs) > 2 * self._most + 1_000:
+        if len(self._jobs) > 2 * self.most + 1_000:
             self._cut()
 
     def messages(self) -> list[Message]:
@@ -221,7 +252,7 @@ class _Soonest:
 
     def _cut(self) -> None:
         self._jobs.sort(key=lambda one: one[:2])
-        del self._jobs[self._most :]
+        del self._jobs[self.most :]
 
 
 def _sections(held: Sequence[Message], lying: Mapping[TimeSlot, int]) -> Iterator[Section]:
@@ -252,18 +283,13 @@ def _overlapping(chosen: ScheduledFilter, lying: Mapping[TimeSlot, int]) -> Mapp
     return {one: count for one, count in lying.items() if one.begins <= last and first < one.ends}
 
 
-def _due(properties: Properties) -> float:
-    found = (properties.headers or {}).get("run-at")
-    return float(found) if isinstance(found, int | float) else 0.0
-
-
 def _means(chosen: ScheduledFilter, properties: Properties) -> bool:
     """ScheduledFilter.matches on the raw AMQP properties: making a Message of each of 100,000 takes seconds."""
     if chosen.everything:
         return True
     if chosen.ids is not None and properties.message_id not in chosen.ids:
         return False
-    if chosen.due is not None and not chosen.due[0] <= _due(properties) <= chosen.due[1]:
+    if chosen.due is not None and not chosen.due[0] <= due_of(properties) <= chosen.due[1]:
         return False
     if chosen.retries is not None and chosen.retries is not (_ERROR in (properties.headers or {})):
         return False

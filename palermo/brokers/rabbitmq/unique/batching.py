@@ -7,10 +7,10 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from palermo.core import unique_rules
+from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key
 from palermo.core.unique_rules import KeyUpdate
@@ -19,10 +19,6 @@ from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
-
-#: Instants that do not hold any more are thrown out of a heap when they are more than those that do, and this many.
-_SPARE = 1_000
-
 
 #: Keys that are looked at in one turn of the loop.
 AT_ONCE = 1_000
@@ -94,41 +90,6 @@ class KnownKeys:
     def over(self, now: float) -> list[Key]:
         """The keys that are free by now because time has passed."""
         return [self.keys[name] for name in self._ends.until(now)]
-
-
-class Instants:
-    """An instant for each of many names: finding the first ones costs no more the more names there are."""
-
-    def __init__(self) -> None:
-        self._instants: dict[str, float] = {}
-        #: The instants and names by time; also some that hold no more.
-        self._heap: list[tuple[float, str]] = []
-
-    def put(self, name: str, instant: float | None) -> None:
-        """Set the name's instant; None removes it."""
-        if instant is None:
-            self._instants.pop(name, None)
-        elif self._instants.get(name) != instant:
-            self._instants[name] = instant
-            heappush(self._heap, (instant, name))
-            if len(self._heap) > 2 * len(self._instants) + _SPARE:
-                self._heap = [(instant, name) for name, instant in self._instants.items()]
-                heapify(self._heap)
-
-    @property
-    def first(self) -> float | None:
-        """The earliest instant; None if there is none."""
-        while self._heap and self._instants.get(self._heap[0][1]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
-
-    def until(self, now: float) -> list[str]:
-        """Take out the names whose instants are not after `now`."""
-        found = []
-        while (first := self.first) is not None and first <= now:
-            found.append(heappop(self._heap)[1])
-            del self._instants[found[-1]]
-        return found
 
 
 class KeyChanges:

@@ -1,10 +1,11 @@
 -- Reads, and changes nothing. ARGV[1] says what:
 --   queues                                      names, with how many jobs wait; and of each worker what it serves and holds
---   page QUEUE OFFSET LIMIT NEWEST              the jobs of a queue, and their cancel marks
+--   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body, and their cancel marks
 --   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
 --   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
 --   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
 --   limits                                      all limited keys with their states, and how many run, are called and wait
+--   newest LOG PLACE COUNT                      where the last so many entries of a log begin, from a place back
 --   workers                                     all workers, with what they report and when their leases end
 
 local what, queue = ARGV[1], ARGV[2]
@@ -26,6 +27,19 @@ local function workers()
   return found
 end
 
+-- The message, with no more than so many bytes of its body.
+local function cut(blob, most)
+  if #blob <= most then
+    return blob
+  end
+  local parts = cmsgpack.unpack(string.sub(blob, 2))
+  if #parts[6] <= most then
+    return blob
+  end
+  parts[6] = string.sub(parts[6], 1, most)
+  return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
+end
+
 local looks = {
   queues = function()
     local names = {}
@@ -39,7 +53,7 @@ local looks = {
     return { time[1] .. '.' .. string.format('%06d', time[2]), workers() }
   end,
   page = function()
-    local offset, limit, newest = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1'
+    local offset, limit, newest, most = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
     local places = { key('queue:' .. queue) }
     if call('EXISTS', key('turns:' .. queue)) == 1 and offset + limit > call('ZCARD', places[1]) or newest then
       for _, tenant in ipairs(call('ZRANGE', key('turns:' .. queue), 0, -1)) do
@@ -57,7 +71,7 @@ local looks = {
         for _, number in ipairs(numbers) do
           local blob = call('HGET', key('jobs'), number)
           if blob then
-            jobs[#jobs + 1] = { call('HGET', key('cancels'), id_of(number)) or '', blob }
+            jobs[#jobs + 1] = { call('HGET', key('cancels'), id_of(number)) or '', cut(blob, most) }
           end
         end
       end
@@ -80,6 +94,10 @@ local looks = {
       end
     end
     return { #found, reached, jobs }
+  end,
+  newest = function()
+    local found = call('XREVRANGE', key(ARGV[2]), ARGV[3], '-', 'COUNT', ARGV[4])
+    return #found > 0 and found[#found][1] or ''
   end,
   extent = function()
     local tenants = call('ZRANGE', key('turns:' .. queue), 0, -1)

@@ -34,7 +34,7 @@ _warned: set[str] = set()
 APPLICATION_ID = 0x504C524D
 
 #: The scripts that make the tables, and those that extend them. A file's version is how many of these have run on it.
-_SCHEMA = ("schema.sql", *(f"schema_{number}.sql" for number in range(2, 12)))
+_SCHEMA = ("schema.sql", *(f"schema_{number}.sql" for number in range(2, 13)))
 SCHEMA_VERSION = len(_SCHEMA)
 
 _OPTIONS = ("timeout",)

@@ -15,6 +15,9 @@ from palermo.core.topology import MAX_PRIORITY, is_failed
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
 
+#: The same for a message that is only shown: of its body only so many bytes.
+SHOWN_COLUMNS = COLUMNS.replace("body", "substr(body, 1, ?)")
+
 #: How many values of a Row are in COLUMNS: all but the instant when it is due, its wire name, its priority, its tenant
 #: and the tenant's share.
 COLUMN_COUNT = 6

@@ -12,6 +12,7 @@ from palermo.brokers.sqlite.tables.jobs import insert_many, to_row
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, lock_of
@@ -90,6 +91,29 @@ class SqliteKeys:
             return found
 
         return await self._store.read(find)
+
+    async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        known, wanted = await self.announced(), {one.name: one for one in unique}
+        changed = [one for one in wanted.values() if known.get(one.name) != one]
+        plain = (known.keys() & set(jobs)) - wanted.keys()
+        if not changed and not plain:
+            return
+
+        def put(db: sqlite3.Connection) -> None:
+            db.executemany(
+                "insert or replace into unique_job (exchange, name, state) values (?, ?, ?)",
+                ((self._exchange, one.name, json.dumps(one.to_plain())) for one in changed),
+            )
+            db.executemany(
+                "delete from unique_job where exchange = ? and name = ?", ((self._exchange, name) for name in plain)
+            )
+
+        await self._store.write(put)
+
+    async def announced(self) -> dict[str, UniqueJob]:
+        query = "select state from unique_job where exchange = ? order by name"
+        rows = await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall())
+        return {one.name: one for one in (UniqueJob.from_plain(json.loads(state)) for (state,) in rows)}
 
 
 def check_body_size(claims: Iterable[KeyRequest]) -> None:

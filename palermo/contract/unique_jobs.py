@@ -1,0 +1,86 @@
+"""The announcements of workers about their unique jobs, for programs that enqueue these jobs without their code.
+
+A worker announces its unique jobs when it starts, and the broker keeps that for good: it holds also while no worker
+runs. So a program that knows only the name of such a job makes the same key of its arguments as one with the code.
+"""
+
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+#: The options that give a job a key, and those that say more of it; see palermo.jobs.options.ManyOptions.
+KEYED_BY = ("unique", "dedupe", "debounce", "throttle")
+KEY_OPTIONS = (*KEYED_BY, "on_duplicate", "unique_key")
+
+#: The types of the default values of parameters that can be announced.
+_PLAIN = (type(None), bool, int, float, str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniqueJob:
+    """A job that is declared unique, debounced or throttled, as far as this is known without its code."""
+
+    #: The wire name.
+    name: str
+    #: Those of KEY_OPTIONS that it declares; a key that is a function is not among them.
+    options: Mapping[str, Any]
+    #: Whether its code makes the key, by a function.
+    keyed_by_code: bool = False
+    #: Its parameters, to which arguments are bound: the name, the kind and the default value of each, if it has one.
+    #: None if a default value cannot be announced.
+    parameters: tuple[tuple[Any, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any], signature: inspect.Signature) -> Self:
+        """The job with these of KEY_OPTIONS and with this signature."""
+        key = options.get("unique_key")
+        said = {option: value for option, value in options.items() if value is not None and not callable(value)}
+        return cls(name=name, options=said, keyed_by_code=callable(key), parameters=_parameters(signature))
+
+    @property
+    def signature(self) -> inspect.Signature | None:
+        """The signature, without annotations; None if it is not known."""
+        if self.parameters is None:
+            return None
+        return inspect.Signature([_parameter(*one) for one in self.parameters])
+
+    def to_plain(self) -> dict[str, Any]:
+        """As values that JSON has."""
+        return {
+            "job": self.name,
+            "options": dict(self.options),
+            "keyed_by_code": self.keyed_by_code,
+            "parameters": None if self.parameters is None else [list(one) for one in self.parameters],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The job that to_plain described. Raises KeyError, TypeError or ValueError for anything else."""
+        parameters = plain.get("parameters")
+        known = {option: value for option, value in dict(plain["options"]).items() if option in KEY_OPTIONS}
+        job = cls(
+            name=str(plain["job"]),
+            options=known,
+            keyed_by_code=bool(plain.get("keyed_by_code")),
+            parameters=None if parameters is None else tuple(tuple(one) for one in parameters),
+        )
+        _ = job.signature  # raises for parameters that are none
+        return job
+
+
+def _parameters(signature: inspect.Signature) -> tuple[tuple[Any, ...], ...] | None:
+    found = list[tuple[Any, ...]]()
+    for one in signature.parameters.values():
+        if one.default is one.empty:
+            found.append((one.name, int(one.kind)))
+        elif type(one.default) in _PLAIN and not (isinstance(one.default, float) and not math.isfinite(one.default)):
+            found.append((one.name, int(one.kind), one.default))
+        else:
+            return None
+    return tuple(found)
+
+
+def _parameter(name: str, kind: int, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect._ParameterKind(kind), default=default)

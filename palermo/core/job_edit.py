@@ -1,0 +1,62 @@
+"""The changes that a person makes to a job that waits in a queue or for its time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from palermo.core.message import Message
+from palermo.core.time_slots import moved_to
+from palermo.core.topology import MAX_PRIORITY
+from palermo.core.unique_keys import message_from_plain, message_to_plain
+from palermo.core.unique_rules import with_arguments_of
+from palermo.errors import OptionInvalid
+
+
+def check_priority(priority: int | None) -> int | None:
+    """The priority, if a job may have it. Raises OptionInvalid."""
+    if priority is not None and not 0 <= priority <= MAX_PRIORITY:
+        raise OptionInvalid(f"priority is {priority}; give a number from 0 to {MAX_PRIORITY}.")
+    return priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEdit:
+    """Other arguments, another queue, priority or time for one job. What is None stays as it is."""
+
+    #: A message that holds the new arguments.
+    content: Message | None = None
+    queue: str | None = None
+    priority: int | None = None
+    #: Unix seconds.
+    run_at: float | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing changes."""
+        return self == JobEdit()
+
+    def applied_to(self, message: Message) -> Message:
+        """The message with these changes, under the same id."""
+        if self.content is not None:
+            message = with_arguments_of(message, self.content)
+        if self.queue is not None:
+            message = replace(message, queue=self.queue)
+        if self.priority is not None:
+            message = replace(message, properties={**message.properties, "priority": self.priority})
+        return message if self.run_at is None else moved_to(message, self.run_at)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The changes as JSON values."""
+        content = None if self.content is None else message_to_plain(self.content)
+        return {"content": content, "queue": self.queue, "priority": self.priority, "run_at": self.run_at}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
+        """The changes that to_plain wrote."""
+        content = plain["content"]
+        return cls(
+            content=None if content is None else message_from_plain(content),
+            queue=plain["queue"],
+            priority=plain["priority"],
+            run_at=plain["run_at"],
+        )

@@ -1,0 +1,118 @@
+"""The problems of queues, workers and jobs at this moment, each with advice.
+
+`palermo doctor` and the page Problems say the same, because both ask `present`. The limits are those with which the
+Prometheus rules in docs/guides/monitoring/alerts.yml begin. A queue whose first job cannot be looked at is never late.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from palermo.contract.broker import Finding
+from palermo.contract.rows import Row, silent_text
+from palermo.core.journal_records import RecordKind
+from palermo.core.text import count, duration
+from palermo.core.topology import is_failed
+from palermo.history.statistics import Named
+
+#: Seconds that the first job of a queue may wait.
+LATE = 900.0
+
+#: Seconds over which the runs of each job are counted; the fewest runs that are judged; and the greatest parts of them
+#: that may fail for good, and that may be tried again.
+COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
+
+#: What is wrong: it says which page helps.
+Kind = Literal["unserved", "late", "paused", "all paused", "silent", "failing", "retried"]
+
+
+class Outcomes(NamedTuple):
+    """How the runs of one job ended, in the last COUNTED seconds."""
+
+    succeeded: int
+    failed: int
+    retried: int
+
+
+def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
+    """How the runs of each job ended, by their tallies."""
+    kinds = (RecordKind.SUCCEEDED, RecordKind.FAILED, RecordKind.RETRIED)
+    return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class PresentProblem:
+    """One thing that is wrong."""
+
+    kind: Kind
+    finding: Finding
+    #: The queue or the job that it is about; "" for all.
+    name: str = ""
+
+
+def present(
+    queues: Iterable[Row],
+    workers: Sequence[Row],
+    *,
+    all_paused: bool,
+    ages: Mapping[str, float | None],
+    jobs: Mapping[str, Outcomes],
+) -> list[PresentProblem]:
+    """What is wrong, by the rows of queues and workers.
+
+    `ages` are the seconds that the first job of each queue has waited, as far as that is known.
+    """
+    found: list[PresentProblem] = []
+    if all_paused:
+        advice = "palermo resume --all ends that."
+        finding = Finding.warning("pauses", "all queues are paused: no worker takes a job", advice)
+        found.append(PresentProblem("all paused", finding))
+    if silent := silent_text(workers):
+        advice = (
+            "Look on its machine whether it is stopped (kill -CONT goes on), swapped out or short of CPU; kill -9 gives"
+            " its jobs back at once."
+        )
+        found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
+    waiting = (row for row in queues if row["pending"] and not is_failed(row["name"]))
+    found += filter(None, (_of_queue(row, ages.get(row["name"]), all_paused) for row in waiting))
+    found += filter(None, (_of_job(job, ended) for job, ended in sorted(jobs.items())))
+    return found
+
+
+def _of_queue(row: Row, age: float | None, all_paused: bool) -> PresentProblem | None:
+    name, waiting = row["name"], count(row["pending"], "job")
+    verb = "waits" if row["pending"] == 1 else "wait"
+    check = f"queue {name}"
+    if row["paused"] and not all_paused:
+        advice = f"palermo resume {name}, if it was forgotten. palermo audit says who paused it."
+        return PresentProblem("paused", Finding.warning(check, f"paused, and {waiting} {verb} in it", advice), name)
+    if row["paused"] or all_paused:
+        return None
+    if not row["workers"]:
+        advice = f"Start a worker for it: palermo worker MODULE -q {name}. Is its name a mistake? Then clear it."
+        return PresentProblem(
+            "unserved", Finding.warning(check, f"{waiting} {verb}, and no worker takes jobs from it", advice), name
+        )
+    if age is not None and age > LATE:
+        text = f"its first job has waited for {duration(age)}, and {waiting} {verb} in it"
+        advice = (
+            "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
+        )
+        return PresentProblem("late", Finding.warning(check, text, advice), name)
+    return None
+
+
+def _of_job(job: str, outcomes: Outcomes) -> PresentProblem | None:
+    runs = sum(outcomes)
+    if runs < FEWEST:
+        return None
+    check, within = f"job {job}", f"of {count(runs, 'run')} in the last {COUNTED / 60:.0f} minutes"
+    if outcomes.failed > FAILING * (outcomes.succeeded + outcomes.failed):
+        advice = f"palermo failed list --job {job} has the errors; palermo failed requeue runs the jobs again."
+        return PresentProblem("failing", Finding.warning(check, f"{outcomes.failed:,} {within} failed", advice), job)
+    if outcomes.retried > RETRIED * runs:
+        advice = "What it needs is away, perhaps. palermo retries list has the errors."
+        return PresentProblem(
+            "retried", Finding.warning(check, f"{outcomes.retried:,} {within} are tried again", advice), job
+        )
+    return None

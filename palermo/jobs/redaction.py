@@ -1,0 +1,75 @@
+"""Hides values in arguments: those whose names match the setting web_redact, wherever they are nested."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from palermo.contract.rows import Row
+from palermo.core.arguments import preview
+from palermo.jobs import registry
+
+#: Stands in the place of a hidden value. A form that sends it back means the value that it stands for.
+MASK = "••••••"
+
+
+def masked_row(row: Row, patterns: Sequence[str], names: Sequence[str] | None = None) -> Row:
+    """A job's row as it may be shown, with some values hidden.
+
+    Named arguments go by their names, values of mappings by their keys, and positional arguments by
+    the signature's names if the job's code is imported here. If the arguments cannot be decoded, and the preview
+    or the signature holds such a name, the whole preview is hidden. `names` are the signature's if the caller
+    knows them.
+    """
+    args, kwargs, text = row["args"], row["kwargs"], row["preview"]
+    if args is None or kwargs is None:
+        words = [*_words(text), *(parameters(row["job"]) if names is None else names)] if isinstance(text, str) else []
+        return {**row, "preview": MASK} if any(is_hidden(word, tuple(patterns)) for word in words) else row
+    bare = masked_arguments(row, patterns, names)
+    if bare == row:
+        return row
+    return {**bare, "preview": preview(bare["args"], bare["kwargs"])}
+
+
+def masked_arguments(row: Row, patterns: Sequence[str], names: Sequence[str] | None = None) -> Row:
+    """The same for a row without a preview, such as that of a recurring job."""
+    args, kwargs = row["args"], row["kwargs"]
+    if args is None or kwargs is None:
+        return row
+    names = parameters(row["job"]) if names is None else names
+    masked = [
+        MASK if place < len(names) and is_hidden(names[place], tuple(patterns)) else masked_value(value, patterns)
+        for place, value in enumerate(args)
+    ]
+    return {**row, "args": masked, "kwargs": masked_value(kwargs, patterns)}
+
+
+def masked_value(value: Any, patterns: Sequence[str]) -> Any:
+    """A JSON value as it may be shown: values of mappings go by their keys."""
+    match value:
+        case dict():
+            wanted = tuple(patterns)
+            return {
+                key: MASK if is_hidden(str(key), wanted) else masked_value(item, patterns)
+                for key, item in value.items()
+            }
+        case list():
+            return [masked_value(item, patterns) for item in value]
+        case _:
+            return value
+
+
+@lru_cache(maxsize=4_096)
+def is_hidden(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a value of this name is hidden."""
+    return any(fnmatchcase(name.casefold(), pattern.casefold()) for pattern in patterns)
+
+
+def _words(text: str) -> list[str]:
+    return "".join(char if char.isalnum() or char in "_-" else " " for char in text).split()
+
+
+def parameters(job: str | None) -> Sequence[str]:
+    """The names of a job's parameters; none if its code is not imported here."""
+    definition = registry.find(job) if job else None
+    return [] if definition is None else list(definition.signature.parameters)

@@ -1,0 +1,15 @@
+"""Unique jobs, for programs that enqueue them without this code."""
+
+from shop import write
+
+import palermo
+
+
+@palermo.job(unique="until_done")
+def sync(shop, *, full=False):
+    write("notes", shop)
+
+
+@palermo.job(unique="until_done", unique_key=lambda page, **more: f"page {page}")
+def index(page, **more):
+    write("notes", page)

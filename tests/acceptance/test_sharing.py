@@ -1,0 +1,27 @@
+"""Tenants of a queue, and jobs that take batches: F1, F4."""
+
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+
+def test_F1_one_tenant_of_a_queue_is_looked_up(place: Place) -> None:
+    for tenant, count in (("acme", 3), ("zebra", 1)):
+        calls = [("shop.note", [f"{tenant} {number}"], {}) for number in range(count)]
+        place.client.enqueue_many(calls, queue="mail", tenant=tenant)
+    acme = {"tenant": "acme", "queue": "mail", "pending": 3, "share": 1.0}
+
+    eventually(lambda: list(place.inspector.tenants("mail", "acme")) == [acme])
+
+    assert place.rows("tenants", "mail", "--tenant", "acme") == [acme]
+    assert place.rows("tenants", "mail", "--tenant", "nobody") == []
+    assert sorted(row["tenant"] for row in place.rows("tenants", "mail")) == ["acme", "zebra"]
+
+
+def test_F4_one_bad_message_of_a_batch_fails_alone_and_no_other_runs_again(place: Place) -> None:
+    ids = {row: place.enqueue("loads.load", row) for row in ("a", "bad", "b", "c")}
+
+    place.burst("-c", "1", modules=("loads",))
+
+    assert place.errors() == {ids["bad"]: "ValueError: no row 'bad'"}
+    assert sorted(" ".join(place.lines()).split()) == ["a", "b", "bad", "c"]
+    assert place.pending() == 0

@@ -1,0 +1,119 @@
+"""The charts in a browser: their numbers are read off, they are zoomed, and a bar leads to its jobs."""
+
+import time
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from palermo.settings.settings import Settings
+from tests.helpers import eventually
+from tests.history.written import failed, write
+from tests.webui.browser.conftest import PHONE, Open, path_of
+from tests.webui.conftest import BROKER_PATIENCE
+from tests.webui.server import Web
+
+
+@pytest.fixture
+def settings(tmp_path: object) -> Settings:
+    """The embedded broker: charts are the same on each."""
+    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
+
+
+def fill(web: Web) -> None:
+    """Half an hour of work: in each part of 30 seconds 8 jobs, one of which failed; one in the middle has a name."""
+    now = time.time() // 30 * 30 + 15
+    counted = {"kind": "counts", "queue": "mail", "job": "shop.send", "succeeded": 7, "failed": 1, "enqueued": 9}
+    times = {"run": {"40": 8}, "wait": {"20": 8}}
+    write(web.client, [{**counted, **times, "at": now - 30 * nth} for nth in range(60, 0, -1)])
+    write(web.client, [failed(f"job-{nth}", at=now - 30 * nth) for nth in range(60, 0, -1)])
+    write(web.client, [{"kind": "worker_up", "at": now - 600, "release": "1.4.2"}])
+    eventually(lambda: "job-1" in web.http.get("/history").text)
+
+
+def plot(page: Page) -> Locator:
+    return page.locator(".drawing .u-over").first
+
+
+def at(page: Page, part: float) -> tuple[float, float]:
+    """The point of the first chart at this part of its width."""
+    box = plot(page).bounding_box()
+    assert box is not None
+    return box["x"] + part * box["width"], box["y"] + box["height"] / 2
+
+
+def test_the_pointer_shows_the_numbers_and_a_click_leads_to_the_jobs_of_that_time(web: Web, open_page: Open) -> None:
+    fill(web)
+    page = open_page("/statistics")
+    page.evaluate("localStorage.setItem('palermo.every', '0')")
+    page.reload()
+
+    page.mouse.move(*at(page, 0.75))
+    tip = page.locator(".tip:visible")
+    expect(tip).to_contain_text("succeeded7")
+    expect(tip).to_contain_text("failed1")
+    expect(tip).to_contain_text("enqueued9")
+    expect(page.get_by_role("img", name="480 jobs processed, 60 of them failed")).to_be_visible()
+    page.mouse.click(*at(page, 0.75))
+
+    page.wait_for_url("**/history?since=*")
+    expect(page.locator("table.history tbody tr")).to_have_count(1)
+
+
+def test_a_stretch_of_time_is_zoomed_in_all_charts_until_somebody_zooms_out(web: Web, open_page: Open) -> None:
+    fill(web)
+    page = open_page("/statistics")
+    jobs = page.get_by_role("link", name="Jobs that ended")
+    expect(page.get_by_text("Drag to zoom").first).to_be_visible()
+
+    page.mouse.move(*at(page, 0.6))
+    page.mouse.down()
+    page.mouse.move(*at(page, 0.7))
+    page.mouse.move(*at(page, 0.8))
+    page.mouse.up()
+    expect(jobs).to_have_count(3)
+    with page.expect_response(lambda answer: answer.url.endswith("/statistics")):
+        page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
+    expect(jobs).to_have_count(3)
+    page.get_by_role("button", name="Zoom out").first.click()
+    expect(jobs).to_have_count(0)
+
+    assert path_of(page) == "/statistics"
+
+
+def test_a_chart_goes_on_with_new_numbers_without_a_reload(web: Web, open_page: Open) -> None:
+    fill(web)
+    page = open_page("/statistics")
+    expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
+    page.evaluate("document.querySelector('.drawing canvas').same = true")
+
+    write(web.client, [{"kind": "counts", "queue": "mail", "job": "shop.send", "succeeded": 20, "at": time.time()}])
+
+    expect(page.get_by_role("img", name="500 jobs processed")).to_be_visible()
+    assert page.evaluate("document.querySelector('.drawing canvas').same") is True
+
+
+def test_on_a_phone_a_tap_shows_the_numbers_and_a_link_to_the_jobs(web: Web, open_page: Open) -> None:
+    fill(web)
+    page = open_page("/statistics", **PHONE)
+    page.evaluate("localStorage.setItem('palermo.every', '0')")
+    page.reload()
+
+    plot(page).scroll_into_view_if_needed()
+    page.touchscreen.tap(*at(page, 0.75))
+    expect(page.locator(".tip:visible")).to_contain_text("succeeded7")
+    page.get_by_role("link", name="Jobs that ended").tap()
+
+    page.wait_for_url("**/history?since=*")
+    expect(page.locator("table.history tbody tr")).to_have_count(1)
+
+
+def test_without_script_there_is_a_drawing_with_numbers_and_a_table(web: Web, open_page: Open) -> None:
+    fill(web)
+    page = open_page("/statistics", java_script_enabled=False)
+
+    expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
+    expect(page.locator(".chart .label").first).to_have_text("10")
+    page.get_by_text("Numbers over time, as a table").click()
+    page.locator("#cells tbody a").first.click()
+
+    expect(page.locator("table.history tbody tr")).to_have_count(1)

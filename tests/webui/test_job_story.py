@@ -1,0 +1,299 @@
+"""The story of a job on its page: its arguments, its attempts, where it came from; and to run it again or edit it."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from palermo.core.journal_records import encode
+from palermo.jobs.redaction import MASK
+from palermo.settings.settings import Settings
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.webui.conftest import Serve
+from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+
+@pytest.fixture
+def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+    """Workers on the broker whose pages are served."""
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield site
+    site.close()
+
+
+def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
+    """Write the record of a job's end, and wait until the pages know it."""
+    record = {"kind": kind, "at": time.time(), "id": id, "job": "shop.charge", "queue": "mail", "attempt": 1, **more}
+    web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [record])))
+    eventually(lambda: web.http.get(f"/api/history/{id}").status_code == 200)
+
+
+def new_id(answer: httpx.Response) -> str:
+    """The id of the job whose page answered."""
+    assert answer.status_code == 200, answer.text
+    return answer.url.path.rpartition("/")[2]
+
+
+def row_of(web: Web, id: str) -> dict[str, Any]:
+    """The row of a job that waits, once it is seen."""
+    return eventually(lambda: found.json() if (found := web.http.get(f"/api/jobs/{id}")).status_code == 200 else {})
+
+
+def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_again(any_web: Web, site: Site) -> None:
+    notes = str(site.notes_path)
+    done = site.enqueue("note", notes, "done", priority=3)
+    dropped = site.enqueue("discards", "gone", module="crew_results")
+    cancelled = site.enqueue("note", notes, "cancelled")
+    site.inspector.cancel(cancelled)
+    site.burst(modules=("crew", "crew_results"))
+    assert site.notes() == ["done"]
+
+    for id, state, args in (
+        (done, "done", [notes, "done"]),
+        (dropped, "discarded", ["gone"]),
+        (cancelled, "cancelled", [notes, "cancelled"]),
+    ):
+        page = eventually(lambda id=id: found if "Run again" in (found := any_web.http.get(f"/jobs/{id}").text) else "")
+        assert f">{state}</span>" in page
+        for value in args:
+            assert value in page, page
+        answer = any_web.form(f"/jobs/{id}", f"/jobs/{id}/again")
+        assert "Enqueued again, as this new job." in answer.text
+        new = row_of(any_web, new_id(answer))
+        assert (new["args"], new["queue"], new["retries"]) == (args, "jobs", None)
+        assert new["id"] != id
+        assert new["priority"] == (3 if id == done else 0)
+        eventually(lambda id=id, new=new: f"/jobs/{new['id']}" in any_web.http.get(f"/jobs/{id}").text)
+        eventually(lambda id=id, new=new: f"/jobs/{id}" in any_web.http.get(f"/jobs/{new['id']}").text)
+
+    site.burst(modules=("crew", "crew_results"))
+    assert sorted(site.notes()) == ["cancelled", "done", "done"]
+
+
+def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(any_web: Web) -> None:
+    write(any_web, "a", body='["a@b.c"]', priority=2, headers={"timeout": 30, "tenant": "acme"})
+    form = any_web.http.get("/jobs/a/again").text
+    assert "&#34;a@b.c&#34;" in form
+
+    answer = any_web.form(
+        "/jobs/a/again", "/jobs/a/again/edited", args='["x@y.z"]', queue="slow", priority="5", when="2d"
+    )
+
+    new = row_of(any_web, new_id(answer))
+    assert (new["args"], new["kwargs"], new["queue"], new["priority"]) == (["x@y.z"], {}, "slow", 5)
+    assert (new["state"], new["tenant"]) == ("scheduled", "acme")
+    assert "timeout" in any_web.http.get("/jobs/a").text
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"body": f'["{MASK}", 7]', "inexact": "hidden"}, "hidden values"),
+        ({"preview": "'xxx...", "inexact": "shortened", "size": 5_000}, "only the beginning of its arguments"),
+        ({"body": '["x"]', "inexact": "converted", "content_type": "application/msgpack"}, "serialized in another way"),
+        ({"preview": "b'…'", "inexact": "unreadable", "content_type": "application/x-pickle"}, "only a preview"),
+    ],
+)
+def test_a_job_never_runs_again_with_arguments_that_are_not_its_own(
+    web: Web, fields: dict[str, Any], said: str
+) -> None:
+    write(web, "a", **fields)
+    page = web.http.get("/jobs/a").text
+    assert "Not as they were" in page
+    assert said in page
+    assert 'action="/jobs/a/again"' not in page
+
+    asked = web.form("/jobs/a/again", "/jobs/a/again")
+    assert (asked.url.path, said in asked.text) == ("/jobs/a/again", True)
+    refused = web.form("/jobs/a/again", "/jobs/a/again/edited", args=f'["{MASK}", 7]')
+    assert refused.status_code == 422
+    nothing = web.form("/jobs/a/again", "/jobs/a/again/edited")
+    assert nothing.status_code == 422
+    assert not any(row["pending"] for row in web.inspector.queues())
+
+    whole = web.form("/jobs/a/again", "/jobs/a/again/edited", args='["hunter2", 7]', kwargs="{}")
+    assert row_of(web, new_id(whole))["args"] == ["hunter2", 7]
+
+
+def test_arguments_that_these_pages_hide_are_kept_by_a_run_again(web: Web) -> None:
+    write(web, "a", body='[{"password": "hunter2", "to": "anna"}]')
+    assert "hunter2" not in web.http.get("/jobs/a").text
+    form = web.http.get("/jobs/a/again").text
+    assert "hunter2" not in form
+
+    answer = web.form("/jobs/a/again", "/jobs/a/again/edited", args=f'[{{"password": "{MASK}", "to": "bob"}}]')
+
+    (waiting,) = web.inspector.jobs("mail")
+    assert (waiting["id"], waiting["args"]) == (new_id(answer), [{"password": "hunter2", "to": "bob"}])
+
+
+def test_what_is_not_recorded_is_said_and_how_to_record_it(web: Web, settings: Settings, serve: Serve) -> None:
+    write(web, "a")
+    assert "or is of an earlier version" in web.http.get("/jobs/a").text
+    other = serve(Settings(url=settings.url, journal="failures"))
+
+    page = eventually(lambda: found if "PALERMO_JOURNAL=all" in (found := other.http.get("/jobs/a").text) else "")
+
+    assert "Run again" not in page
+    assert web.http.get("/jobs/a/again").status_code == 404
+
+
+def test_a_job_that_still_waits_is_not_run_again(web: Web) -> None:
+    publish(web.client, message("a", queue="mail"))
+    write(web, "a", body="[]")
+
+    assert "not over" in web.form("/queues/mail?ask=clear", "/jobs/a/again").text
+
+    assert [row["id"] for row in web.inspector.jobs("mail")] == ["a"]
+
+
+def test_a_scheduled_job_that_was_cancelled_can_be_run_again(any_web: Web) -> None:
+    job = any_web.client.enqueue("shop.charge", [1058], queue="mail", delay=DAY)
+    any_web.inspector.cancel_scheduled(job.id)
+
+    page = eventually(lambda: found if "Run again" in (found := any_web.http.get(f"/jobs/{job.id}").text) else "")
+    assert ">cancelled</span>" in page
+    answer = any_web.form(f"/jobs/{job.id}", f"/jobs/{job.id}/again")
+
+    new = row_of(any_web, new_id(answer))
+    assert (new["args"], new["state"], new["run_at"]) == ([1058], "pending", None)
+
+
+def test_attempts_are_rows_with_their_errors(web: Web) -> None:
+    for number, kind in enumerate(("retried", "retried", "succeeded"), start=1):
+        said = {"error": "builtins.KeyError", "message": f"try {number}"} if kind == "retried" else {}
+        write(web, "a", kind, attempt=number, took=1.5, slot=1, **said)
+    eventually(lambda: "try 2" in web.http.get("/jobs/a").text)
+
+    page = web.http.get("/jobs/a").text
+    table = page[page.index('id="attempts-title"') : page.index('id="args-title"')]
+
+    assert re.findall(r">(done|failed)</span>", table) == ["done", "failed", "failed"]
+    assert re.findall(r": (try \d)", table) == ["try 2", "try 1"]
+    assert 'href="/workers/pid:1@h"' in table.replace("%3A", ":").replace("%40", "@")
+
+
+def test_progress_is_one_line_and_the_rest_behind_a_click(web: Web) -> None:
+    for part in (0.25, 0.5, 0.75):
+        write(web, "a", "progress", fraction=part, text=f"{part:.0%} of it")
+    write(web, "a")
+
+    page = eventually(lambda: found if "75% of it" in (found := web.http.get("/jobs/a").text) else "")
+
+    assert page.count('class="job wide"') == 1
+    assert "<summary>3 steps</summary>" in page
+
+
+def test_a_kept_result_is_shown_at_once_and_where_the_job_came_from(web: Web) -> None:
+    write(
+        web,
+        "a",
+        body="[]",
+        headers={"recurring": "nightly"},
+        result={"content_type": "application/json", "text": "[42]"},
+    )
+
+    page = web.http.get("/jobs/a").text
+
+    assert 'id="result"' in page
+    assert "nightly</a>" in page
+    assert re.search(r'id="job-link" hidden>http://127.0.0.1:\d+/jobs/a<', page)
+
+
+# -- edit
+
+
+def test_a_waiting_job_is_changed_and_keeps_its_id(any_web: Web) -> None:
+    publish(any_web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
+
+    done = any_web.form(
+        "/jobs/m-1/edit?queue=mail", "/jobs/m-1/edit?queue=mail", args="[42]", queue="slow", priority="4"
+    )
+
+    assert "Changed 1 job." in done.text
+    eventually(lambda: [row["id"] for row in any_web.inspector.jobs("mail")] == ["m-0", "m-2"])
+    (changed,) = any_web.inspector.jobs("slow")
+    assert (changed["id"], changed["args"], changed["priority"], changed["retries"]) == ("m-1", [42], 4, 2)
+    (told,) = eventually(lambda: [row for row in any_web.inspector.audit() if row["action"] == "edit"])
+    assert (told["ids"], told["queue"], told["what"]) == (["m-1"], "slow", "with other arguments")
+
+
+def test_a_waiting_job_can_be_put_off(any_web: Web) -> None:
+    publish(any_web.client, message("m-1", 1, queue="mail"))
+
+    any_web.form("/jobs/m-1/edit?queue=mail", "/jobs/m-1/edit?queue=mail", when="2d")
+
+    (later,) = eventually(lambda: any_web.inspector.scheduled().rows)
+    assert (later["id"], later["args"], later["queue"]) == ("m-1", [1], "mail")
+    assert any_web.inspector.size("mail") == 0
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_a_scheduled_or_retrying_job_is_changed(any_web: Web, near: bool) -> None:
+    after = 300.0 if near else 3 * DAY
+    schedule(any_web.client, due("later", after, 1), due("other", after, 2), retrying("again", after, 3, times=2))
+
+    any_web.form("/jobs/later/edit", "/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', queue="slow")
+    any_web.form("/jobs/again/edit", "/jobs/again/edit", priority="7", when="5d")
+
+    rows = {row["id"]: row for row in any_web.inspector.scheduled()}
+    assert (rows["later"]["args"], rows["later"]["kwargs"], rows["later"]["queue"]) == (["new"], {"fast": True}, "slow")
+    assert (rows["other"]["args"], rows["other"]["queue"]) == ([2], "mail")
+    again = rows["again"]
+    assert (again["args"], again["priority"], again["state"]) == ([3], 7, "retrying")
+    assert [one["message"] for one in again["attempts"]] == ["try 1", "try 2"]
+    assert [row["id"] for row in any_web.inspector.scheduled()][-1] == "again"
+
+
+def test_an_edit_says_what_is_wrong_and_changes_nothing(web: Web) -> None:
+    schedule(web.client, due("later", DAY, 1))
+
+    for fields, said in (
+        ({"args": "{"}, "are not JSON"),
+        ({"args": "{}"}, "must be a list"),
+        ({"priority": "10"}, "from 0 to 9"),
+        ({"when": "soon"}, "is no time"),
+        ({"queue": " x"}, ""),
+    ):
+        answer = web.form("/jobs/later/edit", "/jobs/later/edit", **fields)
+        if said:
+            assert (answer.status_code, said in answer.text) == (422, True), fields
+            assert 'role="alert"' in answer.text
+    assert web.form("/jobs/later/edit", "/jobs/nobody/edit", args="[1]").status_code == 404
+    (row,) = web.inspector.scheduled()
+    assert (row["args"], row["run_at"][:10] > time.strftime("%Y-%m-%d")) == ([1], True)
+
+
+def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
+    write(web, "over", body="[1]")
+    write(web, "long", inexact="shortened", preview="1, ...")
+    schedule(web.client, due("later", DAY, 1))
+
+    again = web.http.post("/api/jobs/over/again", json={"queue": "slow"})
+    refused = web.http.post("/api/jobs/long/again", json={"args": [1]})
+    edited = web.http.post("/api/jobs/later/edit", json={"args": [2], "priority": 3})
+    unknown = web.http.post("/api/jobs/later/edit", json={"arguments": [2]})
+
+    assert (again.status_code, refused.status_code, unknown.status_code) == (201, 422, 422)
+    assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(again.json()["id"], [1])]
+    assert edited.json() == {"id": "later", "job": "shop.send", "queue": "mail"}
+    assert [(row["args"], row["priority"]) for row in web.inspector.scheduled()] == [([2], 3)]
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_failed_job_is_requeued_with_another_priority_and_time(any_web: Web) -> None:
+    publish_failed(any_web.client, (message("bad", 1, queue="mail"), failure("KeyError", "no", at=1_700_000_000)))
+    eventually(lambda: any_web.http.get("/failures/bad/edit").status_code == 200)
+
+    any_web.form("/failures/bad/edit", "/failures/bad/edit", args="[2]", priority="6", when="2d")
+
+    (row,) = eventually(lambda: any_web.inspector.scheduled().rows)
+    assert (row["id"], row["args"], row["priority"], row["retries"]) == ("bad", [2], 6, 1)
+    assert any_web.inspector.failed().rows == []

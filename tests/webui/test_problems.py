@@ -1,0 +1,98 @@
+"""The page and the API of what is wrong at this moment, on each broker."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from palermo.inspector.doctor import examine
+from palermo.settings.settings import Settings
+from palermo.webui.state.live_state import OldestJobs
+from tests.helpers import eventually
+from tests.history.written import write
+from tests.inspector.jobs import message, publish
+from tests.webui.conftest import Serve
+from tests.webui.server import Web
+
+
+def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(any_web: Web) -> None:
+    assert "Nothing is wrong" in any_web.http.get("/problems").text
+    publish(any_web.client, message("1"), message("2"))
+
+    def told() -> str | None:
+        page = any_web.http.get("/problems").text
+        return page if "2 jobs wait, and no worker takes jobs from it" in page else None
+
+    page = eventually(told)
+    assert page is not None
+    assert "palermo worker MODULE -q mail" in page
+    assert 'href="/queues/mail">Queue mail</a>' in page
+    [row] = any_web.http.get("/api/problems").json()["rows"]
+    assert (row["kind"], row["name"], row["check"], row["level"]) == ("unserved", "mail", "queue mail", "warning")
+    assert row["text"] in [finding.text for finding in examine(any_web.client, [])]
+    overview = eventually(lambda: found if "1 problem now" in (found := any_web.http.get("/").text) else None)
+    assert overview is not None
+    assert 'id="nav-problems">1</span>' in overview
+
+
+def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(any_web: Web) -> None:
+    publish(any_web.client, message("1"))
+    any_web.inspector.pause("mail")
+    counts = {"queue": "mail", "job": "shop.send", "succeeded": 20, "failed": 5}
+    write(any_web.client, [{"kind": "counts", "at": time.time(), **counts}])
+
+    page = eventually(lambda: found if "5 of 25 runs" in (found := any_web.http.get("/problems").text) else None)
+
+    assert page is not None
+    assert "paused, and 1 job waits in it" in page
+    assert 'href="/failures?job=shop.send&amp;since=15m"' in page
+
+
+def test_a_job_that_waits_too_long_is_late(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(web.client, message("1", created_at=int(time.time()) - 2_000))
+    rows = [{**row, "workers": 1} for row in web.inspector.queues()]
+    monkeypatch.setattr("palermo.inspector.context.Context.queues", lambda context: rows)
+
+    [row] = web.http.get("/api/problems").json()["rows"]
+
+    assert (row["kind"], row["text"][:36]) == ("late", "its first job has waited for 33 min ")
+
+
+def test_the_broker_is_examined_when_somebody_looks_and_not_by_other_pages(any_web: Web) -> None:
+    any_web.http.get("/")
+    page = eventually(lambda: found if "found nothing wrong" in (found := any_web.http.get("/problems").text) else None)
+
+    assert page is not None
+    assert "<dt>publish</dt>" in page
+    assert "as user" not in page
+    assert "The broker was examined" in page
+
+
+def test_read_only_pages_do_not_store_a_job_to_examine_the_broker(settings: Settings, serve: Serve) -> None:
+    page = serve(settings, read_only=True).http.get("/problems").text
+
+    assert "the broker itself is not examined" in page
+    assert "found nothing wrong" not in page
+
+
+def test_a_broker_that_is_away_is_the_problem_that_is_shown(serve: Serve, tmp_path: Path) -> None:
+    settings = Settings(url="amqp://me:hunter2@127.0.0.1:1/", publish_timeout=0.2)
+    web = serve(settings)
+
+    answer = web.http.get("/problems")
+
+    assert answer.status_code == 200
+    assert "BrokerUnavailable" in answer.text
+    assert "hunter2" not in answer.text
+
+
+def test_the_navigation_counts_without_asking_the_broker(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(web.client, message("1"))
+    web.http.get("/problems")
+    monkeypatch.setattr(OldestJobs, "of", lambda *given: pytest.fail("a queue was read"))
+
+    answer = eventually(lambda: found if 'nav-problems">1<' in (found := web.http.get("/audit").text) else None)
+
+    assert answer is not None
+    assert json.loads(web.http.get("/api/openapi.json").text)["paths"]["/api/problems"]

@@ -1,0 +1,256 @@
+"""The search over all states, on each broker: what it finds, what it says it did not look at, and what it refuses."""
+
+import re
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from palermo.inspector.masking import MASK
+from palermo.settings.settings import Settings
+from palermo.webui.state import search as searching
+from tests.helpers import eventually
+from tests.history.written import ended, write
+from tests.history.written import failed as failed_run
+from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.webui.conftest import Serve
+from tests.webui.scheduled_jobs import due, retrying, schedule
+from tests.webui.server import Web
+
+
+def search(web: Web, q: str, **asked: Any) -> dict[str, Any]:
+    """The API's answer once everything has been read."""
+
+    def answer() -> dict[str, Any] | None:
+        response = web.http.get("/api/search", params={"q": q, **asked})
+        assert response.status_code == 200, response.text
+        found: dict[str, Any] = response.json()
+        return None if found["reading"] else found
+
+    found = eventually(answer)
+    assert found is not None
+    return found
+
+
+def ids(web: Web, q: str) -> dict[str, list[str]]:
+    """The ids that are found, by group; groups without any are left out."""
+    return {group["state"]: [row["id"] for row in group["rows"]] for group in search(web, q)["groups"] if group["rows"]}
+
+
+def fill(web: Web) -> None:
+    """An order in every state that lasts without a worker."""
+    at = time.time() - 99
+    timeout = failure("requests.exceptions.Timeout", "no answer from bank.example", at=int(at))
+    charge = {"queue": "billing", "job": "shop.Charge"}
+    publish_failed(
+        web.client,
+        (replace(message("bad-1", "order 1058", **charge), preview="'order 1058'"), timeout),
+        (message("bad-2", "order 7", job="shop.SendReceipt"), failure("KeyError", "lost", at=int(at) - 7_200)),
+    )
+    schedule(
+        web.client, due("later-1", 900, "order 1058", job="shop.SendReceipt"), retrying("again-1", 300, "order 1058")
+    )
+    publish(web.client, message("wait-1", "order 1058", queue="billing", job="shop.Charge", created_at=int(at)))
+    publish(web.client, message("wait-2", "order 9"))
+    write(
+        web.client, [ended("done-1", at=at, job="shop.Charge"), failed_run("over-1", at=at, message="order 1058 again")]
+    )
+
+
+@pytest.fixture
+def filled(any_web: Web) -> Web:
+    fill(any_web)
+    eventually(lambda: "done-1" in any_web.http.get("/history").text)
+    return any_web
+
+
+def test_an_order_is_found_by_its_arguments_and_errors_whatever_the_state_of_its_job(filled: Web) -> None:
+    assert ids(filled, "order 1058") == {
+        "failed": ["bad-1"],
+        "retrying": ["again-1"],
+        "scheduled": ["later-1"],
+        "waiting": ["wait-1"],
+        "finished": ["over-1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("q", "found"),
+    [
+        ("bad", {"failed": ["bad-1", "bad-2"]}),
+        ("later-1", {"scheduled": ["later-1"]}),
+        ("done-", {"finished": ["done-1"]}),
+        ("sendreceipt", {"failed": ["bad-2"], "scheduled": ["later-1"]}),
+        ("job:Receipt", {"failed": ["bad-2"], "scheduled": ["later-1"]}),
+        ("queue:billing", {"failed": ["bad-1"], "waiting": ["wait-1"]}),
+        ("queue:bill*  1058", {"failed": ["bad-1"], "waiting": ["wait-1"]}),
+        ("error:Timeout", {"failed": ["bad-1"]}),
+        ("error:KeyError state:failed", {"failed": ["bad-2"]}),
+        ('error:"Value Error"', {}),
+        ("tenant:acme", {}),
+        ("worker:*@test", {"failed": ["bad-1", "bad-2"], "retrying": ["again-1"]}),
+        ("worker:pid:7@host", {"finished": ["over-1", "done-1"]}),
+        ("state:done", {"finished": ["done-1"]}),
+        ("state:pending queue:billing", {"waiting": ["wait-1"]}),
+        ("older:1h state:failed", {"failed": ["bad-2"]}),
+        ("newer:1h state:failed", {"failed": ["bad-1"]}),
+        ("newer:1h queue:billing", {"failed": ["bad-1"], "waiting": ["wait-1"]}),
+        ("no answer from bank.example", {"failed": ["bad-1"]}),
+        ('"error:" 1058', {}),
+        ("nobody", {}),
+    ],
+)
+def test_words_and_filters_find(shared_orders: Web, q: str, found: dict[str, list[str]]) -> None:
+    assert ids(shared_orders, q) == found
+
+
+@pytest.fixture(scope="module")
+def shared_orders(any_served: Web) -> Web:
+    fill(any_served)
+    eventually(lambda: "done-1" in any_served.http.get("/history").text)
+    return any_served
+
+
+def test_jobs_of_one_tenant_are_found_in_each_state_that_tells_it(web: Web) -> None:
+    publish_failed(web.client, *((message(id, tenant=id), failure()) for id in ("acme", "acme.eu", "shop")))
+    publish(web.client, message("1", tenant="acme"), message("2", tenant="shop"))
+    schedule(web.client, due("3", 900, tenant="acme"), due("4", 900))
+
+    assert ids(web, "tenant:acme") == {"failed": ["acme"], "scheduled": ["3"], "waiting": ["1"]}
+    assert ids(web, "tenant:acme* state:failed") == {"failed": ["acme.eu", "acme"]}
+    assert 'tenant=acme">Show in Failures' in web.http.get("/search?q=tenant:acme").text
+
+
+def test_a_row_says_what_a_reader_needs_to_choose_among_jobs(filled: Web) -> None:
+    [row] = search(filled, "state:failed 1058")["groups"][0]["rows"]
+
+    assert row == {
+        "id": "bad-1",
+        "job": "shop.Charge",
+        "queue": "billing",
+        "state": "failed",
+        "preview": "'order 1058'",
+        "error": {"class": "requests.exceptions.Timeout", "message": "no answer from bank.example"},
+        "worker": "pid:1@test/worker-1",
+        "tenant": None,
+        "at": row["at"],
+        "run_at": None,
+    }
+
+
+def test_the_page_links_to_the_jobs_and_to_the_lists_with_the_same_filters(filled: Web) -> None:
+    page = filled.http.get("/search", params={"q": "queue:billing error:Timeout newer:1h"}).text
+
+    [to] = re.findall(r'href="(/failures\?[^"]+)"', page)
+    assert 'href="/jobs/bad-1?queue=billing"' in page
+    assert "bad-1" in filled.http.get(to.replace("&amp;", "&")).text
+    assert "bad-2" not in filled.http.get(to.replace("&amp;", "&")).text
+    assert 'href="/search?q=error%3ATimeout%20newer%3A1h" aria-label="Search without queue:billing"' in page
+    assert 'value="queue:billing error:Timeout newer:1h"' in page
+
+
+def test_failed_jobs_found_by_their_name_have_a_list_of_their_own(filled: Web) -> None:
+    page = filled.http.get("/search?q=RECEIPT").text
+
+    assert "By their text" not in page
+    [to] = re.findall(r'href="(/failures\?[^"]+)"', page)
+    assert "bad-2" in filled.http.get(to).text
+
+
+def test_nothing_found_says_what_was_searched(filled: Web) -> None:
+    page = filled.http.get("/search?q=nobody").text
+
+    assert "No job matches" in page
+    assert "“nobody” in ids, names, arguments and errors among failed, retrying, scheduled, waiting, running" in page
+    assert "The arguments of finished jobs, which the journal does not hold" in page
+
+
+def test_what_is_not_searched_is_said(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "WAITING", 2)
+    monkeypatch.setattr(searching, "SCHEDULED", 2)
+    publish(any_web.client, *(message(f"wait-{nth}") for nth in range(5)))
+    schedule(any_web.client, *(due(f"later-{nth}", 900 + nth) for nth in range(3)))
+
+    found = search(any_web, "state:waiting")
+    assert (found["total"], found["not_searched"]) == (2, ["jobs that wait in mail behind its first 2 (3)"])
+    assert "scheduled jobs and retries that are due after the first 2 (1)" in search(any_web, "wait")["not_searched"]
+    assert "running jobs: workers do not tell the tenant of a job" in search(any_web, "tenant:acme")["not_searched"]
+
+
+def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(any_web: Web) -> None:
+    job = any_web.client.enqueue("shop.resize", ["cat.png"], queue="images")
+    unknown = "00000000-0000-4000-8000-000000000000"
+
+    assert any_web.http.get(f"/search?q={job.id}").headers["location"] == f"/jobs/{job.id}"
+    assert [row["id"] for row in search(any_web, job.id[:8])["groups"][3]["rows"]] == [job.id]
+    assert "No job matches" in any_web.http.get(f"/search?q={unknown}").text
+
+    answer = any_web.http.get(f"/jobs/{unknown}")
+    assert answer.status_code == 404
+    assert "Nothing was found for this id" in answer.text
+    assert f'href="/search?q={unknown}"' in answer.text
+    assert "timeline" not in answer.text.casefold()
+
+
+@pytest.mark.parametrize("page", ["/", "/queues/mail", "/queues/mail?text=cat", "/failures?text=cat", "/history"])
+def test_the_field_is_empty_on_pages_that_show_no_search(web: Web, page: str) -> None:
+    web.client.enqueue("shop.SendMail", queue="mail")
+
+    assert 'name="q" value="" list="search-offers"' in web.http.get(page).text
+
+
+def test_queues_and_jobs_with_that_name_come_first(web: Web) -> None:
+    for name in ("mail", "mail.bulk", "images"):
+        web.client.enqueue("shop.SendMail", queue=name)
+
+    page = web.http.get("/search?q=mail").text
+
+    assert page.index('href="/queues/mail" autofocus') < page.index('href="/queues/mail.bulk"')
+    assert '<option value="queue:mail.bulk">' in page
+
+
+@pytest.mark.parametrize(
+    ("q", "told"),
+    [
+        ("que:mail", "There is no filter &#39;que:&#39;. Did you mean &#39;queue&#39;? The filters are queue, job"),
+        ("localhost:5672", "write it in quotes: &#34;localhost:5672&#34;"),
+        ("older:yesterday", "Older is &#39;yesterday&#39;: write a duration ago, such as 90s, 5m or 2d"),
+        ("queue:a queue:b", "Queue: is there twice"),
+        ("queue: mail", "Queue: has no value. Write queue:mail, without a blank"),
+        ('tenant:""', "Tenant: has no value"),
+        ("state:gone", "State:gone is no state. The states are failed, retrying"),
+    ],
+)
+def test_a_query_that_cannot_be_meant_is_told_at_its_field(shared_web: Web, q: str, told: str) -> None:
+    answer = shared_web.http.get("/search", params={"q": q})
+
+    assert answer.status_code == 422
+    assert told in answer.text
+    assert 'aria-invalid="true" aria-describedby="search-problem"' in answer.text
+    assert "How to search" in answer.text
+    assert shared_web.http.get("/api/search", params={"q": q}).status_code == 422
+
+
+@pytest.mark.parametrize("q", ["https://bank.example/a", "pid:12@web-1", '"localhost:5672"', "12:30", "ValueError: no"])
+def test_text_with_a_colon_is_text(shared_web: Web, q: str) -> None:
+    assert search(shared_web, q)["total"] == 0
+
+
+def test_hidden_arguments_are_not_found_and_not_shown(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, redact=["*password*"])
+    secret = {"password": "hunter2"}
+    publish_failed(web.client, (message("bad-1", secret), failure()))
+    web.client.enqueue("shop.login", [], secret, queue="mail")
+    web.client.enqueue("shop.login", [], secret, queue="mail", delay=900)
+
+    assert ids(web, "hunter2") == {}
+    assert {row["preview"] for group in search(web, "job:login")["groups"] for row in group["rows"]} == {
+        f"password='{MASK}'"
+    }
+
+
+def test_while_the_journal_is_off_the_search_says_so(settings: Settings, serve: Serve) -> None:
+    web = serve(replace(settings, journal="off"))
+
+    assert "finished jobs: the journal is off here" in search(web, "shop")["not_searched"]

@@ -1,0 +1,302 @@
+"""Signing in and out of the pages: by a password of the file, and by an OpenID provider."""
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from joserfc.jwk import RSAKey
+
+from palermo.errors import SettingInvalid
+from palermo.settings.settings import Settings
+from palermo.webui import Role, create_app
+from palermo.webui.security.user_file import password_line
+from tests.webui.conftest import Serve
+from tests.webui.openid_provider import CLIENT_ID, CLIENT_SECRET, OpenIdProvider
+from tests.webui.server import CHEAP, Web
+
+_PAGE = {"Accept": "text/html"}
+
+_TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    _write(path, password="pässwörd", role=Role.ADMIN)
+    return path
+
+
+@pytest.fixture
+def web(settings: Settings, serve: Serve, users: Path) -> Web:
+    return serve(settings, users=str(users))
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[OpenIdProvider]:
+    with OpenIdProvider() as provider:
+        yield provider
+
+
+@pytest.fixture
+def with_openid(settings: Settings, serve: Serve, provider: OpenIdProvider) -> Web:
+    provider.claims = {"sub": "17", "preferred_username": "ada", "groups": ["staff", "ops"]}
+    provider.forged, provider.error, provider.signing_key = {}, "", provider.key
+    return serve(settings, **_options(provider))
+
+
+def test_a_browser_is_led_to_the_form_and_after_it_to_the_page_that_it_wanted(web: Web) -> None:
+    led = web.http.get("/queues?text=a%26b", headers=_PAGE)
+    assert led.status_code == 303
+    form = web.http.get(led.headers["location"])
+    assert 'value="/queues?text=a%26b"' in form.text
+    assert "Connected to" not in form.text, "nobody is told of the broker before"
+
+    signed_in = _sign_in(web, form.text, then="/queues?text=a%26b")
+
+    assert signed_in.status_code == 303
+    assert signed_in.headers["location"] == "/queues?text=a%26b"
+    page = web.http.get("/queues", headers=_PAGE)
+    assert page.status_code == 200
+    assert "Sign out ada" in page.text
+
+
+def test_programs_and_scripts_of_a_page_are_told_401_and_not_led_to_a_form(web: Web) -> None:
+    assert web.http.get("/api/queues", headers={"Accept": "application/json"}).status_code == 401
+    assert web.http.get("/queues").status_code == 401
+    by_script = web.http.get("/queues", headers=_PAGE | {"Sec-Fetch-Mode": "cors"})
+    assert by_script.status_code == 401
+    assert "www-authenticate" not in by_script.headers, "the browser would ask for a password in a window of its own"
+
+
+def test_passwords_and_tokens_of_programs_work_beside_sessions(web: Web) -> None:
+    right = httpx.BasicAuth(b"ada", "pässwörd".encode())
+
+    assert web.http.get("/api/queues", auth=right).status_code == 200
+    assert "Sign out" not in web.http.get("/queues", auth=right).text
+
+
+def test_a_wrong_password_says_so_beside_the_form_and_begins_nothing(web: Web) -> None:
+    answer = _sign_in(web, password="wrong")
+
+    assert answer.status_code == 401
+    assert "no user has this name and password" in answer.text
+    assert web.http.get("/queues", headers=_PAGE).status_code == 303
+
+
+def test_after_many_wrong_passwords_the_form_says_how_long_to_wait(web: Web) -> None:
+    for _ in range(6):
+        answer = _sign_in(web, password="wrong")
+
+    assert answer.status_code == 429
+    assert "try again in" in answer.text
+
+
+def test_who_signed_out_is_out_also_with_a_copy_of_the_cookie(web: Web) -> None:
+    _sign_in(web)
+    cookies = dict(web.http.cookies)
+
+    out = web.form("/queues", "/sign-out")
+
+    assert "Sign in to Palermo" in out.text
+    assert web.http.get("/queues", headers=_PAGE).status_code == 303
+    with httpx.Client(base_url=web.url, cookies=cookies) as copied:
+        assert copied.get("/queues", headers=_PAGE).status_code == 303
+
+
+def test_a_session_ends_with_its_password_and_its_role_is_that_of_the_file(web: Web, users: Path) -> None:
+    _sign_in(web)
+    _write(users, password="pässwörd", role=Role.VIEWER)
+    assert web.http.get("/queues", headers=_PAGE).status_code == 303, "the line holds another hash"
+    _sign_in(web)
+    assert "ada, viewer" in web.http.get("/queues", headers=_PAGE).text
+    users.write_text(users.read_text().replace(":viewer:", ":operator:"))
+    assert "ada, operator" in web.http.get("/queues", headers=_PAGE).text
+
+
+def test_a_session_ends_by_itself(
+    settings: Settings, serve: Serve, users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = serve(settings, users=str(users), session=60)
+    _sign_in(web)
+    assert web.http.get("/queues", headers=_PAGE).status_code == 200
+
+    later = time.time() + 61
+    monkeypatch.setattr("palermo.webui.security.sessions.time.time", lambda: later)
+
+    assert web.http.get("/queues", headers=_PAGE).status_code == 303
+
+
+def test_a_session_lives_through_a_restart_with_the_same_secret_and_no_other(
+    settings: Settings, serve: Serve, users: Path
+) -> None:
+    first = serve(settings, users=str(users), secret="0123456789abcdef")
+    _sign_in(first)
+    [(_, value)] = [(name, value) for name, value in first.http.cookies.items() if name.startswith("palermo_session")]
+
+    for secret, status in (("0123456789abcdef", 200), ("fedcba9876543210", 303)):
+        again = serve(settings, users=str(users), secret=secret)
+        again.http.cookies.set(f"palermo_session_{httpx.URL(again.url).port}", value)
+        assert again.http.get("/queues", headers=_PAGE).status_code == status
+
+
+def test_a_cookie_that_was_changed_is_no_session(web: Web) -> None:
+    _sign_in(web)
+    [(name, value)] = [(name, value) for name, value in web.http.cookies.items() if name.startswith("palermo_session")]
+    web.http.cookies.clear()
+    for wrong in (value[:-1] + "0", "x" + value, value.partition(".")[0], "é", ""):
+        answer = web.http.get("/queues", headers=_PAGE | {"Cookie": f"{name}={wrong}".encode()})
+        assert answer.status_code == 303, wrong
+
+
+@pytest.mark.parametrize("then", ["//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"])
+def test_the_form_leads_to_no_other_site(web: Web, then: str) -> None:
+    assert _sign_in(web, then=then).headers["location"] == "/"
+
+
+def test_another_sites_form_signs_nobody_in(web: Web) -> None:
+    form = web.http.get("/sign-in").text
+    fields = {"name": "ada", "password": "pässwörd"}
+
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        token = {"token": _token_of(form)}
+        assert web.http.post("/sign-in", data=fields | token, headers=headers).status_code == 403
+    assert web.http.post("/sign-in", data=fields).status_code == 403, "without the form's token"
+
+
+def test_without_users_there_is_nothing_to_sign_in_to(shared_web: Web) -> None:
+    assert shared_web.http.get("/sign-in").status_code == 404
+    assert "Sign out" not in shared_web.http.get("/queues").text
+
+
+def test_a_user_of_the_provider_gets_the_highest_role_of_their_groups(
+    with_openid: Web, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "palermo.audit")
+    assert "Sign in with 127.0.0.1" in with_openid.http.get("/sign-in").text
+
+    seen = _by_provider(with_openid, then="/queues")
+
+    assert seen.url.path == "/queues"
+    assert "ada, operator" in seen.text
+    assert any("signed in by=ada role=operator" in message for message in caplog.messages)
+
+
+def test_an_open_page_of_one_who_signed_out_is_told_401(with_openid: Web) -> None:
+    _by_provider(with_openid)
+    with_openid.form("/queues", "/sign-out")
+
+    assert with_openid.http.get("/queues", headers=_PAGE | {"Sec-Fetch-Mode": "cors"}).status_code == 401
+
+
+def test_a_user_without_a_role_is_told_which_claim_names_none(with_openid: Web, provider: OpenIdProvider) -> None:
+    provider.claims["groups"] = ["guests"]
+
+    answer = _by_provider(with_openid)
+
+    assert answer.status_code == 403
+    assert "ada has no role here" in answer.text
+    assert "groups" in answer.text
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [{"aud": "another-app"}, {"iss": "https://evil.example"}, {"nonce": "old"}, {"exp": 1, "iat": 0}, {"sub": None}],
+    ids=str,
+)
+def test_a_token_that_is_not_for_us_signs_nobody_in(
+    with_openid: Web, provider: OpenIdProvider, forged: dict[str, Any]
+) -> None:
+    provider.forged = forged
+
+    assert _by_provider(with_openid).status_code == 403
+    assert with_openid.http.get("/queues", headers=_PAGE).status_code == 303
+
+
+def test_a_token_that_another_key_signed_signs_nobody_in(with_openid: Web, provider: OpenIdProvider) -> None:
+    provider.signing_key = RSAKey.generate_key(2048, parameters={"kid": "1"})
+
+    assert _by_provider(with_openid).status_code == 403
+
+
+def test_the_providers_refusal_is_shown(with_openid: Web, provider: OpenIdProvider) -> None:
+    provider.error = "access_denied"
+
+    answer = _by_provider(with_openid)
+
+    assert answer.status_code == 403
+    assert "access_denied" in answer.text
+
+
+def test_an_answer_that_this_browser_did_not_ask_for_signs_nobody_in(with_openid: Web) -> None:
+    sent = with_openid.http.get("/sign-in/openid")
+    back = httpx.get(sent.headers["location"]).headers["location"]
+    with_openid.http.cookies.clear()
+
+    assert with_openid.http.get(back).status_code == 403
+
+
+def test_a_provider_that_is_away_is_named(settings: Settings, serve: Serve, provider: OpenIdProvider) -> None:
+    web = serve(settings, **(_options(provider) | {"oidc_issuer": "http://127.0.0.1:9/realm"}))
+
+    answer = web.http.get("/sign-in/openid")
+
+    assert answer.status_code == 502
+    assert "http://127.0.0.1:9/realm" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"oidc_client_id": ""}, "web_oidc_client_id"),
+        ({"oidc_roles": ()}, "web_oidc_roles"),
+        ({"oidc_roles": ("ops",)}, "VALUE=ROLE"),
+        ({"oidc_roles": ("ops=boss",)}, "'boss' is no role"),
+        ({"oidc_issuer": "login.example.com"}, "an address, such as https://"),
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_of_the_provider_is_told_at_the_start(
+    settings: Settings, provider: OpenIdProvider, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SettingInvalid, match=said):
+        create_app(settings=settings, **(_options(provider) | wrong))
+
+
+def test_the_providers_secret_is_shown_nowhere(settings: Settings, provider: OpenIdProvider) -> None:
+    chosen = Settings(url=settings.url, web_oidc_issuer=provider.url, web_oidc_client_secret=CLIENT_SECRET)
+
+    assert CLIENT_SECRET not in repr(chosen)
+
+
+def _write(path: Path, *, password: str, role: Role) -> None:
+    path.write_text(password_line("ada", role, password, hasher=CHEAP) + "\n")
+
+
+def _options(provider: OpenIdProvider) -> dict[str, Any]:
+    return {
+        "oidc_issuer": provider.url,
+        "oidc_client_id": CLIENT_ID,
+        "oidc_client_secret": CLIENT_SECRET,
+        "oidc_roles": ("staff=viewer", "ops=operator", "root=admin"),
+    }
+
+
+def _token_of(page: str) -> str:
+    found = _TOKEN.search(page)
+    assert found is not None
+    return found[1]
+
+
+def _sign_in(web: Web, page: str = "", *, password: str = "pässwörd", then: str = "") -> httpx.Response:
+    token = _token_of(page or web.http.get("/sign-in").text)
+    fields = {"name": "ada", "password": password, "then": then, "token": token}
+    return web.http.post("/sign-in", data=fields, headers=_PAGE)
+
+
+def _by_provider(web: Web, then: str = "") -> httpx.Response:
+    return web.http.get("/sign-in/openid", params={"then": then}, headers=_PAGE, follow_redirects=True)

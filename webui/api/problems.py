@@ -1,0 +1,50 @@
+"""The API of what is wrong at this moment."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from palermo.webui.api.rows import PROBLEM_RESPONSES
+from palermo.webui.site import Visiting
+from palermo.webui.state.problems import problems as known_problems
+
+router = APIRouter(prefix="/problems", tags=["workers"], responses=PROBLEM_RESPONSES)
+
+
+class ProblemRow(BaseModel):
+    """One thing that is wrong."""
+
+    kind: Literal["unserved", "late", "paused", "all paused", "silent", "failing", "retried"]
+    name: str | None = Field(description="The queue or the job that it is about.")
+    check: str = Field(description="What was looked at, as `palermo doctor` names it.")
+    level: Literal["warning", "problem"]
+    text: str
+    advice: str | None = Field(description="What to do about it.")
+
+
+class ProblemRows(BaseModel):
+    """All that is wrong."""
+
+    rows: list[ProblemRow]
+    total: int
+
+
+@router.get("", name="api_problems")
+def problems(visit: Visiting) -> ProblemRows:
+    """What is wrong with queues, workers and jobs at this moment, and what to do about it.
+
+    `palermo doctor --json` says the same, and examines the broker and the settings too.
+    """
+    rows = [
+        {
+            "kind": each.kind,
+            "name": each.name or None,
+            "check": each.finding.check,
+            "level": each.finding.level,
+            "text": each.finding.text,
+            "advice": each.finding.advice or None,
+        }
+        for each in known_problems(visit.site).now()
+    ]
+    return ProblemRows.model_validate({"rows": rows, "total": len(rows)})

@@ -1,0 +1,79 @@
+"""The API of the search over all states of jobs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.filters import search_query
+from palermo.webui.site import Refused, Visiting
+from palermo.webui.state.search import search as search_jobs
+
+router = APIRouter(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
+
+#: The most rows of each group.
+MOST = 100
+
+
+class FoundError(BaseModel):
+    """Why a job failed last."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    class_: str = Field(alias="class", description="The exception's dotted name.")
+    message: str
+
+
+class FoundRow(BaseModel):
+    """One job that matches."""
+
+    id: str
+    job: str | None = Field(description="Its wire name.")
+    queue: str
+    state: str
+    preview: str | None = Field(description="The arguments for people, in one line; or why it was discarded.")
+    error: FoundError | None
+    worker: str | None
+    tenant: str | None
+    at: Instant | None = Field(description="When it failed, ended, started to run, or else was enqueued.")
+    run_at: Instant | None = Field(description="When it is due, if it waits for that.")
+
+
+class FoundGroup(BaseModel):
+    """The jobs of one state."""
+
+    state: str = Field(description="failed, retrying, scheduled, waiting, running, or finished for the history.")
+    total: int | None = Field(description="How many match, of those that were looked at; null if none was.")
+    rows: list[FoundRow]
+
+
+class Search(BaseModel):
+    """What a search found, and where it did not look."""
+
+    q: str
+    groups: list[FoundGroup]
+    total: int
+    not_searched: list[str] = Field(description="What was not looked at, in words.")
+    reading: bool = Field(description="Whether something is still being read, so that looking again finds more.")
+
+
+@router.get("", name="api_search")
+def search(
+    visit: Visiting,
+    q: Annotated[str, Query(min_length=1, max_length=1_000)],
+    limit: Annotated[int, Query(ge=1, le=MOST, description="How many rows of each group.")] = 10,
+) -> Search:
+    """Jobs in all states that match words and filters.
+
+    Words are looked for in ids, names of jobs, arguments and errors. Filters are `queue:mail`, `job:`, `error:`,
+    `worker:`, `tenant:`, `state:`, `older:1h` and `newer:1h`; names may hold `*` and `?`.
+    """
+    query = search_query(q)
+    if query.empty:
+        raise Refused(422, "q is blank: write words or filters, such as queue:mail.")
+    found = search_jobs(visit, query, limit=limit)
+    groups = [{"state": group.state, "total": group.total, "rows": group.rows} for group in found.groups]
+    return Search.model_validate(
+        {"q": q, "groups": groups, "total": found.total, "not_searched": found.unseen, "reading": found.reading}
+    )

@@ -1,0 +1,143 @@
+"""The page of all job classes, and the page of one: its rates, times, errors by group, last runs and options."""
+
+import inspect
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.contract.rows import Row, iso_instant
+from palermo.errors import BrokerError
+from palermo.history.filters import HistoryFilter
+from palermo.history.series import Window
+from palermo.history.statistics import Report
+from palermo.history.tally import Tally, times
+from palermo.inspector.failed_filter import FailedFilter
+from palermo.jobs import registry
+from palermo.webui.failed.failed_jobs import failed_jobs
+from palermo.webui.filters import failed_query
+from palermo.webui.pages.failures import PARTS
+from palermo.webui.pages.statistics import report_context
+from palermo.webui.render import charts
+from palermo.webui.render.job_options import job_options
+from palermo.webui.render.rendering import page, path
+from palermo.webui.site import Visit, Visiting
+from palermo.webui.state import listings
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.live_state import live_state, running_jobs
+
+router = APIRouter()
+
+#: The most job classes on the page of all, groups of errors, running jobs and last runs on the page of one.
+_CLASSES, _GROUPS, _RUNNING, _LAST = 200, 20, 20, 25
+
+
+@router.get("/classes", name="job_classes")
+def job_classes(
+    request: Request,
+    visit: Visiting,
+    window: Window = Window.DAY,
+    name: Annotated[str, Query(max_length=1_000)] = "",
+) -> Response:
+    """All job classes: those that were counted in the window, the busiest first, and those whose code is here."""
+    known = journal_views(visit.site)
+    state = known.wait_until_read()
+    report = known.report(window) if state.ready else None
+    rows = [row for row in _rows(report) if name.casefold() in row["name"].casefold()]
+    shown = rows[:_CLASSES]
+    counts = known.statistics.counts(window, "job", [row["name"] for row in shown]) if state.ready else {}
+    here = path(request, "job_classes")
+    kept = {"name": name} if name else {}
+    return page(
+        request,
+        "job_classes.html",
+        watched={"of": "history"},
+        state=state,
+        off=known.off,
+        window=window.value,
+        windows=[(each.value, f"{here}?{urlencode({'window': each.value, **kept})}") for each in Window],
+        name=name,
+        rows=[{**row, "spark": charts.spark(counts.get(row["name"], ()))} for row in shown],
+        total=len(rows),
+        times=times,
+    )
+
+
+def _rows(report: Report | None) -> list[Row]:
+    parts = report.parts["job"] if report is not None else ()
+    counted = {part.name: part.tally for part in parts if part.name is not None}
+    known = [name for name in registry.names() if name not in counted]
+    return [{"name": name, "tally": tally} for name, tally in (*counted.items(), *((name, Tally()) for name in known))]
+
+
+@router.get("/classes/{name:palermo}", name="job_class")
+def job_class(request: Request, visit: Visiting, name: str, window: Window = Window.DAY) -> Response:
+    """One job class."""
+    known = journal_views(visit.site)
+    state = known.wait_until_read()
+    running = [job for job in running_jobs(live_state(visit.site).snapshot()) if job["job"] == name]
+    definition = registry.find(name)
+    here = path(request, "job_class", name=name)
+    return page(
+        request,
+        "job_class.html",
+        watched={"of": "history"},
+        state=state,
+        off=known.off,
+        level=known.level.value,
+        name=name,
+        windows=[(each.value, f"{here}?{urlencode({'window': each.value})}") for each in Window],
+        running=running[:_RUNNING],
+        running_count=len(running),
+        options=None if definition is None else job_options(definition, visit.site.client.settings),
+        signature="" if definition is None else str(definition.signature),
+        about="" if definition is None else (inspect.getdoc(definition.target) or "").partition("\n\n")[0],
+        recurring=_recurring(visit, name),
+        waiting=None,
+        **_failures(visit, name),
+        **_last(visit, name),
+        **report_context(request, known.report(window, job=name) if state.ready else None, window, job=name),
+    )
+
+
+def _failures(visit: Visit, name: str) -> dict[str, Any]:
+    """Its failed jobs, in groups."""
+    found = failed_jobs(visit.site)
+    reading = found.view.update()
+    chosen = FailedFilter(job=name)
+    groups, kinds = found.view.index.groups(chosen, offset=0, limit=_GROUPS, parts=PARTS) if reading.ready else ([], 0)
+    return {
+        "reading": reading,
+        "kinds": kinds,
+        "failed_total": found.view.index.count(chosen) if reading.ready else 0,
+        "failed_query": failed_query(chosen),
+        "groups": [
+            {
+                "count": group.count,
+                "error": found.row(group.sample)["error"],
+                "line": charts.sparkline(group.history),
+                "first": iso_instant(group.first),
+                "last": iso_instant(group.last),
+                "query": failed_query(FailedFilter(job=name, group=group.fingerprint)),
+            }
+            for group in groups
+        ],
+    }
+
+
+def _recurring(visit: Visit, name: str) -> list[Row]:
+    """The recurring jobs that start it; none where they cannot be read now."""
+    try:
+        return [row for row in listings.recurring(visit) if row["job"] == name]
+    except BrokerError:
+        return []
+
+
+def _last(visit: Visit, name: str) -> dict[str, Any]:
+    """Its last runs that ended."""
+    known = journal_views(visit.site)
+    if not known.progress.ready or known.off:
+        return {"finished": []}
+    return {"finished": [entry.row() for entry in known.index.page(HistoryFilter(job=name), limit=_LAST)]}

@@ -1,0 +1,77 @@
+"""The page of what is wrong at this moment, with what to do about it."""
+
+from typing import NamedTuple
+from urllib.parse import urlencode
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.contract.broker import Finding
+from palermo.contract.rows import iso_instant
+from palermo.errors import PalermoError
+from palermo.inspector.doctor import away
+from palermo.inspector.problems import PresentProblem
+from palermo.webui.render.rendering import page, path
+from palermo.webui.site import Visiting
+from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.problems import BrokerLook, problems
+
+router = APIRouter()
+
+
+class ShownProblem(NamedTuple):
+    """A problem as the page shows it, with the page that helps."""
+
+    finding: Finding
+    link: str = ""
+    to: str = ""
+
+
+@router.get("/problems", name="problems")
+def page_of_problems(request: Request, visit: Visiting) -> Response:
+    """What is wrong with queues, workers, jobs and the broker."""
+    known = problems(visit.site)
+    journal = journal_views(visit.site)
+    journal.wait_until_read()
+    try:
+        shown = [_shown(request, each) for each in known.now()]
+        look = BrokerLook() if visit.site.read_only else known.look()
+    except PalermoError as error:
+        shown, look = [ShownProblem(away(error))], BrokerLook()
+    return page(
+        request,
+        "problems.html",
+        problems=[*(_of_broker(request, finding) for finding in look.of_level("problem")), *shown],
+        remarks=[_of_broker(request, finding) for finding in look.of_level("warning")],
+        # The footer names the broker; the name of the user that connects to it is for administrators of the machine.
+        fine=[finding for finding in look.of_level("ok") if finding.check != "connection"],
+        looked_at=iso_instant(look.at),
+        counted=not journal.off and journal.progress.ready,
+    )
+
+
+def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
+    """The problem with a link to the page that helps."""
+    finding, name = problem.finding, problem.name
+    match problem.kind:
+        case "unserved" | "late" | "paused":
+            return ShownProblem(finding, f"Queue {name}", path(request, "queue", name=name))
+        case "all paused":
+            return ShownProblem(finding, "Queues", path(request, "queues"))
+        case "silent":
+            return ShownProblem(finding, "Workers", path(request, "workers"))
+        case "failing":
+            asked = urlencode({"job": name, "since": "15m"})
+            return ShownProblem(finding, "Their failures", f"{path(request, 'failures')}?{asked}")
+        case "retried":
+            return ShownProblem(finding, "Their retries", f"{path(request, 'retries')}?{urlencode({'job': name})}")
+
+
+def _of_broker(request: Request, finding: Finding) -> ShownProblem:
+    kind, _, name = finding.check.partition(" ")
+    if finding.check == "unique jobs":
+        return ShownProblem(finding, "Unique jobs", path(request, "unique"))
+    if kind == "queue" and name:
+        return ShownProblem(finding, f"Queue {name}", path(request, "queue", name=name))
+    return ShownProblem(finding)

@@ -1,0 +1,140 @@
+"""Signing in by an OpenID provider, with the authorization code flow and PKCE. authlib speaks with the provider.
+
+What has to outlive the way to the provider and back is in a signed cookie of some minutes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.errors import SettingInvalid
+from palermo.settings.settings import Settings
+from palermo.webui.security import tokens
+from palermo.webui.site import Refused, Role, User, Visit
+
+_COOKIE = "palermo_openid"
+
+#: Seconds that a user may take at the provider.
+_KEPT = 600
+
+#: Seconds that the provider may take for each answer.
+_TIMEOUT = 10.0
+
+#: The claims that may name the user, in the order in which they are looked for.
+_NAMES = ("preferred_username", "email", "sub")
+
+_MAX_NAME = 200
+
+
+class OpenIdProvider:
+    """The provider that the settings web_oidc_* name."""
+
+    def __init__(self, settings: Settings, secret: bytes) -> None:
+        """Raises SettingInvalid if settings are missing or wrong, or authlib is not installed."""
+        try:
+            from authlib.integrations.starlette_client import OAuth
+        except ModuleNotFoundError as error:
+            raise SettingInvalid(
+                f"web_oidc_issuer is set, and {error.name} is not installed. Run: pip install 'palermo[oidc]'"
+            ) from None
+        if not settings.web_oidc_client_id or not settings.web_oidc_roles:
+            missing = "web_oidc_roles" if settings.web_oidc_client_id else "web_oidc_client_id"
+            raise SettingInvalid(f"web_oidc_issuer is set, and {missing} is not. See docs/guides/web.md.")
+        self._secret = secret
+        self._claim = settings.web_oidc_claim
+        self._roles = _read_roles(settings.web_oidc_roles)
+        self._issuer = settings.web_oidc_issuer.rstrip("/")
+        self._audience = settings.web_oidc_client_id
+        self._app = OAuth().register(
+            "palermo",
+            client_id=settings.web_oidc_client_id,
+            client_secret=settings.web_oidc_client_secret or None,
+            server_metadata_url=f"{self._issuer}/.well-known/openid-configuration",
+            client_kwargs={
+                "scope": " ".join(settings.web_oidc_scopes),
+                "code_challenge_method": "S256",
+                "timeout": _TIMEOUT,
+                "token_endpoint_auth_method": "client_secret_basic" if settings.web_oidc_client_secret else "none",
+            },
+        )
+
+    @property
+    def issuer(self) -> str:
+        return self._issuer
+
+    async def send_there(self, request: Request, visit: Visit, back: str, then: str) -> Response:
+        """A redirect to the provider, which sends the browser to the address `back`.
+
+        `then` is the path that the user wants to see. Raises Refused (502) if the provider does not answer.
+        """
+        state = request.scope["session"] = {"then": then}
+        response: Response = await self._asked(self._app.authorize_redirect(request, back))
+        value = tokens.sealed(self._secret, state, "openid")
+        tokens.set_cookie(response, visit, _name(request), value, max_age=_KEPT)
+        return response
+
+    async def user(self, request: Request) -> tuple[User, str]:
+        """The user whom the provider sent back, and the path that they want to see.
+
+        Raises Refused: 403 if the provider or a check refuses them, or they have no role; 502 if it does not answer.
+        """
+        state = tokens.unsealed(self._secret, request.cookies.get(_name(request), ""), "openid") or {}
+        request.scope["session"] = state
+        options = {
+            "iss": {"essential": True, "value": await self._named_issuer()},
+            "aud": {"essential": True, "value": self._audience},
+        }
+        token = await self._asked(self._app.authorize_access_token(request, claims_options=options))
+        return self._user_of(token.get("userinfo") or {}), str(state.get("then", ""))
+
+    def _user_of(self, claims: Mapping[str, Any]) -> User:
+        name = next((str(claims[name]).strip() for name in _NAMES if claims.get(name)), "")[:_MAX_NAME]
+        if not name:
+            raise Refused(403, f"the provider named no user: none of {', '.join(_NAMES)} is in what it sent.")
+        given = claims.get(self._claim, [])
+        values = {str(value) for value in (given if isinstance(given, list) else [given])}
+        roles = [role for value, role in self._roles if value == "*" or value in values]
+        if not roles:
+            raise Refused(
+                403,
+                f"{name} has no role here: web_oidc_roles names none of the values that the provider sent"
+                f" in {self._claim!r}.",
+            )
+        return User(name, max(roles))
+
+    async def _named_issuer(self) -> str:
+        return str((await self._asked(self._app.load_server_metadata())).get("issuer", self._issuer))
+
+    async def _asked(self, answer: Any) -> Any:
+        """What this coroutine of authlib returns, with its errors as answers for people. Raises Refused."""
+        import httpx2
+        from authlib.common.errors import AuthlibBaseError
+        from joserfc.errors import JoseError
+
+        try:
+            return await answer
+        except (AuthlibBaseError, JoseError) as error:
+            raise Refused(403, f"signing in at {self._issuer} failed: {error}. Go to /sign-in to try again.") from None
+        except (httpx2.HTTPError, ValueError, RuntimeError, KeyError) as error:
+            reason = str(error) or type(error).__name__
+            raise Refused(502, f"the OpenID provider at {self._issuer} gave no useful answer: {reason}.") from None
+
+
+def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
+    """Each value of the claim with its role. Raises SettingInvalid."""
+    found = []
+    for pair in pairs:
+        value, equals, role = pair.rpartition("=")
+        try:
+            if not equals or not value.strip():
+                raise ValueError(f"{pair!r} is no VALUE=ROLE")
+            found.append((value.strip(), Role.named(role)))
+        except ValueError as error:
+            raise SettingInvalid(f"web_oidc_roles: {error}. Write for example: ops=admin, *=viewer") from None
+    return found
+
+
+def _name(request: Request) -> str:
+    return tokens.cookie_of_port(_COOKIE, request.scope)

@@ -1,0 +1,113 @@
+"""The problems at this moment, as the pages show them: from what other pages have read, and from a look at the broker.
+
+`present` and `broker_findings` are those of `palermo doctor`. The broker is looked at when somebody opens the page
+Problems, at most once a minute, and not where the pages are read-only: it stores and takes a job in a queue of its own.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from palermo.contract.broker import Finding
+from palermo.errors import PalermoError
+from palermo.inspector.doctor import away, broker_findings
+from palermo.inspector.problems import COUNTED, Outcomes, PresentProblem, outcomes, present
+from palermo.inspector.rates import Snapshot
+from palermo.webui.site import Site
+from palermo.webui.state.journal_views import JournalViews
+from palermo.webui.state.live_state import LiveState, live_state
+
+#: Seconds between two looks at the broker, and after which a look is too old to be counted in the navigation.
+LOOK_EVERY, LOOK_COUNTS = 60.0, 600.0
+
+#: Seconds that the page waits for a look at the broker.
+_PATIENCE = 2.0
+
+#: Seconds that what is wrong is cached for the navigation.
+_CACHED = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLook:
+    """A look at the broker."""
+
+    findings: tuple[Finding, ...] = ()
+    #: When it ended, in Unix seconds; None if there was none yet.
+    at: float | None = None
+
+    def of_level(self, level: str) -> list[Finding]:
+        """The findings of one level. Warnings about a broker may be as somebody wants it, and are not counted."""
+        return [finding for finding in self.findings if finding.level == level]
+
+
+class Problems:
+    """The problems of one site. Safe to share between threads."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._lock = threading.Lock()
+        self._look = BrokerLook()
+        self._thread: threading.Thread | None = None
+        self._counted: tuple[float, int] = (-_CACHED, 0)
+
+    def now(self) -> list[PresentProblem]:
+        """What is wrong with queues, workers and jobs. Raises BrokerError."""
+        live = live_state(self._site)
+        snapshot = live.snapshot()
+        return self._present(snapshot, live.oldest.of(snapshot.queues))
+
+    def count(self) -> int:
+        """How many things are wrong, by what is known already: the broker is not asked."""
+        at, number = self._counted
+        if time.monotonic() - at < _CACHED:
+            return number
+        live = self._site.existing(LiveState)
+        snapshot = live.sampler.last if live else None
+        number = len(self._present(snapshot, live.oldest.known())) if live and snapshot else 0
+        look = self._look
+        if look.at is not None and time.time() - look.at < LOOK_COUNTS:
+            number += len(look.of_level("problem"))
+        self._counted = (time.monotonic(), number)
+        return number
+
+    def look(self) -> BrokerLook:
+        """The last look at the broker. Begins another if one is due, and waits for it a moment."""
+        with self._lock:
+            last = self._look.at
+            due = last is None or time.time() - last >= LOOK_EVERY
+            if due and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._examine, name="palermo-problems", daemon=True)
+                self._thread.start()
+            thread = self._thread
+        if thread is not None:
+            thread.join(_PATIENCE)
+        return self._look
+
+    def _examine(self) -> None:
+        try:
+            found = tuple(broker_findings(self._site.client))
+        except PalermoError as error:
+            found = (away(error),)
+        self._look = BrokerLook(found, time.time())
+
+    def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None]) -> list[PresentProblem]:
+        ages = {
+            name: None if since is None else snapshot.at - datetime.fromisoformat(since).timestamp()
+            for name, since in oldest.items()
+        }
+        return present(
+            snapshot.queues, snapshot.workers, all_paused=snapshot.all_paused, ages=ages, jobs=self._outcomes()
+        )
+
+    def _outcomes(self) -> dict[str, Outcomes]:
+        views = self._site.existing(JournalViews)
+        if views is None or views.off or not views.progress.ready:
+            return {}
+        return outcomes(views.statistics.recent_jobs(COUNTED))
+
+
+def problems(site: Site) -> Problems:
+    """The problems of a site; made by the first call and kept as long as the site."""
+    return site.component(Problems, lambda: Problems(site))

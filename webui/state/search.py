@@ -1,0 +1,396 @@
+"""One search over all states of jobs: failed, retrying, scheduled, waiting, running and finished ones.
+
+It reads what the pages of these jobs read: the index of failed jobs, the cached listing of scheduled ones, the first
+jobs of each queue, the snapshot of the workers, and the index of the journal. Hidden values in arguments are masked
+before they are searched. What a search does not look at is bounded, and named in `Group.unseen`.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from palermo.contract.rows import Row, silent_text, waits_since
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.journal_records import JournalLevel
+from palermo.core.text import count, fits
+from palermo.core.topology import is_failed
+from palermo.errors import NotBrowsable, NotFound
+from palermo.inspector.failed_filter import FailedFilter, fits_worker
+from palermo.inspector.rates import Snapshot
+from palermo.jobs import registry
+from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
+from palermo.webui.filters import CHIPS, SEARCHED_STATES, SearchQuery
+from palermo.webui.site import Site, Visit
+from palermo.webui.state import listings
+from palermo.webui.state.journal_views import JournalViews, journal_views
+from palermo.webui.state.live_state import LiveState, live_state, running_jobs
+from palermo.webui.state.scheduled_view import StillReading
+
+#: The first jobs of a queue that are looked at, in so many queues, and seconds after which the rest are left out.
+WAITING, QUEUES, LONGEST = 500, 20, 5.0
+
+#: The first scheduled jobs that are looked at, soonest first.
+SCHEDULED = 1_000
+
+#: Seconds that a search waits for the first reading of the failed jobs, and of the journal.
+_PATIENCE = 1.0
+
+#: The most names of each kind that are offered while somebody types, and seconds that these names are cached.
+_QUEUES_OFFERED, _JOBS_OFFERED, _TENANTS_OFFERED, _OFFERED_FOR = 30, 60, 10, 10.0
+
+#: The places, in the order in which they are shown. The history has all jobs that ended, also those that failed.
+GROUPS = ("failed", "retrying", "scheduled", "waiting", "running", "finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """What a search found of one state."""
+
+    #: One of GROUPS.
+    state: str
+    #: The first rows, as `_row` makes them.
+    rows: tuple[Row, ...] = ()
+    #: How many match, of those that were looked at; None if none was looked at.
+    total: int | None = 0
+    #: Of failed jobs: how many match by their text, and the filter of those that match by the name of their job.
+    by_text: int | None = None
+    named: FailedFilter | None = None
+    #: The queues that waiting jobs were found in, each with how many.
+    queues: Mapping[str, int] | None = None
+    #: What was not looked at, for people.
+    unseen: tuple[str, ...] = ()
+    #: Whether looking again soon finds more, because something is still being read.
+    reading: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of a search."""
+
+    query: SearchQuery
+    groups: tuple[Group, ...]
+
+    @property
+    def total(self) -> int:
+        """How many jobs were found."""
+        return sum(group.total or 0 for group in self.groups)
+
+    @property
+    def reading(self) -> bool:
+        """Whether looking again soon finds more."""
+        return any(group.reading for group in self.groups)
+
+    @property
+    def unseen(self) -> list[str]:
+        """All that was not looked at, for people."""
+        return [text for group in self.groups for text in group.unseen]
+
+
+def search(visit: Visit, query: SearchQuery, *, limit: int) -> Found:
+    """The jobs that match, at most `limit` of each group. Raises BrokerError."""
+    wanted = _wanted(query)
+    snapshot = live_state(visit.site).snapshot()
+    later = _scheduled(visit, query) if wanted & {"scheduled", "retrying"} else _Rows()
+    waiting = _waiting(visit, query, snapshot) if wanted & {"waiting", "retrying"} else _Rows()
+
+    def group(state: str) -> Group:
+        match state:
+            case "failed":
+                return _failed(visit.site, query, limit)
+            case "scheduled":
+                return _group(state, later, limit, lambda row: row["state"] != "retrying")
+            case "retrying":
+                # A job whose time has come waits in its queue. What was left out stands with the other groups.
+                alone = len(wanted) == 1
+                unseen = (*later.unseen, *waiting.unseen) if alone else ()
+                both = _Rows([*later.rows, *waiting.rows], unseen, reading=later.reading)
+                return _group(state, both, limit, lambda row: row["state"] == "retrying")
+            case "waiting":
+                found = _group(state, waiting, limit, lambda row: row["state"] != "retrying")
+                held = Counter(row["queue"] for row in waiting.rows if row["state"] != "retrying")
+                return replace(found, queues=held)
+            case "running":
+                return _running(query, snapshot, limit)
+            case _:
+                return _finished(visit.site, query, limit)
+
+    return Found(query=query, groups=tuple(group(state) for state in GROUPS if state in wanted))
+
+
+def _wanted(query: SearchQuery) -> set[str]:
+    """The groups that a query asks for."""
+    state = query.chips.get("state")
+    if state is None:
+        return set(GROUPS)
+    if state == "cancelled":
+        return {"waiting", "finished"}
+    return {"finished"} if state in ("done", "discarded") else {state}
+
+
+# -- the places
+
+
+def _failed(site: Site, query: SearchQuery, limit: int) -> Group:
+    known = failed_jobs(site)
+    state = known.view.update(_PATIENCE)
+    if not state.ready:
+        text = f"failed jobs, which are still being read: {state.seen:,} of {state.total or state.behind:,} so far"
+        return Group(state="failed", total=None, unseen=(text,), reading=True)
+    index = known.view.index
+    filter = query.failed().filter
+    chosen = [filter]
+    total = by_text = index.count(filter)
+    if (named := _named(query, filter, index.names("job"))) is not None:
+        chosen.append(named)
+        total += index.count(named) - index.count(replace(named, text=filter.text))
+    messages = {
+        each.message.id: each.message for one in chosen for each in index.page(one, offset=0, limit=limit, newest=True)
+    }
+    newest = sorted(messages.values(), key=lambda each: each.failure.failed_at if each.failure else 0, reverse=True)
+    unseen = f"{count(state.unseen, 'failed job')} in quorum queues, of which the log of failed jobs does not tell"
+    return Group(
+        state="failed",
+        rows=tuple(_row(row, row["failed_at"]) for row in map(known.row, newest[:limit])),
+        total=total,
+        by_text=by_text,
+        named=named,
+        unseen=(unseen,) if state.unseen > 0 else (),
+    )
+
+
+def _named(query: SearchQuery, filter: FailedFilter, jobs: Iterable[str]) -> FailedFilter | None:
+    """The filter of failed jobs that have the words in their job's name; None if there are none.
+
+    The filter `text` does not look at names.
+    """
+    wanted = query.text.casefold()
+    if not wanted or "job" in query.chips:
+        return None
+    written = {job[at : at + len(wanted)] for job in jobs if (at := job.casefold().find(wanted)) >= 0}
+    if not written:
+        return None
+    # Names are compared with their case: if they are written in several ways, the pattern has both cases.
+    either = "".join(f"[{char.lower()}{char.upper()}]" if char.isalpha() else char for char in wanted)
+    return replace(filter, text=None, job=f"*{written.pop() if len(written) == 1 else either}*")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows that match, and what was not looked at."""
+
+    rows: list[Row] = field(default_factory=list)
+    unseen: tuple[str, ...] = ()
+    reading: bool = False
+
+
+def _scheduled(visit: Visit, query: SearchQuery) -> _Rows:
+    # Without a filter the broker reads only the first time slots; with one it would read all scheduled jobs.
+    try:
+        listing = listings.scheduled(visit, ScheduledFilter(), page=1, limit=SCHEDULED)
+    except StillReading:
+        return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
+    rows = [
+        _row(row, row["failed_at"] or row["created_at"]) | {"run_at": row["run_at"]}
+        for row in _fitting(query, listing.rows)
+    ]
+    total = listing.total or 0
+    if total <= len(listing.rows):
+        return _Rows(rows)
+    behind = total - len(listing.rows)
+    return _Rows(rows, (f"scheduled jobs and retries that are due after the first {SCHEDULED:,} ({behind:,})",))
+
+
+def _waiting(visit: Visit, query: SearchQuery, snapshot: Snapshot) -> _Rows:
+    pattern = query.pattern("queue")
+    filled = sorted(
+        (row for row in snapshot.queues if row["pending"] and not is_failed(row["name"])),
+        key=lambda row: (row["pending"], row["name"]),
+    )
+    queues = [row for row in filled if pattern is None or fits(row["name"], pattern)]
+    until = time.monotonic() + LONGEST
+    rows: list[Row] = []
+    unseen: list[str] = []
+    left_out = [row["name"] for row in queues[QUEUES:]]
+    for queue in queues[:QUEUES]:
+        name = queue["name"]
+        if time.monotonic() > until:
+            left_out.append(name)
+            continue
+        try:
+            found = listings.jobs(visit, name, page=1, limit=WAITING).rows
+        except NotFound:
+            continue
+        except NotBrowsable:
+            unseen.append(f"jobs that wait in {name}, a quorum queue: these are never read in order to be shown")
+            continue
+        rows += [_row(row, waits_since(row)) for row in _fitting(query, found)]
+        if queue["pending"] > WAITING <= len(found):
+            unseen.append(f"jobs that wait in {name} behind its first {WAITING:,} ({queue['pending'] - WAITING:,})")
+    if left_out:
+        unseen.append(
+            f"jobs that wait in {', '.join(left_out[:5])}"
+            + (f" and {len(left_out) - 5:,} more queues" if len(left_out) > 5 else "")
+        )
+    if query.chips.get("state") == "cancelled":
+        rows = [row for row in rows if row["state"] == "cancelled"]
+    return _Rows(rows, tuple(unseen))
+
+
+def _running(query: SearchQuery, snapshot: Snapshot, limit: int) -> Group:
+    if "tenant" in query.chips:
+        return Group(state="running", total=None, unseen=("running jobs: workers do not tell the tenant of a job",))
+    unknown = {"state": "running", "error": None, "tenant": None}
+    jobs = [{**job, **unknown} for job in running_jobs(snapshot)]
+    rows = [_row(job, job["started_at"]) for job in _fitting(query, jobs, at="started_at")]
+    silent = silent_text(snapshot.workers)
+    unseen = (f"jobs of workers that do not answer ({silent})",) if silent else ()
+    return _group("running", _Rows(rows, unseen), limit)
+
+
+def _finished(site: Site, query: SearchQuery, limit: int) -> Group:
+    views = journal_views(site)
+    if views.off:
+        return Group(state="finished", total=None, unseen=("finished jobs: the journal is off here",))
+    if "tenant" in query.chips:
+        return Group(
+            state="finished", total=None, unseen=("finished jobs: the journal does not tell the tenant of a job",)
+        )
+    progress = views.wait_until_read(_PATIENCE)
+    if not progress.ready:
+        text = f"finished jobs: the journal is still being read, {count(progress.records, 'record')} so far"
+        return Group(state="finished", total=None, unseen=(text,), reading=True)
+    filter = query.history().filter
+    rows = [entry.row() for entry in views.index.page(filter, offset=0, limit=limit)]
+    unseen = []
+    if query.text:
+        unseen.append("the arguments of finished jobs, which the journal does not hold")
+    if views.level is not JournalLevel.ALL:
+        unseen.append('jobs that succeeded: they are only counted, unless the setting journal is "all"')
+    if views.index.cut:
+        unseen.append("jobs that finished before the newest records of the journal that are kept here")
+    shown = ({**row, "preview": row["reason"], "tenant": None} for row in rows)
+    found = tuple(_row(row, row["finished_at"]) for row in shown)
+    return Group(state="finished", rows=found, total=views.index.count(filter), unseen=tuple(unseen))
+
+
+# -- rows
+
+
+def _group(state: str, found: _Rows, limit: int, belongs: Callable[[Row], bool] = bool) -> Group:
+    rows = [row for row in found.rows if belongs(row)]
+    total = None if found.reading else len(rows)
+    return Group(state=state, rows=tuple(rows[:limit]), total=total, unseen=found.unseen, reading=found.reading)
+
+
+def _row(row: Row, at: str | None) -> Row:
+    """A job as a search shows it; `at` is when it failed, ended, started to run, or else was enqueued."""
+    error = row["error"]
+    return {
+        **{name: row[name] for name in ("id", "job", "queue", "state", "preview", "worker", "tenant")},
+        "error": None if error is None else {"class": error["class"], "message": error["message"]},
+        "at": at,
+        "run_at": None,
+    }
+
+
+def _fitting(query: SearchQuery, rows: Iterable[Row], *, at: str = "") -> list[Row]:
+    """The rows that match; `at` is the field by which a row is old, unless it is one of a waiting job."""
+    return [row for row in rows if _fits(query, row, row[at] if at else row["failed_at"] or waits_since(row))]
+
+
+def _fits(query: SearchQuery, row: Row, at: str | None) -> bool:
+    error = (row["error"] or {}).get("class", "")
+    moment = datetime.fromisoformat(at).timestamp() if at else None
+    return (
+        all(
+            pattern is None or fits(value or "", pattern)
+            for value, pattern in (
+                (row["queue"], query.pattern("queue")),
+                (row["job"], query.pattern("job")),
+                (row["tenant"], query.pattern("tenant")),
+            )
+        )
+        and (not (pattern := query.pattern("error")) or fits(error, pattern) or fits(error.rpartition(".")[2], pattern))
+        and (not (pattern := query.pattern("worker")) or fits_worker(row["worker"] or "", pattern))
+        and (query.since is None or (moment is not None and moment >= query.since))
+        and (query.until is None or moment is None or moment <= query.until)
+        and (not query.text or listings.says(row, query.text.casefold()))
+    )
+
+
+# -- what is offered while somebody types
+
+
+class Suggestions:
+    """The names that a search is offered. They are what other pages have read already: no broker is asked."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._at = -_OFFERED_FOR
+        self._names: dict[str, list[str]] = {}
+
+    def names(self) -> dict[str, list[str]]:
+        """Names of queues, jobs and tenants, at most ten seconds old."""
+        if time.monotonic() - self._at >= _OFFERED_FOR:
+            self._names, self._at = self._known(), time.monotonic()
+        return self._names
+
+    def _known(self) -> dict[str, list[str]]:
+        live = self._site.existing(LiveState)
+        snapshot = live.sampler.last if live else None
+        queues = [row["name"] for row in snapshot.queues if not is_failed(row["name"])] if snapshot else []
+        jobs, tenants = set(registry.names()), set[str]()
+        failed = self._site.existing(FailedJobs)
+        if failed is not None and failed.view.state.ready:
+            jobs |= set(failed.view.index.names("job"))
+            tenants |= set(failed.view.index.names("tenant"))
+        views = self._site.existing(JournalViews)
+        if views is not None and views.progress.ready:
+            jobs |= set(views.index.names("job"))
+        return {
+            "queue": queues[:_QUEUES_OFFERED],
+            "job": sorted(jobs)[:_JOBS_OFFERED],
+            "tenant": sorted(tenants)[:_TENANTS_OFFERED],
+        }
+
+
+def suggestions(site: Site) -> list[str]:
+    """The chips that a search is offered while somebody types, the names of queues and jobs first."""
+    names = site.component(Suggestions, lambda: Suggestions(site)).names()
+    chips = [f"{chip}:{_quoted(name)}" for chip in ("queue", "job", "tenant") for name in names[chip]]
+    more = [f"{chip}:{CHIPS[chip][0]}" for chip in ("error", "worker", "older", "newer")]
+    return [*chips, *(f"state:{state}" for state in SEARCHED_STATES), *more]
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if " " in name else name
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Queues, workers and jobs whose name has the words of a search."""
+
+    queues: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+
+def names(site: Site, query: SearchQuery, *, most: int = 8) -> Names:
+    """The names that have the words of a query without chips, one that equals them first. Raises BrokerError."""
+    if query.chips or not query.text:
+        return Names()
+    wanted = query.text.casefold()
+
+    def chosen(known: Iterable[str]) -> tuple[str, ...]:
+        found = [name for name in known if wanted in name.casefold()]
+        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[:most])
+
+    snapshot = live_state(site).snapshot(5.0)
+    offered = site.component(Suggestions, lambda: Suggestions(site)).names()
+    return Names(
+        chosen(row["name"] for row in snapshot.queues if not is_failed(row["name"])),
+        chosen(row["id"] for row in snapshot.workers),
+        chosen(offered["job"]),
+    )
