@@ -57,7 +57,7 @@ class AnnouncedJobs:
         except BrokerRefused as error:
             # The user of a program that only publishes may be allowed nothing else.
             if self._found is None:
-                log.warning("cannot see which jobs are unique, so jobs enqueued by name are not error=%r", str(error))
+                log.info("cannot see which jobs are unique, so jobs enqueued by name are not error=%r", str(error))
             self._found = self._found or {}
         except BrokerUnavailable:
             if self._found is None:

@@ -1,6 +1,7 @@
 """Stopping, pausing and going on, by signal, with real processes."""
 
 import signal
+import time
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(site: Site) 
     assert site.notes() == ["held begins", "held begins", "held ends", "next"]
 
 
-@pytest.mark.parametrize("number", ENDING)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(site: Site, number: signal.Signals) -> None:
     worker = _holding(site, "--shutdown-timeout", "0.3s")
 
@@ -71,6 +72,19 @@ def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(site:
     assert worker.wait() == 1
     assert site.errors() == {}
     assert site.pending() == 2
+
+
+def test_r3_after_quit_a_job_may_outlast_the_shutdown_timeout(site: Site) -> None:
+    worker = _holding(site, "--shutdown-timeout", "0.1s")
+    worker.send(signal.SIGQUIT)
+    eventually(lambda: site.workers()[0]["state"] == "stopping")
+    sent = time.monotonic()
+    eventually(lambda: time.monotonic() > sent + 0.5)
+
+    site.open_gate()
+
+    assert worker.wait() == 0
+    assert site.notes() == ["held begins", "held ends"]
 
 
 def test_a_paused_worker_takes_nothing_until_it_goes_on(site: Site) -> None:

@@ -68,7 +68,7 @@ class Shutdown:
                 self.stop(self._options.shutdown_timeout)
             case Action.FINISH:
                 self._restart = False
-                self.stop(self._options.shutdown_timeout)
+                self.stop(None)
             case Action.STOP:
                 self._restart = False
                 self.stop(self._timeout)
