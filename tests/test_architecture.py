@@ -57,7 +57,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "pika": ("palermo.brokers.rabbitmq.amqp",),
     # Besides the broker: the engine of the indexes, temporary databases that no other process sees.
     "sqlite3": ("palermo.brokers.sqlite", "palermo.temp_index"),
-    "msgpack": ("palermo.serializers.msgpack",),
+    # Besides the serializer: Redis's scripts read it.
+    "msgpack": ("palermo.serializers.msgpack", "palermo.brokers.redis"),
+    "redis": ("palermo.brokers.redis",),
     # Besides the serializer: what the worker's own parent writes to its children, and nobody else can.
     "pickle": ("palermo.serializers.pickle", "palermo.worker.ipc", "palermo.worker.child.template"),
     "zstandard": ("palermo.serializers.compression",),
@@ -273,7 +275,7 @@ def test_a_file_is_short_enough_to_be_read_at_once() -> None:
 
 
 def test_declaring_jobs_costs_no_client_library() -> None:
-    heavy = ("pika", "sqlite3", "click", "rich", "fastapi", "asyncio", "msgpack", "opentelemetry")
+    heavy = ("pika", "sqlite3", "click", "rich", "fastapi", "asyncio", "msgpack", "opentelemetry", "redis")
     slow = (
         "logging",
         "concurrent.futures",

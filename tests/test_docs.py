@@ -61,6 +61,16 @@ def test_C13_the_page_of_the_design_fits_a_screen_and_names_every_table_of_the_e
     assert listed == tables
 
 
+def test_every_key_in_redis_is_documented() -> None:
+    folder = ROOT / "palermo" / "brokers" / "redis"
+    code = "".join(path.read_text() for path in [*folder.glob("*.py"), *folder.glob("scripts/*.lua")])
+    names = set(re.findall(r"""key\(f?['"]([a-z-]+)[:'"{]""", code)) - {"nothing"}
+    page = (DOCS / "internals/redis.md").read_text()
+
+    assert len(names) > 30
+    assert {name for name in names if f"`{name}`" not in page and f"`{name}:" not in page} == set()
+
+
 def test_every_hook_is_documented_with_the_process_in_which_it_runs() -> None:
     documented = {row[0].strip("`"): row[1] for row in rows("guides/hooks.md", 5)[1:]}
 

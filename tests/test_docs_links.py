@@ -16,7 +16,8 @@ PAGES = sorted(
     key=lambda page: page.relative_to(ROOT).as_posix(),
 )
 #: The folders that a path in the documents may start from.
-HOMES = (ROOT, ROOT / "palermo", ROOT / "palermo" / "brokers" / "rabbitmq", ROOT / "palermo" / "brokers" / "sqlite")
+_BROKERS = ROOT / "palermo" / "brokers"
+HOMES = (ROOT, ROOT / "palermo", _BROKERS / "rabbitmq", _BROKERS / "redis", _BROKERS / "sqlite")
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 #: Blocks that set examples up and check them, which no reader sees.

@@ -85,7 +85,7 @@ def _broker_options(command: F, host: str, port: str) -> F:
 
         return click.option(name, help=help, callback=remember, expose_value=False, **more)
 
-    url = "Broker: amqp://…, amqps://… or sqlite:///file.db. Prefer PALERMO_URL for a URL with a password."
+    url = "Broker: amqp[s]://…, redis[s]://… or sqlite:///file.db. Prefer PALERMO_URL for a URL with a password."
     password_file = "The password is the first line of this file."
     command = option("--debug", "Show the traceback of an error.", is_flag=True, is_eager=True)(command)
     command = option("--exchange", "Exchange, for several systems on one broker.", metavar="NAME")(command)

@@ -148,8 +148,9 @@ def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
     nothing is lost: run it again, and it goes on.
     """
     check_queue_name(queue)
-    if not context.settings().address.hosts:
-        raise UsageError("queues in an SQLite file have no types: there is nothing to migrate.")
+    if (scheme := context.settings().address.scheme) not in ("amqp", "amqps"):
+        where = "an SQLite file" if scheme == "sqlite" else "Redis"
+        raise UsageError(f"queues in {where} have no types: there is nothing to migrate.")
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:

@@ -55,7 +55,7 @@ class IoThread:
         """
         self._timeout = session.timeout
         #: Whether the session is on a file, and not with a server.
-        self._on_file = not session.address.hosts
+        self._on_file = session.address.scheme == "sqlite"
         self._tasks: set[asyncio.Task[None]] = set()
         self._forked: threading.Event | None = None
         self._closed = False

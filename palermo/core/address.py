@@ -8,7 +8,10 @@ from palermo.errors import UrlInvalid
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
-_PORTS = {"amqp": 5672, "amqps": 5671}
+_PORTS = {"amqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
+
+#: The schemes of Redis: TCP, TLS, and a socket of this machine. None of them has a user unless the URL names one.
+_REDIS = ("redis", "rediss", "redis+unix")
 
 #: A password in a URL: the text up to the last @ within a word, since a password may hold an @ that is not escaped;
 #: without an @, text after a colon that is no port. Compiled when first used.
@@ -24,9 +27,9 @@ class Address:
     hosts: tuple[tuple[str, int], ...] = ()
     username: str = ""
     password: str = field(default="", repr=False)
-    #: AMQP's virtual host, "/" where the URL names none.
+    #: AMQP's virtual host, "/" where the URL names none; the number of a database of Redis.
     vhost: str = "/"
-    #: The path of the embedded broker's file; ":memory:" for one that ends with its process.
+    #: The path of the embedded broker's file; ":memory:" for one that ends with its process; or that of Redis's socket.
     path: str = ""
     #: The parameters of the query, named as in the client library.
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -34,7 +37,9 @@ class Address:
     def __str__(self) -> str:
         if self.scheme == "sqlite":
             return f"sqlite:///{self.path}"
-        user = f"{self.username}:***@" if self.username else ""
+        user = f"{self.username}:***@" if self.username or self.password else ""
+        if self.path:
+            return f"{self.scheme}://{user}{self.path}"
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.hosts)
         vhost = "/" if self.vhost == "/" else f"/{self.vhost}"
         return f"{self.scheme}://{user}{hosts}{vhost}"
@@ -91,12 +96,11 @@ class AddressParts:
 def parse_url(url: str) -> Address:
     """The address that a URL names.
 
-    Raises UrlInvalid; its text never holds the password. `redis://` is parsed, and refused
-    when it is opened: there is no such broker yet.
+    Raises UrlInvalid; its text never holds the password.
     """
     scheme, found, rest = url.partition("://")
     scheme = scheme.lower()
-    if not found or not scheme.isalnum():
+    if not found or not scheme.replace("+", "").isalnum():
         raise UrlInvalid(
             "the broker URL has no scheme. Write amqp://user:password@host:5672/vhost or sqlite:///file.db."
         )
@@ -105,6 +109,8 @@ def parse_url(url: str) -> Address:
     options = tuple(parse_qsl(query, keep_blank_values=True))
     if scheme == "sqlite":
         return _sqlite(rest, options)
+    if scheme == "redis+unix":
+        return _socket(rest, options)
     if "@" in whole.partition("/")[2] or "@" in query:
         # The text before such an @ is not a host but the beginning of a password.
         raise UrlInvalid(
@@ -117,11 +123,12 @@ def parse_url(url: str) -> Address:
     credentials, _, hosts = authority.rpartition("@")
     username, colon, password = credentials.partition(":")
     port = _PORTS.get(scheme, 0)
+    default = "" if scheme in _REDIS else "guest"
     return Address(
         scheme=scheme,
         hosts=tuple(_host(part, port) for part in hosts.split(",")),
-        username=unquote(username) if credentials else "guest",
-        password=unquote(password) if colon else "guest" if not credentials else "",
+        username=unquote(username) if credentials else default,
+        password=unquote(password) if colon else default if not credentials else "",
         vhost=unquote(path) or "/",
         options=options,
     )
@@ -136,6 +143,20 @@ def _sqlite(rest: str, options: tuple[tuple[str, str], ...]) -> Address:
     if not path:
         raise UrlInvalid("the SQLite URL names no file. Write sqlite:///jobs.db.")
     return Address(scheme="sqlite", path=path, options=options)
+
+
+def _socket(rest: str, options: tuple[tuple[str, str], ...]) -> Address:
+    credentials, _, path = rest.rpartition("@")
+    username, _, password = credentials.partition(":")
+    if not path.startswith("/"):
+        raise UrlInvalid("the URL of a socket of Redis names no absolute path. Write redis+unix:///run/redis.sock.")
+    return Address(
+        scheme="redis+unix",
+        username=unquote(username),
+        password=unquote(password),
+        path=unquote(path),
+        options=options,
+    )
 
 
 def _host(text: str, default_port: int) -> tuple[str, int]:

@@ -59,7 +59,6 @@ def test_enqueue_without_a_queue_and_without_the_code_goes_to_jobs_and_says_so(p
         ["--url", "nonsense"],
         ["--url", "sqlite:///:memory:"],
         ["--url", "gopher://localhost"],
-        ["--url", "redis://localhost"],
         ["--url", "amqp://localhost:port/"],
         ["--exchange", "a.b"],
         ["--limit", "0"],

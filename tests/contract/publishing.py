@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from palermo.contract.broker import Broker
 from palermo.core.lifecycle import Ack
-from palermo.core.message import Message
+from palermo.core.message import KNOWN_HEADERS, Message
 from palermo.errors import BrokerUnavailable
 from tests.contract.tools import Open, consume, counts, ids, message, messages, take, take_and_ack, until
 
@@ -31,11 +31,8 @@ HEADER_VALUES: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=10,
 )
-KNOWN = {
-    "CC", "BCC", "job-class", "id", "queue", "created-at", "preview", "retries", "policy-retries", "worker",
-    "arguments", "exception-class", "exception-message", "stack-trace", "failed-at", "dropped-headers",
-    "max-retries", "retrying-since", "attempts-log", "run-at", "timeout", "expires-at", "perform_job_at", "queued-at",
-}  # fmt: skip
+#: Headers that mean something to Palermo or a broker, so that not any value comes back as an unknown one.
+KNOWN = KNOWN_HEADERS | {"CC", "BCC", "dropped-headers", "perform_job_at"}
 HEADERS = st.dictionaries(
     NAMES.filter(lambda name: name not in KNOWN and not name.startswith("x-")), HEADER_VALUES, max_size=5
 )

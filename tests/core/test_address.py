@@ -50,9 +50,29 @@ def test_a_sqlite_url_names_a_file(url: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "hosts", "user", "password", "path", "shown"),
+    [
+        ("redis://h", (("h", 6379),), "", "", "", "redis://h:6379/"),
+        ("rediss://:p%40ss@h:1/2", (("h", 1),), "", "p@ss", "", "rediss://:***@h:1/2"),
+        ("redis://u:secret@h/2", (("h", 6379),), "u", "secret", "", "redis://u:***@h:6379/2"),
+        ("redis+unix:///run/a%20b.sock?db=1", (), "", "", "/run/a b.sock", "redis+unix:///run/a b.sock"),
+        ("redis+unix://u:p%40s@/r.sock", (), "u", "p@s", "/r.sock", "redis+unix://u:***@/r.sock"),
+    ],
+)
+def test_a_redis_url_names_a_server_or_its_socket(
+    url: str, hosts: tuple[tuple[str, int], ...], user: str, password: str, path: str, shown: str
+) -> None:
+    address = parse_url(url)
+
+    assert (address.hosts, address.username, address.password, address.path) == (hosts, user, password, path)
+    assert str(address) == shown
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "",
+        "redis+unix://redis.sock",
         "localhost",
         "sqlite://jobs.db",
         "sqlite:///",

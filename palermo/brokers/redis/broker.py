@@ -1,0 +1,300 @@
+"""Redis as a broker: it implements palermo.contract.broker.Broker on one server."""
+
+import asyncio
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
+
+from palermo.brokers.redis import limits, sweep, workers
+from palermo.brokers.redis.consumer import RedisConsumer
+from palermo.brokers.redis.diagnosis import diagnose
+from palermo.brokers.redis.events import RedisEvents
+from palermo.brokers.redis.jobs import Job, cancelled_by, from_blob, to_job
+from palermo.brokers.redis.journal import RedisJournal
+from palermo.brokers.redis.recurring import Recurring
+from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
+from palermo.brokers.redis.served_queues import paused_in, paused_queues
+from palermo.brokers.redis.store import Store, open_store
+from palermo.brokers.redis.tenants import RedisTenants
+from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, change_keys
+from palermo.contract import clock
+from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
+from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
+from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core import unique_rules
+from palermo.core.job_edit import JobEdit
+from palermo.core.limits import LimitInfo
+from palermo.core.message import MAX_BODY, Message
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
+from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
+from palermo.core.topology import check_exchange_name
+from palermo.errors import BrokerError, BrokerRefused, NotFound
+
+#: How many messages publish_many stores in one step, and about how many bytes of bodies.
+_BATCH = 500
+_BATCH_BYTES = 8 * 1024 * 1024
+
+#: The most that Redis takes as a place in a list.
+_MOST = 2**53
+
+#: The most cancel marks that are kept: older ones, for jobs that never came, are deleted.
+MAX_CANCEL_MARKS = 100_000
+
+#: How many jobs are cancelled in one step.
+_CANCEL_STEP = 500
+
+
+async def open_session(session: SessionParameters) -> "RedisBroker":
+    """A session with the server that the address names. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
+    check_exchange_name(session.exchange)
+    return RedisBroker(await open_store(session), session)
+
+
+class RedisBroker:
+    """One session with the server. Opened by open_session."""
+
+    def __init__(self, store: Store, session: SessionParameters) -> None:
+        self._store = store
+        self._session = session
+        self._recurring = Recurring(store)
+        self.journal = RedisJournal(store, session)
+        self.events = RedisEvents(store, session)
+        self.keys = RedisKeys(store)
+        self.tenants = RedisTenants(store)
+        self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring)
+        self._consumers: list[RedisConsumer] = []
+
+    async def publish(self, message: Message) -> None:
+        await self._store.run("publish", repr(clock.wall_clock()), *to_job(message))
+
+    def try_publish(self, message: Message, ended: OnPublished) -> bool:
+        return False
+
+    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
+        waiting = iter(messages)
+        stored = 0
+        while batch := _batch(waiting):
+            stored += await self._store.run(
+                "publish", repr(clock.wall_clock()), *(value for job in batch for value in job)
+            )
+        return stored
+
+    async def consume(
+        self,
+        selection: QueueSelection,
+        *,
+        slots: int,
+        tag: str,
+        report: Callable[[], WorkerInfo],
+        on_command: OnCommand = ignore_command,
+        prefetch: Prefetch = NO_PREFETCH,
+    ) -> RedisConsumer:
+        reported = report()
+        holder = secrets.token_hex(8)
+        patterns, text = json.dumps(selection.patterns), json.dumps(reported.to_plain())
+        consumer = RedisConsumer(
+            self._store,
+            holder=holder,
+            selection=selection,
+            report=report,
+            reported=reported,
+            on_command=on_command,
+            order=self._session.tenant_order,
+        )
+        self._consumers.append(consumer)
+        await self._store.run("worker", "enter", holder, workers.LEASE, tag, patterns, text, *selection.select(()))
+        await consumer.start()
+        return consumer
+
+    async def queues(self) -> list[QueueInfo]:
+        await self._sync()
+        now, found, pauses, rows = await self._store.run("look", "queues")
+        waiting = {name.decode(): count for name, count in found}
+        paused = paused_in(pauses)
+        living = workers.living(float(now), rows)
+        held = Counter(queue for worker in living for queue in worker.held)
+        served = Counter[str]()
+        for patterns, count in Counter(worker.patterns for worker in living if worker.info.answers).items():
+            served.update(dict.fromkeys(QueueSelection(patterns).select(waiting), count))
+        listed = [
+            QueueInfo(name=name, pending=pending, in_progress=held[name], workers=served[name], paused=name in paused)
+            for name, pending in waiting.items()
+        ]
+        unmade = paused.names.difference(waiting)
+        listed += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
+        return sorted(listed, key=lambda info: info.name)
+
+    async def workers(self) -> WorkerList:
+        await self._sync()
+        return await workers.list_workers(self._store)
+
+    async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
+        await self._sync()
+        return await workers.send_command(self._store, command, timeout=timeout)
+
+    async def pause(self, queue: str, *, by: str = "") -> None:
+        await self._store.change((), [("set", "pauses", queue, by), ("queues_changed",)])
+
+    async def resume(self, queue: str, *, by: str = "") -> None:
+        await self._store.change((), [("unset", "pauses", queue), ("queues_changed",)])
+
+    async def pause_all(self, *, by: str = "") -> None:
+        await self.pause(EVERY_QUEUE, by=by)
+
+    async def resume_all(self, *, by: str = "") -> None:
+        await self.resume(EVERY_QUEUE, by=by)
+
+    async def all_paused(self) -> bool:
+        return (await paused_queues(self._store)).every
+
+    async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
+        chosen = list(dict.fromkeys(ids))
+        # The mark is deleted with its job. So a mark with a future time meets no later job with the same id.
+        mark = f"{max(int(clock.now()), created_at or 0)} {by}"
+        for first in range(0, len(chosen), _CANCEL_STEP):
+            await self._cancel(chosen[first : first + _CANCEL_STEP], mark, by)
+
+    async def restore(self, ids: Iterable[str]) -> None:
+        await self._store.change((), [("restore", list(ids))])
+
+    async def browse(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
+    ) -> Page:
+        await self._sync()
+        page = (min(offset, _MOST), min(limit, _MOST), "1" if newest else "", max_body + 1)
+        exists, total, found = await self._store.run("look", "page", queue, *page)
+        if not exists:
+            raise self._not_found(queue)
+        messages = [(mark, from_blob(blob, queue)) for mark, blob in found]
+        cancelled = frozenset(one.id for mark, one in messages if cancelled_by(mark, one) is not None)
+        return Page(messages=tuple(one for _, one in messages), total=total, cancelled=cancelled)
+
+    async def sweep(
+        self,
+        queue: str,
+        decide: Callable[[Message], SweepDecision],
+        *,
+        progress: Callable[[SweepProgress], None] | None = None,
+        only_look: bool = False,
+        ids: Collection[str] = (),
+        most: int | None = None,
+    ) -> SweepProgress:
+        await self._sync()
+        return await sweep.sweep(self._store, queue, decide, progress, ids=frozenset(ids))
+
+    async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
+        await self._scheduled_jobs.run(fired)
+
+    @property
+    def is_leader(self) -> bool:
+        return self._scheduled_jobs.is_leader
+
+    async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
+        return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
+
+    async def alter_scheduled(
+        self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
+    ) -> list[AlteredJob]:
+        return await self._scheduled_jobs.alter(
+            filter_for(chosen, action), action, at, failed_per_queue=failed_per_queue
+        )
+
+    async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        return await self._scheduled_jobs.alter(ScheduledFilter(ids=frozenset({id})), MOVE, edit.run_at, edit=edit)
+
+    async def recurring(self) -> list[RecurringEntry]:
+        return await self._recurring.all()
+
+    async def put_recurring(self, entry: RecurringEntry) -> None:
+        await self._recurring.change(EntryChange(name=entry.name, action=PUT, entry=entry))
+
+    async def remove_recurring(self, name: str) -> None:
+        await self._recurring.change(EntryChange(name=name, action=REMOVE))
+
+    async def switch_recurring(self, name: str, *, on: bool) -> None:
+        await self._recurring.change(EntryChange(name=name, action=SWITCH, on=on))
+
+    async def fire_recurring(self, name: str) -> str:
+        id = run_id(name, clock.now())
+        await self._recurring.change(EntryChange(name=name, action=RUN, id=id))
+        return id
+
+    async def purge(self, queue: str) -> int:
+        await self._sync()
+        return await sweep.purge(self._store, queue)
+
+    async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
+        raise BrokerRefused("queues in Redis have no types: there is nothing to migrate.")
+
+    async def delete(self, queue: str) -> int:
+        removed = await self.purge(queue)
+        await self.events.unsubscribe_queue(queue)
+        while not await self._store.run("delete", queue):
+            removed += await sweep.purge(self._store, queue)
+        return removed
+
+    async def limits(self) -> list[LimitInfo]:
+        return await limits.list_limits(self._store)
+
+    async def diagnose(self) -> list[Finding]:
+        return await diagnose(self._store)
+
+    async def lost(self) -> BrokerError:
+        return await asyncio.shield(self._store.lost)
+
+    async def close(self) -> None:
+        if self._store.closed:
+            return
+        for consumer in self._consumers:
+            await consumer.close()
+        await self.journal.close()
+        await self._store.close()
+
+    @property
+    def blocked(self) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return f"Redis at {self._store.server}, exchange {self._session.exchange}"
+
+    def after_failure(self) -> SessionParameters:
+        return self._session
+
+    async def _sync(self) -> None:
+        """Delete finished jobs and give back those of dead workers, so that the next look sees the true state."""
+        if self._store.closed:
+            raise self._store.closed_error()
+        for consumer in self._consumers:
+            await consumer.flush()
+        await self._store.run("worker", "reap")
+
+    async def _cancel(self, ids: list[str], mark: str, by: str) -> None:
+        """Mark these jobs, free the keys that they hold while they wait, and tell the workers."""
+        held = await self.keys.held_by(ids)
+
+        def decide(states: KeyStates) -> None:
+            for id, name in held:
+                states.update(unique_rules.job_removed(states[name], id, clock.now()))
+
+        text = json.dumps({"ids": ids, "by": by})
+        steps = [("cancel", mark, MAX_CANCEL_MARKS, ids), ("publish", "cancelled", text)]
+        await change_keys(self._store, (name for _, name in held), decide, changes=steps)
+
+    def _not_found(self, queue: str) -> NotFound:
+        return NotFound(f"there is no queue {queue!r} at {self._store.server}. `palermo queues` lists those there are.")
+
+
+def _batch(messages: Iterable[Message]) -> list[Job]:
+    """The next messages, as jobs."""
+    batch: list[Job] = []
+    size = 0
+    for message in islice(messages, _BATCH):
+        batch.append(to_job(message))
+        size += len(message.body)
+        if size >= _BATCH_BYTES:
+            break
+    return batch

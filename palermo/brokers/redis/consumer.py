@@ -1,0 +1,527 @@
+"""One worker's consumer: it takes jobs from Redis and settles them.
+
+One script at a time deletes the jobs that are done by then and claims the next ones for all slots that wait: one call
+for both, and for all slots whose jobs end while it is under way. If it finds too few, Redis notes in the same step that
+the worker is idle, and the next job that comes wakes it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import random
+from typing import Any
+
+from redis.exceptions import NoScriptError
+
+from palermo.brokers.redis import limits
+from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
+from palermo.brokers.redis.served_queues import ServedQueues
+from palermo.brokers.redis.store import Refused, Step, Store
+from palermo.brokers.redis.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run, try_change_keys
+from palermo.brokers.redis.workers import CommandListener, Heartbeat
+from palermo.contract import clock
+from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key, runs_alone
+from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.contract.worker_info import OnCommand, WorkerInfo
+from palermo.core.fair_scheduling import stride
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
+from palermo.core.limits import RunLater, RunNow, demand_of, postponed
+from palermo.core.queue_selection import QueueSelection
+from palermo.core.unique_rules import StartAnswer
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
+
+log = logging.getLogger("palermo.redis")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Proof that a job is ours. A job that is given back and claimed again has another claim."""
+
+    number: str
+    #: The number of this claim among those on the job.
+    times: str
+
+
+class RedisConsumer:
+    """Takes jobs for the slots of one worker."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        holder: str,
+        selection: QueueSelection,
+        report: Callable[[], WorkerInfo],
+        reported: WorkerInfo,
+        on_command: OnCommand,
+        order: str,
+    ) -> None:
+        """`holder` is the worker's id within Redis; `order` is the order in which the tenants of a queue are served."""
+        self._store = store
+        self._holder = holder
+        self._worker = reported.id
+        self._order = order
+        self._served = ServedQueues(store, selection)
+        self._commands = CommandListener(store, reported.id, on_command, self._holds)
+        self._heartbeat = Heartbeat(store, holder, report, reported)
+        #: The claim of each slot that has an unsettled delivery, and the claims that are set aside.
+        self._held: dict[int, Claim] = {}
+        self._parked: set[Claim] = set()
+        #: The id of each job that is claimed.
+        self._ids: dict[Claim, str] = {}
+        #: Jobs that are done but not deleted yet.
+        self._done: list[Claim] = []
+        #: By slot: what its call of `receive` waits for, and the callback that is offered a plain job first.
+        self._wanting: defaultdict[int, list[asyncio.Future[Delivery]]] = defaultdict(list)
+        self._takes: dict[int, TakeDelivery | None] = {}
+        #: Calls that wait for another job of a batch.
+        self._batches: list[asyncio.Future[None]] = []
+        #: The script that is under way, how many done jobs it deletes, and whether the loop's next turn starts another.
+        self._working: asyncio.Future[Any] | None = None
+        self._deleting = 0
+        self._scheduled = False
+        #: Whether there is more to do when that script has ended, and whether Redis has woken us.
+        self._again = False
+        self._woken = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._lost: BrokerError | None = None
+        self._closed = False
+        self._beating: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Hear messages, and renew the lease, from now on."""
+        await self._served.refresh()
+        await self._store.listen(f"wake:{self._holder}", self._on_wake)
+        await self._store.listen("bell:queues", self._on_wake)
+        await self._commands.start()
+        self._beating = self._loop.create_task(self._heartbeat.run(self._look))
+        self._beating.add_done_callback(self._heartbeat_ended)
+
+    async def receive(self, slot: int, take: TakeDelivery | None = None) -> Delivery:
+        self._check()
+        self._takes[slot] = take
+        future: asyncio.Future[Delivery] = self._loop.create_future()
+        self._wanting[slot].append(future)
+        self._work_soon()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                with contextlib.suppress(BrokerError):
+                    await self.settle(future.result(), Release())
+            raise
+        finally:
+            if future in self._wanting[slot]:
+                self._wanting[slot].remove(future)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+        self._check()
+        self._delete_soon(claim)
+        self._free_slot(delivery.slot)
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not needs_key(delivery):
+            return delivery
+        claim = self._claim_of(delivery)
+        found: list[StartAnswer] = []
+
+        def decide(states: KeyStates) -> None:
+            run = f"{claim.number}/{claim.times}"
+            again = delivery.redelivered
+            found[:] = [start_run(states, delivery.message, worker=self._worker, run=run, again=again)]
+
+        try:
+            await change_keys(self._store, keys_of([delivery.message]), decide, conditions=[self._still_ours(claim)])
+        except Refused:
+            raise self._went_back(delivery) from None
+        started = admitted(delivery, found[0])
+        if started is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+        return started
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        claim = self._claim_of(delivery)
+        held = [self._still_ours(claim)]
+        while True:
+            verdict, conditions, changes = await limits.decide(self._store, claim.number, demand, clock.now())
+            if isinstance(verdict, RunNow):
+                outcome = await self._store.try_change([*held, *conditions], changes)
+                failed = outcome.failed
+            else:
+                failed = await self._postpone(delivery, verdict, [*held, *conditions], changes)
+            if failed == 1:
+                raise self._went_back(delivery)
+            if not failed:
+                break
+        if isinstance(verdict, RunNow):
+            return verdict.wait
+        self._forget(claim)
+        self._free_slot(delivery.slot)
+        return None
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim and claim not in self._parked:
+            raise self._not_ours(delivery)
+        self._check()
+        run_end = key_report(delivery, settlement)
+        if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
+            # Deleted with the next claim, in one step.
+            self._delete_soon(claim)
+        else:
+            found = await self._apply(delivery, self._steps(claim, settlement), run_end)
+            self._forget(claim)
+            if not found:
+                self._unhold(delivery)
+                raise self._went_back(delivery)
+        self._unhold(delivery)
+
+    async def free_slot(self, delivery: Delivery) -> None:
+        claim = self._claim_of(delivery)
+        self._parked.add(claim)
+        self._free_slot(delivery.slot)
+
+    async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
+        until = self._loop.time() + wait
+        while True:
+            self._check()
+            woken: asyncio.Future[None] = self._loop.create_future()
+            self._batches.append(woken)
+            try:
+                there, found = await self._claim_similar(delivery)
+                if found is not None:
+                    self._parked.add(found.token)
+                    return found
+                left = until - self._loop.time()
+                if there or left <= 0:
+                    return None
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await woken
+            finally:
+                if woken in self._batches:
+                    self._batches.remove(woken)
+
+    async def queues_with_jobs(self) -> set[str]:
+        _, names, _, _ = await self._store.run("look", "queues")
+        await self._served.refresh()
+        return {name.decode() for name, waiting in names if waiting and name.decode() in self._served}
+
+    async def pause_slot(self, slot: int) -> None:
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Delete finished jobs now, and give back jobs that no slot waits for any more."""
+        while self._lost is None and (self._done or self._working is not None or self._tasks):
+            if self._done:
+                self._work()
+            pending = [*self._tasks, *([self._working] if self._working is not None else [])]
+            if pending:
+                await asyncio.wait(pending)
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(BrokerError):
+            await self._commands.end()
+        with contextlib.suppress(BrokerError):
+            await self.flush()
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait({self._beating})
+        self._lose(BrokerUnavailable("the consumer is closed."))
+        self._held, self._parked = {}, set()
+        for channel in (f"wake:{self._holder}", "bell:queues"):
+            await self._store.unlisten(channel, self._on_wake)
+        with contextlib.suppress(BrokerError):
+            await self._store.run("worker", "leave", self._holder)
+
+    # -- claiming ------------------------------------------------------------
+
+    def _work_soon(self) -> None:
+        """Delete what is done, and claim jobs, in the next turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        self._scheduled = False
+        if self._working is not None or self._lost is not None:
+            self._again = True  # the end of the script that is under way starts the next one
+            return
+        wanted = len(self._free_slots())
+        if not wanted and not self._done and not self._woken:
+            return
+        if self._served.shared:
+            wanted = min(wanted, 1)
+        self._woken = self._again = False
+        self._deleting = len(self._done)
+        done = [value for claim in self._done for value in (claim.number, claim.times)]
+        step = stride(1.0, self._order, random())
+        self._working = self._store.begin(
+            "work", self._holder, self._served.version, wanted, step, self._deleting, *done, *self._served.order()
+        )
+        self._working.add_done_callback(self._worked)
+
+    def _worked(self, working: "asyncio.Future[Any]") -> None:
+        self._working = None
+        if working.cancelled():
+            return
+        error = working.exception()
+        if isinstance(error, NoScriptError):
+            self._begin(self._store.reload(), self._work_soon)
+            return
+        if error is not None:
+            self._lose(self._store.translated(error))
+            return
+        answer = working.result()
+        for claim in self._done[: self._deleting]:
+            self._forget(claim)
+        del self._done[: self._deleting]
+        if answer[0] == b"gone" or answer[1] < self._deleting:
+            self._lose(BrokerUnavailable(f"Redis at {self._store.server}: another process took this worker for dead."))
+        elif answer[0] == b"old":
+            self._begin(self._served.refresh(), self._work_soon)
+        else:
+            try:
+                for job in answer[3]:
+                    self._hand_out(self._delivery(job))
+            except BrokerError as unreadable:  # somebody changed the database by hand
+                self._lose(unreadable)
+            if self._done or self._woken or self._again or (self._served.shared and answer[3]):
+                self._work_soon()
+
+    def _free_slots(self) -> list[int]:
+        """The slots that wait for a job and hold none."""
+        return [
+            slot
+            for slot, futures in self._wanting.items()
+            if slot not in self._held and any(not future.done() for future in futures)
+        ]
+
+    def _hand_out(self, delivery: Delivery) -> None:
+        """Give a delivery to a slot that waits, or back to its queue."""
+        claim: Claim = delivery.token
+        slots = self._free_slots()
+        if not slots:
+            self._begin(self._give_back(claim))
+            return
+        slot = slots[0]
+        delivery = replace(delivery, slot=slot)
+        self._held[slot] = claim
+        self._ids[claim] = delivery.message.id
+        if not self._offered(delivery):
+            next(future for future in self._wanting[slot] if not future.done()).set_result(delivery)
+
+    def _offered(self, delivery: Delivery) -> bool:
+        """Offer this delivery to its slot's callback if it is plain; returns whether the callback took it."""
+        take = self._takes.get(delivery.slot)
+        if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
+            return False
+        return take(delivery)
+
+    def _delivery(self, job: Sequence[bytes], slot: int = 0) -> Delivery:
+        number, times, queue, deaths, mark, blob = job
+        message = from_blob(blob, queue.decode())
+        by = cancelled_by(mark, message)
+        return Delivery(
+            message=message,
+            slot=slot,
+            token=Claim(number.decode(), times.decode()),
+            redelivered=times != b"1",
+            cancelled=by is not None,
+            cancelled_by=by or "",
+            deaths=tuple(deaths.decode().split()),
+        )
+
+    async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
+        """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
+        queue = delivery.message.queue
+        if queue not in self._served:
+            return True, None
+        while True:
+            look = (self._holder, queue, stride(1.0, self._order, random()))
+            found = await self._store.run("similar", *look, "")
+            if len(found) < 4:
+                self._check_gone(found)
+                return False, None
+            number, claims, mark, blob = found
+            message = from_blob(blob, queue)
+            cancelled = cancelled_by(mark, message) is not None
+            if claims != b"0" or cancelled or message.job != delivery.message.job or runs_alone(message):
+                return True, None
+            job = await self._store.run("similar", *look, number)
+            if len(job) == 6:
+                similar = self._delivery(job, delivery.slot)
+                self._ids[similar.token] = similar.message.id
+                return True, similar
+            self._check_gone(job)
+
+    def _check_gone(self, answer: Sequence[bytes]) -> None:
+        if answer and answer[0] == b"gone":
+            self._lose(BrokerUnavailable(f"Redis at {self._store.server}: another process took this worker for dead."))
+            self._check()
+
+    # -- settling ------------------------------------------------------------
+
+    def _steps(self, claim: Claim, settlement: Settlement) -> list[Step]:
+        """The changes that a settlement asks for."""
+        now = clock.wall_clock()
+        drop = ("drop", self._holder, claim.number, claim.times)
+        match settlement:
+            case Ack():
+                return [(*drop, "")]
+            case Fail(message, queue):
+                return [(*drop, ""), ("put", now, to_job(message, queue))]
+            case Reschedule(message):
+                return [(*drop, "1"), ("put", now, to_job(message))]
+            case Release():
+                return [("give_back", self._holder, claim.number)]
+
+    async def _apply(self, delivery: Delivery, steps: Sequence[Step], run_end: KeyReport | None) -> bool:
+        """Make the changes of a settlement, and that of the job's key; returns whether the job was still ours."""
+
+        def decide(states: KeyStates) -> None:
+            if run_end is not None:
+                end_run(states, delivery.message, run_end)
+
+        names = keys_of([delivery.message]) if run_end is not None else []
+        try:
+            held = [self._still_ours(delivery.token)]
+            await change_keys(self._store, names, decide, conditions=held, changes=steps)
+        except Refused:
+            return False
+        return True
+
+    async def _postpone(
+        self, delivery: Delivery, verdict: RunLater, conditions: Sequence[Step], changes: Sequence[Step]
+    ) -> int:
+        """Put a job aside until it may run; returns the number of the condition that did not hold, 0 if all did."""
+        demand, waiting = demand_of(delivery.message), postponed(delivery.message, verdict)
+        steps = [*self._steps(delivery.token, Reschedule(waiting)), *changes]
+        if demand is not None and not verdict.reserved:
+            steps.insert(2, ("wait", demand.key))
+        run_end = key_report(delivery, Reschedule(waiting))
+
+        def decide(states: KeyStates) -> None:
+            if run_end is not None:
+                end_run(states, delivery.message, run_end)
+
+        names = keys_of([delivery.message]) if run_end is not None else []
+        outcome = await try_change_keys(self._store, names, decide, conditions=conditions, changes=steps)
+        return outcome.failed
+
+    async def _give_back(self, claim: Claim) -> None:
+        with contextlib.suppress(BrokerError, Refused):
+            await self._store.change([self._still_ours(claim)], [("give_back", self._holder, claim.number)])
+
+    def _still_ours(self, claim: Claim) -> Step:
+        return ("held", self._holder, claim.number, claim.times)
+
+    def _delete_soon(self, claim: Claim) -> None:
+        """Delete this job, because it is done, with the next claim."""
+        self._done.append(claim)
+        self._work_soon()
+
+    # -- messages, and the lease -----------------------------------------------
+
+    def _on_wake(self, text: bytes) -> None:
+        if self._store.lost.done():
+            self._lose(self._store.lost.result())
+            return
+        self._woken = True
+        self._look()
+
+    def _look(self) -> None:
+        """Look for jobs."""
+        for woken in self._batches:
+            if not woken.done():
+                woken.set_result(None)
+        if self._store.lost.done():
+            self._lose(self._store.lost.result())
+        self._work_soon()
+
+    def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        match task.exception():
+            case BrokerError() as error:
+                self._lose(error)
+            case error:
+                text = f"Redis at {self._store.server}: this worker can no longer show itself: {error!r}"
+                self._lose(BrokerUnavailable(text))
+
+    def _lose(self, error: BrokerError) -> None:
+        """Note that the session is lost, and have all calls that wait raise the error."""
+        self._lost = self._lost or error
+        for futures in self._wanting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(type(error)(str(error)))
+        for woken in self._batches:
+            if not woken.done():
+                woken.set_result(None)
+
+    # -- claims ----------------------------------------------------------------
+
+    def _holds(self, id: str) -> bool:
+        return id in self._ids.values()
+
+    def _claim_of(self, delivery: Delivery) -> Claim:
+        """The claim of a delivery that its slot holds. Raises DeliveryLost."""
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+        return claim
+
+    def _unhold(self, delivery: Delivery) -> None:
+        if delivery.token in self._parked:
+            self._parked.discard(delivery.token)
+        elif self._held.get(delivery.slot) == delivery.token:
+            self._free_slot(delivery.slot)
+
+    def _free_slot(self, slot: int) -> None:
+        """Let the slot receive again."""
+        del self._held[slot]
+        self._work_soon()
+
+    def _forget(self, claim: Claim) -> None:
+        self._ids.pop(claim, None)
+
+    def _begin(self, work: Any, then: Callable[[], None] | None = None) -> None:
+        """Do something in a task of its own."""
+
+        async def do() -> None:
+            try:
+                await work
+            except BrokerError as error:
+                self._lose(error)
+            if then is not None:
+                then()
+
+        task = self._loop.create_task(do())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+
+    def _went_back(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} went back to its queue: our lease on it had ended.")
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise type(self._lost)(str(self._lost))

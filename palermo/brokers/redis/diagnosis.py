@@ -1,0 +1,138 @@
+"""Checks a Redis server as a broker: what it keeps over a crash, what it may evict, and whether it can be written."""
+
+import time
+from collections.abc import Mapping
+
+from palermo.brokers.redis.jobs import to_job
+from palermo.brokers.redis.store import Store
+from palermo.contract.broker import Finding
+from palermo.core.message import Message
+from palermo.errors import BrokerError, PalermoError
+
+#: The oldest version that has all commands which the scripts use.
+_OLDEST = (6, 2)
+
+#: Seconds by which the server's clock may differ from ours.
+_CLOCK_DIFFERENCE = 1.0
+
+#: The part of its memory limit above which the server is nearly full.
+_NEARLY_FULL = 0.8
+
+#: A name that no job's queue may have.
+_QUEUE = "~doctor"
+
+
+async def diagnose(store: Store) -> list[Finding]:
+    """All findings; nothing is raised."""
+    found: list[Finding] = []
+    try:
+        info = _fields(await store.call("INFO"))
+        found += [_version(info), await _durability(store, info), _eviction(info), *_memory(info), *_replicas(info)]
+        found.append(await _try_out(store))
+        known = await store.call("HLEN", store.key("queues"))
+        found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
+        found.append(await _clock(store))
+    except PalermoError as error:
+        found.append(Finding.problem("publish", str(error), "Mend that first."))
+    return found
+
+
+def _version(info: Mapping[str, str]) -> Finding:
+    name = "Valkey" if info.get("server_name") == "valkey" else "Redis"
+    version = info.get("valkey_version" if name == "Valkey" else "redis_version", "?")
+    if tuple(int(part) for part in info.get("redis_version", "0").split(".")[:2] if part.isdigit()) < _OLDEST:
+        return Finding.problem("server version", f"{name} {version}", "Use Redis 6.2 or later, or Valkey.")
+    return Finding.ok("server version", f"{name} {version}")
+
+
+async def _durability(store: Store, info: Mapping[str, str]) -> Finding:
+    if info.get("aof_enabled") != "1":
+        return Finding.warning(
+            "durability",
+            "appendonly is off: a crash of the server loses all jobs since its last snapshot",
+            "Set appendonly yes and appendfsync always in redis.conf.",
+        )
+    try:
+        _, policy = await store.call("CONFIG", "GET", "appendfsync")
+    except (BrokerError, ValueError):
+        return Finding.warning(
+            "durability", "the server does not say what appendfsync is", "Make sure that it is always."
+        )
+    if policy == b"always":
+        return Finding.ok("durability", "appendfsync always: what was enqueued outlives a crash of the machine")
+    return Finding.warning(
+        "durability",
+        f"appendfsync {policy.decode()}: a crash of the machine loses the jobs of the last moments",
+        "Set appendfsync always in redis.conf, where no job may be lost.",
+    )
+
+
+def _eviction(info: Mapping[str, str]) -> Finding:
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        return Finding.ok("eviction", "maxmemory-policy noeviction: a full memory refuses jobs, and loses none")
+    if policy.startswith("volatile-"):
+        return Finding.warning(
+            "eviction",
+            f"maxmemory-policy {policy}: Palermo's keys never expire, so they are not evicted, but others' are",
+            "Give Palermo a server of its own, with maxmemory-policy noeviction.",
+        )
+    level = Finding.problem if info.get("maxmemory", "0") != "0" else Finding.warning
+    return level(
+        "eviction",
+        f"maxmemory-policy {policy}: a full memory throws away jobs",
+        "Set maxmemory-policy noeviction in redis.conf.",
+    )
+
+
+def _memory(info: Mapping[str, str]) -> list[Finding]:
+    limit, used = int(info.get("maxmemory", "0")), int(info.get("used_memory", "0"))
+    text = f"{used / 1024**2:,.0f} MB used"
+    if not limit:
+        return [Finding.ok("memory", f"{text}, no limit set")]
+    text = f"{text} of {limit / 1024**2:,.0f} MB"
+    if used > limit * _NEARLY_FULL:
+        return [Finding.warning("memory", text, "Give the server more memory, or more workers to the jobs.")]
+    return [Finding.ok("memory", text)]
+
+
+def _replicas(info: Mapping[str, str]) -> list[Finding]:
+    if info.get("role") != "master":
+        return [Finding.problem("replicas", "this server is a replica", "Connect to the primary server.")]
+    count = int(info.get("connected_slaves", "0"))
+    if not count:
+        return []
+    return [
+        Finding.warning(
+            "replicas",
+            f"{count}, which get each job a moment after the primary server has stored it",
+            "If a replica takes over, the jobs of that moment are lost; min-replicas-to-write makes it short.",
+        )
+    ]
+
+
+async def _try_out(store: Store) -> Finding:
+    """Store and remove one job, in a queue that no worker serves: one step makes and deletes it."""
+    began = time.monotonic()
+    job = to_job(Message(id="doctor", queue=_QUEUE, job="", body=b""))
+    (taken,) = await store.change((), [("try_out", job)])
+    took = (time.monotonic() - began) * 1_000
+    if taken != 1:
+        return Finding.problem("publish", f"one job stored, {taken} found", "Was the database changed by hand?")
+    return Finding.ok("publish", f"a job can be stored and taken, within {took:.0f} ms")
+
+
+async def _clock(store: Store) -> Finding:
+    before = time.time()
+    seconds, micros = await store.call("TIME")
+    apart = int(seconds) + int(micros) / 1_000_000 - (before + time.time()) / 2
+    if abs(apart) > _CLOCK_DIFFERENCE:
+        return Finding.warning(
+            "clock", f"{apart:+.1f} s from that of the server", "Have both machines keep their time by NTP."
+        )
+    return Finding.ok("clock", "the same as that of the server, within a second")
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.decode(errors="replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}

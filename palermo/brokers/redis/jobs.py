@@ -1,0 +1,93 @@
+"""Jobs as Redis keeps them: where each waits, and its message with the same headers as on the wire."""
+
+import uuid
+from typing import Any
+
+import msgpack
+
+from palermo.core.header_json import dumps, loads
+from palermo.core.limits import has_reservation
+from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.topology import MAX_PRIORITY, is_failed
+from palermo.core.unique_keys import UNIQUE_KEY
+
+#: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
+FRONT_PRIORITY = MAX_PRIORITY + 1
+
+#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends by itself.
+LOCK_LAG = 2.0
+
+#: A job for scripts/publish.lua: queue, tenant, share, priority, "1" with a unique key, due at, id and message.
+Job = tuple[str, str, str, int, str, str, str, bytes]
+
+
+def to_job(message: Message, queue: str | None = None) -> Job:
+    """The message as a job for this queue, or its own. Raises EncodeError for a header that cannot be kept."""
+    queue = message.queue if queue is None else queue
+    failed = is_failed(queue)
+    later = message.run_at is not None and not failed
+    return (
+        queue,
+        "" if failed else message.tenant,
+        "" if message.share is None else repr(message.share),
+        FRONT_PRIORITY if later and has_reservation(message) else message.priority,
+        "1" if UNIQUE_KEY in message.extra and not failed else "",
+        repr(message.run_at) if later else "",
+        message.id,
+        to_blob(message),
+    )
+
+
+def to_blob(message: Message) -> bytes:
+    """The message as bytes. The first is L for one whose claim ends after some seconds, of which the scripts know."""
+    parts = (
+        message.id,
+        message.content_type,
+        message.content_encoding,
+        dumps(to_headers(message)),
+        dumps(message.properties) if message.properties else "",
+        message.body,
+        0 if message.lock_for is None else message.lock_for + LOCK_LAG,
+    )
+    # Redis's own msgpack, with which the scripts read the id, knows one type for text and bytes.
+    packed: bytes = msgpack.packb(parts, use_bin_type=False)
+    return (b"L" if message.lock_for is not None else b"-") + packed
+
+
+def from_blob(blob: bytes, taken_from: str | None) -> Message:
+    """The message in these bytes, as taken from this queue; `taken_from` is None for a scheduled job."""
+    message_id, content_type, content_encoding, headers, properties, body, _ = _unpacked(blob)
+    return from_wire(
+        message_id=message_id.decode(),
+        content_type=content_type.decode(),
+        content_encoding=content_encoding.decode(),
+        headers=loads(headers.decode()),
+        body=body,
+        taken_from=taken_from,
+        new_id=_new_id,
+        properties=loads(properties.decode()) if properties else NO_HEADERS,
+    )
+
+
+def id_in(blob: bytes) -> str:
+    """The id of the message in these bytes."""
+    return str(_unpacked(blob)[0], "utf-8")
+
+
+def cancelled_by(mark: bytes | None, message: Message) -> str | None:
+    """By whom a job with this mark was cancelled; None if it was not, or was enqueued after that.
+
+    A mark is the Unix second up to which it holds, a blank, and who made it.
+    """
+    if not mark:
+        return None
+    at, _, by = mark.decode().partition(" ")
+    return by if message.created_at is None or int(message.created_at) <= int(at) else None
+
+
+def _unpacked(blob: bytes) -> Any:
+    return msgpack.unpackb(memoryview(blob)[1:], raw=True)
+
+
+def _new_id() -> str:
+    return str(uuid.uuid4())

@@ -1,0 +1,67 @@
+"""Limits and rates, decided in the step that lets a job run or postpones it.
+
+The permits of a key are a set of the numbers of jobs. A permit ends in the step that deletes its job or gives it back,
+and goes in the same step to the job that has waited longest for it: scripts/common.lua.
+"""
+
+import json
+from collections.abc import Sequence
+
+from palermo.brokers.redis.store import Step, Store
+from palermo.contract import clock
+from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, Rate, RateState, RunLater, RunNow
+
+
+async def decide(
+    store: Store, number: str, demand: LimitDemand, now: float
+) -> tuple[RunNow | RunLater, Sequence[Step], Sequence[Step]]:
+    """Whether the job with this number, which is held, may run now; and the conditions and changes that come of it."""
+    permit = demand.key
+    state = await store.call("HGET", store.key("limits"), permit)
+    has = await store.call("HGET", store.key("permits"), number)
+    conditions: list[Step] = [("field", "limits", permit, state or False)]
+    rate_state = _rate_state(state)
+    if demand.limit is not None and has != permit.encode():
+        running = await store.call("SCARD", store.key(f"permit:{permit}"))
+        conditions.append(("size", f"permit:{permit}", running))
+        if running >= demand.limit:
+            # As a rule it gets a permit from a job that ends; this is for a permit that was freed in some other way.
+            return RunLater(now + MAX_POSTPONEMENT), conditions, [_saved(demand, rate_state)]
+    decision: RunNow | RunLater = RunNow()
+    if demand.rate is not None:
+        rate_state, decision = rate_state.request(demand.rate, now, reserved=demand.reserved)
+    changes = [_saved(demand, rate_state)]
+    if isinstance(decision, RunNow):
+        changes.append(("permit", number, permit))
+    return decision, conditions, changes
+
+
+async def list_limits(store: Store) -> list[LimitInfo]:
+    """All keys that have running or waiting jobs or reserved runs, by name."""
+    now, found = clock.now(), list[LimitInfo]()
+    for name, state, running, called, waiting in sorted(await store.run("look", "limits")):
+        plain, rates = json.loads(state), _rate_state(state)
+        rate = str(plain["rate"])
+        turns = int(max(0.0, rates.free - max(now, rates.next)) / Rate.parse(rate).gap) if rate else 0
+        waits = called + waiting + turns
+        if running or waits:
+            found.append(LimitInfo(key=name.decode(), limit=plain["limit"], rate=rate, running=running, waiting=waits))
+    return found
+
+
+def _saved(demand: LimitDemand, rates: RateState) -> Step:
+    plain = {
+        "limit": demand.limit,
+        "rate": demand.written,
+        "next": rates.next,
+        "free": rates.free,
+        "again": rates.again,
+    }
+    return ("set", "limits", demand.key, json.dumps(plain))
+
+
+def _rate_state(state: bytes | None) -> RateState:
+    if state is None:
+        return RateState()
+    plain = json.loads(state)
+    return RateState(next=plain["next"], free=plain["free"], again=plain["again"])

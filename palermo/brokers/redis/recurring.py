@@ -1,0 +1,97 @@
+"""Recurring jobs: an entry changes in one step with the jobs that it publishes, and so each tick fires once."""
+
+import json
+import logging
+from collections.abc import Iterable
+
+from palermo.brokers.redis.jobs import to_job
+from palermo.brokers.redis.store import Step, Store
+from palermo.contract import clock
+from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
+from palermo.core.message import Message
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.redis")
+
+#: So many jobs, and no other entry is fired in the same turn.
+_BATCH_SIZE = 200
+
+#: Seconds until a recurring job that cannot be read here is tried again.
+_RETRY_AFTER = 60.0
+
+
+class Recurring:
+    """The recurring jobs of one exchange. See palermo.contract.recurring_entries.RecurringEntries."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def all(self) -> list[RecurringEntry]:
+        """All entries, by name; those that cannot be read here are left out."""
+        fields = await self._store.call("HGETALL", self._store.key("recurring"))
+        states = dict(zip(fields[::2], fields[1::2], strict=True))
+        return [entry for name in sorted(states) if (entry := _read(states[name])) is not None]
+
+    async def change(self, change: EntryChange) -> None:
+        """Change an entry. Raises NotFound."""
+
+        async def attempt() -> None:
+            state = await self._store.call("HGET", self._store.key("recurring"), change.name)
+            old = None if state is None else _read(state)
+            # An entry that cannot be read can be removed, or replaced by a new one.
+            unreadable = state is not None and old is None
+            removes = unreadable and change.action == REMOVE
+            entry, jobs = (None, []) if removes else change.made_to(old, clock.now())
+            steps = [*_puts(jobs)]
+            if entry is None:
+                steps.append(("entry", change.name, False, False))
+            elif entry is not old:
+                steps.append(_written(entry))
+            if steps:
+                await self._store.change([("field", "recurring", change.name, state or False)], steps)
+
+        await self._store.retried(attempt)
+
+    async def fire(self, now: float) -> list[Message]:
+        """Publish the jobs that are due and return them; if they are very many, the rest follows next time."""
+        names = await self._store.call("ZRANGEBYSCORE", self._store.key("recurring-due"), "-inf", now)
+        jobs: list[Message] = []
+        for name in names:
+            if len(jobs) >= _BATCH_SIZE:
+                break
+            jobs += await self._fire(name.decode(), now)
+        return jobs
+
+    async def _fire(self, name: str, now: float) -> list[Message]:
+        async def attempt() -> list[Message]:
+            state = await self._store.call("HGET", self._store.key("recurring"), name)
+            entry = None if state is None else _read(state)
+            condition = [("field", "recurring", name, state or False)]
+            if entry is None:
+                kept = state or False
+                await self._store.change(condition, [("entry", name, kept, now + _RETRY_AFTER if kept else False)])
+                return []
+            jobs, after = entry.fired(now)
+            await self._store.change(condition, [*_puts(jobs), _written(after)])
+            return jobs
+
+        return await self._store.retried(attempt)
+
+
+def _puts(jobs: Iterable[Message]) -> list[Step]:
+    now = clock.wall_clock()
+    return [("put", now, to_job(job)) for job in jobs]
+
+
+def _written(entry: RecurringEntry) -> Step:
+    due = entry.next
+    return ("entry", entry.name, json.dumps(entry.to_plain()), False if due is None else due)
+
+
+def _read(state: bytes) -> RecurringEntry | None:
+    try:
+        return RecurringEntry.from_plain(json.loads(state))
+    except (ValueError, KeyError, TypeError, AttributeError, PalermoError) as error:
+        # A later version wrote it, or this machine lacks its time zone.
+        log.warning("the state of a recurring job cannot be read error=%r state=%.200r", str(error), state)
+        return None

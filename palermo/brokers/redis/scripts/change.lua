@@ -1,0 +1,203 @@
+-- Makes changes, all or none: only if every condition holds. ARGV[1]: the conditions and the changes, packed.
+-- Returns 0 and what each change answers; or the number of the first condition that does not hold.
+
+local conditions, changes = unpack(cmsgpack.unpack(ARGV[1]))
+local last = nil
+
+local holds = {
+  -- The worker's claim on a job is still valid.
+  held = function(holder, number, times)
+    local claim = claim_of(holder, number)
+    return claim and tostring(claim[1]) == times
+  end,
+  -- The field of a hash has this value; false for none.
+  field = function(name, field, value)
+    return call('HGET', key(name), field) == value
+  end,
+  -- The job waits at its place.
+  waits = function(queue, tenant, number)
+    return call('ZSCORE', place_of(queue, tenant), number) ~= false
+  end,
+  -- The set has so many members.
+  size = function(name, size)
+    return call('SCARD', key(name)) == size
+  end,
+}
+
+local function store(now, job)
+  local queue, tenant, share, priority, keyed, run_at, id, blob = unpack(job)
+  if run_at ~= '' and tonumber(run_at) > now then
+    return put_later(queue, tenant, share, priority, keyed, run_at, id, blob)
+  end
+  return put(queue, tenant, share, priority, keyed, blob)
+end
+
+local make = {
+  drop = function(holder, number, times, keep_mark)
+    drop(holder, number, times, keep_mark)
+  end,
+  give_back = function(holder, number)
+    give_back(holder, number, '')
+  end,
+  put = function(now, job)
+    last = store(now, job)
+  end,
+  -- Remove a job that waits, and put another in its place, if it still waits.
+  remove = function(queue, tenant, number, now, job)
+    if not remove(queue, tenant, number) then
+      return 0
+    end
+    if job then
+      store(now, job)
+    end
+    return 1
+  end,
+  -- The same for a job that is due later.
+  remove_later = function(number, now, job)
+    if not take_later(number) then
+      return 0
+    end
+    if job then
+      store(now, job)
+    end
+    return 1
+  end,
+  set = function(name, field, value)
+    call('HSET', key(name), field, value)
+  end,
+  unset = function(name, field)
+    call('HDEL', key(name), field)
+  end,
+  -- The state of a unique key; false where nothing is known any more.
+  key = function(name, state, due, holder_before, holder)
+    if holder_before then
+      call('ZREM', key('key-holders'), holder_before .. '\0' .. name)
+    end
+    if not state then
+      call('HDEL', key('keys'), name)
+      call('ZREM', key('keys-due'), name)
+      return
+    end
+    call('HSET', key('keys'), name, state)
+    if holder then
+      call('ZADD', key('key-holders'), 0, holder .. '\0' .. name)
+    end
+    if due then
+      call('ZADD', key('keys-due'), due, name)
+      call('PUBLISH', key('bell:due'), '')
+    else
+      call('ZREM', key('keys-due'), name)
+    end
+  end,
+  -- The state of a recurring job; false to remove it.
+  entry = function(name, state, due)
+    if state then
+      call('HSET', key('recurring'), name, state)
+    else
+      call('HDEL', key('recurring'), name)
+    end
+    if due then
+      call('ZADD', key('recurring-due'), due, name)
+      call('PUBLISH', key('bell:due'), '')
+    else
+      call('ZREM', key('recurring-due'), name)
+    end
+  end,
+  permit = function(number, permit)
+    call('HSET', key('permits'), number, permit)
+    call('SADD', key('permit:' .. permit), number)
+  end,
+  -- Let the job that was put last wait for a permit.
+  wait = function(permit)
+    call('HSET', key('waits'), last, permit)
+    call('ZADD', key('waiting:' .. permit), last, last)
+  end,
+  declare = function(queue)
+    declare(queue)
+  end,
+  queues_changed = queues_changed,
+  -- Mark jobs as cancelled; of marks for jobs that never come, only the newest are kept.
+  cancel = function(mark, most, ids)
+    for _, id in ipairs(ids) do
+      call('HSET', key('cancels'), id, mark)
+      call('ZADD', key('cancel-order'), call('INCR', key('number')), id)
+    end
+    local many = call('ZCARD', key('cancel-order')) - most
+    if many > 0 then
+      local popped = call('ZPOPMIN', key('cancel-order'), many)
+      for index = 1, #popped, 2 do
+        call('HDEL', key('cancels'), popped[index])
+      end
+    end
+  end,
+  restore = function(ids)
+    for _, id in ipairs(ids) do
+      call('HDEL', key('cancels'), id)
+      call('ZREM', key('cancel-order'), id)
+    end
+  end,
+  -- Append an entry to a log; `size` counts the bytes of all entries that there were, up to this one.
+  append = function(name, blob, topic, at)
+    local size = call('INCRBY', key(name .. '-bytes'), #blob)
+    call('XADD', key(name), '*', 'blob', blob, 'size', size, 'topic', topic, 'at', at)
+    call('PUBLISH', key('bell:' .. name), '')
+  end,
+  -- Note that a group is to get the kept events up to the newest one, and has got none of them yet.
+  tell = function(name, group)
+    local newest = call('XREVRANGE', key(name), '+', '-', 'COUNT', 1)[1]
+    if newest then
+      call('HSET', key('groups-told'), group, '0-0 ' .. newest[1])
+    end
+  end,
+  -- Remove what is too old or too much from a log.
+  trim = function(name, oldest, most)
+    call('XTRIM', key(name), 'MINID', oldest)
+    local from = tonumber(call('GET', key(name .. '-bytes')) or 0) - most
+    if from <= 0 then
+      return
+    end
+    while true do
+      local entries = call('XRANGE', key(name), '-', '+', 'COUNT', 10)
+      if #entries == 0 then
+        return
+      end
+      for _, entry in ipairs(entries) do
+        if tonumber(entry[2][4]) - #entry[2][2] >= from then
+          call('XTRIM', key(name), 'MINID', entry[1])
+          return
+        end
+      end
+      for _, entry in ipairs(entries) do
+        call('XDEL', key(name), entry[1])
+      end
+    end
+  end,
+  -- Store a job in a queue of its own and remove it and the queue again, unseen by all others.
+  try_out = function(job)
+    local queue, blob = job[1], job[8]
+    local number = call('INCR', key('number'))
+    call('HSET', key('jobs'), number, blob)
+    call('ZADD', key('queue:' .. queue), 0, number)
+    local found = call('ZPOPMIN', key('queue:' .. queue))[1]
+    return found and call('HDEL', key('jobs'), found) or 0
+  end,
+  publish = function(channel, text)
+    call('PUBLISH', key(channel), text)
+  end,
+}
+
+for number, condition in ipairs(conditions) do
+  if not holds[condition[1]](unpack(condition, 2)) then
+    return { number }
+  end
+end
+for _, condition in ipairs(conditions) do
+  if condition[1] == 'held' then
+    write_in_any_case()
+  end
+end
+local answers = { 0 }
+for number, change in ipairs(changes) do
+  answers[number + 1] = make[change[1]](unpack(change, 2)) or 0
+end
+return answers

@@ -1,0 +1,124 @@
+-- Reads, and changes nothing. ARGV[1] says what:
+--   queues                                      names, with how many jobs wait; and of each worker what it serves and holds
+--   page QUEUE OFFSET LIMIT NEWEST BODY         the jobs of a queue with so many bytes of each body, and their cancel marks
+--   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
+--   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
+--   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
+--   limits                                      all limited keys with their states, and how many run, are called and wait
+--   newest LOG PLACE COUNT                      where the last so many entries of a log begin, from a place back
+--   workers                                     all workers, with what they report and when their leases end
+
+local what, queue = ARGV[1], ARGV[2]
+
+local function count(name)
+  return call('ZCARD', key('queue:' .. name)) + tonumber(call('HGET', key('tenant-jobs'), name) or 0)
+end
+
+local function workers()
+  local found, leases = {}, call('ZRANGE', key('leases'), 0, -1, 'WITHSCORES')
+  for index = 1, #leases, 2 do
+    local worker = call('HMGET', key('worker:' .. leases[index]), 'tag', 'selection', 'report')
+    local held = {}
+    for _, packed in ipairs(call('HVALS', key('held:' .. leases[index]))) do
+      held[#held + 1] = cmsgpack.unpack(packed)[3]
+    end
+    found[#found + 1] = { leases[index + 1], worker[1], worker[2], worker[3], held }
+  end
+  return found
+end
+
+-- The message, with no more than so many bytes of its body.
+local function cut(blob, most)
+  if #blob <= most then
+    return blob
+  end
+  local parts = cmsgpack.unpack(string.sub(blob, 2))
+  if #parts[6] <= most then
+    return blob
+  end
+  parts[6] = string.sub(parts[6], 1, most)
+  return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
+end
+
+local looks = {
+  queues = function()
+    local names = {}
+    for _, name in ipairs(call('HKEYS', key('queues'))) do
+      names[#names + 1] = { name, count(name) }
+    end
+    return { tostring(server_time()), names, call('HKEYS', key('pauses')), workers() }
+  end,
+  workers = function()
+    local time = call('TIME')
+    return { time[1] .. '.' .. string.format('%06d', time[2]), workers() }
+  end,
+  page = function()
+    local offset, limit, newest, most = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
+    local places = { key('queue:' .. queue) }
+    if call('EXISTS', key('turns:' .. queue)) == 1 and offset + limit > call('ZCARD', places[1]) or newest then
+      for _, tenant in ipairs(call('ZRANGE', key('turns:' .. queue), 0, -1)) do
+        table.insert(places, newest and 1 or #places + 1, place_of(queue, tenant))
+      end
+    end
+    local jobs = {}
+    for _, place in ipairs(places) do
+      local size = call('ZCARD', place)
+      if offset >= size then
+        offset = offset - size
+      elseif #jobs < limit then
+        local numbers = call(newest and 'ZREVRANGE' or 'ZRANGE', place, offset, offset + limit - #jobs - 1)
+        offset = 0
+        for _, number in ipairs(numbers) do
+          local blob = call('HGET', key('jobs'), number)
+          if blob then
+            jobs[#jobs + 1] = { call('HGET', key('cancels'), id_of(number)) or '', cut(blob, most) }
+          end
+        end
+      end
+    end
+    return { call('HEXISTS', key('queues'), queue), count(queue), jobs }
+  end,
+  step = function()
+    local after, last, most, bytes = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+    local jobs, size, reached = {}, 0, after
+    local found = call('ZRANGEBYSCORE', place_of(queue, ARGV[3]), '(' .. after, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+    for index = 1, #found, 2 do
+      reached = found[index + 1]
+      local blob = call('HGET', key('jobs'), found[index])
+      if blob and tonumber(found[index]) <= last then
+        jobs[#jobs + 1] = { found[index], blob }
+        size = size + #blob
+      end
+      if size > bytes then
+        break
+      end
+    end
+    return { #found, reached, jobs }
+  end,
+  newest = function()
+    local found = call('XREVRANGE', key(ARGV[2]), ARGV[3], '-', 'COUNT', ARGV[4])
+    return #found > 0 and found[#found][1] or ''
+  end,
+  extent = function()
+    local tenants = call('ZRANGE', key('turns:' .. queue), 0, -1)
+    return { call('HEXISTS', key('queues'), queue), call('GET', key('number')) or '0', count(queue), tenants }
+  end,
+  tenants = function()
+    local found = {}
+    for _, tenant in ipairs(call('ZRANGE', key('turns:' .. queue), 0, -1)) do
+      local share = call('HGET', key('shares:' .. queue), tenant) or '1'
+      found[#found + 1] = { tenant, call('ZCARD', place_of(queue, tenant)), share }
+    end
+    return found
+  end,
+  limits = function()
+    local found, states = {}, call('HGETALL', key('limits'))
+    for index = 1, #states, 2 do
+      local name = states[index]
+      local permits, called = call('SCARD', key('permit:' .. name)), call('SCARD', key('called:' .. name))
+      found[#found + 1] = { name, states[index + 1], permits - called, called, call('ZCARD', key('waiting:' .. name)) }
+    end
+    return found
+  end,
+}
+return looks[what]()

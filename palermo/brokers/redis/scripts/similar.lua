@@ -1,0 +1,23 @@
+-- The next job of a queue, to run in a batch. ARGV: the worker, the queue, its stride among tenants, and the number of
+-- the job to claim, if it is still the next one; '' to look at it only.
+-- Returns nothing if no job waits: then the worker is woken for the next one. Looking returns its number, how often it
+-- was claimed, its cancel mark and message; claiming returns the claimed job, or nothing else if it is another one now.
+
+local holder, queue, stride, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+if call('EXISTS', key('worker:' .. holder)) == 0 then
+  return { 'gone' }
+end
+local number = call('ZRANGE', key('queue:' .. queue), 0, 0)[1]
+if not number then
+  local tenant = call('ZRANGE', key('turns:' .. queue), 0, 0)[1]
+  number = tenant and call('ZRANGE', place_of(queue, tenant), 0, 0)[1]
+end
+local blob = number and call('HGET', key('jobs'), number)
+if not blob then
+  wait_for(holder, queue)
+  return {}
+end
+if wanted == '' then
+  return { number, call('HGET', key('claims'), number) or '0', call('HGET', key('cancels'), id_of(number)) or '', blob }
+end
+return number == wanted and claim(holder, queue, stride) or { 'other' }

@@ -1,0 +1,203 @@
+"""The data of one exchange in Redis, as one session reads and changes it: by scripts, each of which is one step.
+
+Redis runs one script at a time, and nothing else meanwhile. So a change by a script is there as a whole or not at all,
+and no other session ever sees half of it. What is decided in Python is written by the script `change`: it makes its
+changes only if what was read for the decision is still so. Else it is read and decided once more.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+import msgpack
+from redis.exceptions import NoScriptError, RedisError
+
+from palermo.brokers.redis.connection import Connection, Messages, connect, translated
+from palermo.contract.broker import SessionParameters
+from palermo.errors import BrokerError, BrokerUnavailable
+
+T = TypeVar("T")
+
+#: A condition or a change, as scripts/change.lua names them: its name and its values.
+Step = tuple[Any, ...]
+
+
+class Refused(Exception):
+    """A condition did not hold, so nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of changes."""
+
+    #: The number of the first condition that did not hold, from 1; 0 if the changes were made.
+    failed: int
+    #: What each change answers.
+    answers: list[Any]
+
+
+@cache
+def _script(name: str) -> tuple[str, str]:
+    """The text of a script, and the hash that Redis knows it by."""
+    folder = files("palermo.brokers.redis") / "scripts"
+    parts = ("common", *(("claiming",) if name in ("work", "similar") else ()), name)
+    text = "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+    return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Store:
+    """One session's connections with Redis. Opened by open_store."""
+
+    def __init__(self, connection: Connection, session: SessionParameters) -> None:
+        self._connection = connection
+        self._session = session
+        self._messages: Messages | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+        self.server = str(session.address)
+        self.timeout = session.timeout
+        #: All keys of one exchange are in one slot of a cluster.
+        self.prefix = f"palermo:{{{session.exchange}}}:"
+        self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
+        self._watch(connection.lost)
+
+    def key(self, name: str) -> str:
+        """The name of a key in Redis."""
+        return f"{self.prefix}{name}"
+
+    async def call(self, command: str, *arguments: Any) -> Any:
+        """The answer to a command of Redis. Raises BrokerUnavailable, BrokerRefused, PublishRefused."""
+        return await self._within(self._connection.call(command, *arguments))
+
+    def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
+        """Run a script; see Connection.begin. Only for a script that has run in this session before."""
+        return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
+
+    async def run(self, name: str, *arguments: Any) -> Any:
+        """The answer of a script. Raises what `call` raises."""
+        text, hash = _script(name)
+        try:
+            return await self._within(self._connection.call("EVALSHA", hash, 1, self.prefix, *arguments))
+        except NoScriptError:
+            return await self._within(self._connection.call("EVAL", text, 1, self.prefix, *arguments))
+
+    async def reload(self) -> None:
+        """Bring the scripts to Redis, which has forgotten them or never had them."""
+        for name in _SCRIPTS:
+            await self.call("SCRIPT", "LOAD", _script(name)[0])
+
+    async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
+        """Make these changes if all conditions hold."""
+        # Redis's own msgpack knows one type for text and bytes.
+        packed = msgpack.packb((conditions, changes), use_bin_type=False)
+        failed, *answers = await self.run("change", packed)
+        return Outcome(failed, answers)
+
+    async def change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> list[Any]:
+        """Make these changes if all conditions hold; returns what each change answers. Raises Refused."""
+        outcome = await self.try_change(conditions, changes)
+        if outcome.failed:
+            raise Refused(f"condition {outcome.failed}")
+        return outcome.answers
+
+    async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of reading, deciding and changing; done again as long as others change the same at once."""
+        while True:
+            try:
+                return await attempt()
+            except Refused:
+                continue
+
+    async def messages(self) -> Messages:
+        """The connection for messages between sessions, opened when it is first asked for."""
+        async with self._opening:
+            if self._closed:
+                raise self.closed_error()
+            if self._messages is None:
+                raw = await connect(self._session.address, self.timeout, _client_name(self._session))
+                self._messages = Messages(raw, self.server)
+                self._watch(self._messages.lost)
+            return self._messages
+
+    async def listen(self, channel: str, callback: Callable[[bytes], None]) -> None:
+        """Call the function for each message of a channel, and once the session is lost."""
+        messages = await self.messages()
+        await self._within(messages.subscribe(self.key(channel), callback))
+
+    async def unlisten(self, channel: str, callback: Callable[[bytes], None]) -> None:
+        """Call the function no more."""
+        if self._messages is not None and not self._closed:
+            with contextlib.suppress(BrokerError):
+                await self._within(self._messages.unsubscribe(self.key(channel), callback))
+
+    async def close(self) -> None:
+        """Close all connections. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._messages is not None:
+            await self._messages.close()
+        await self._connection.close()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session was closed, or is lost."""
+        messages = self._messages
+        return self._closed or self._connection.lost.done() or (messages is not None and messages.lost.done())
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was closed here."""
+        return self._closed
+
+    def closed_error(self) -> BrokerUnavailable:
+        """The error of a call after `close`."""
+        return BrokerUnavailable(f"the session with Redis at {self.server} is closed. Open another.")
+
+    def translated(self, error: BaseException) -> BrokerError:
+        """Our own error for one that a future of `begin` failed with."""
+        if isinstance(error, BrokerError):
+            return error
+        return translated(self.server, error)
+
+    def _watch(self, lost: "asyncio.Future[BrokerError]") -> None:
+        def told(found: "asyncio.Future[BrokerError]") -> None:
+            if not found.cancelled() and not self.lost.done() and not self._closed:
+                self.lost.set_result(found.result())
+
+        lost.add_done_callback(told)
+
+    async def _within(self, answer: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await answer
+        except TimeoutError:
+            raise BrokerUnavailable(f"Redis at {self.server} did not answer within {self.timeout:g} s.") from None
+
+
+async def open_store(session: SessionParameters) -> Store:
+    """A session with the server at the address. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
+    raw = await connect(session.address, session.timeout, _client_name(session))
+    connection = Connection(raw, str(session.address))
+    store = Store(connection, session)
+    try:
+        await store.reload()
+    except BaseException:
+        with contextlib.suppress(BrokerError, RedisError):
+            await store.close()
+        raise
+    return store
+
+
+#: All scripts; each session brings them with it, since Redis forgets them when it is started anew.
+_SCRIPTS = ("publish", "work", "similar", "change", "due", "worker", "look", "purge", "delete")
+
+
+def _client_name(session: SessionParameters) -> str:
+    """The name of our connections in CLIENT LIST, which may have no blanks."""
+    return "palermo-" + "".join(sign if sign.isalnum() else "-" for sign in session.name)

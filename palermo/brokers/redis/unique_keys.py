@@ -1,0 +1,286 @@
+"""Keys of unique jobs: a key changes in the step that stores, starts or deletes its job.
+
+palermo/core/unique_rules.py decides; what it decides is written only if nobody has changed the key meanwhile.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from palermo.brokers.redis.jobs import id_in, to_job
+from palermo.brokers.redis.store import Outcome, Refused, Step, Store
+from palermo.contract import clock
+from palermo.contract.admission import KeyReport
+from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.core import unique_rules
+from palermo.core.message import Message
+from palermo.core.unique_keys import Key, KeyRequest, lock_of
+from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
+from palermo.errors import PublishRefused
+
+#: The most claims, or due keys, that one step handles.
+_BATCH_SIZE = 200
+
+#: How many jobs are read at once where all of them are looked at.
+_SCAN_SIZE = 500
+
+
+class KeyStates:
+    """The states of some keys as they were read, and the conditions and changes that come of decisions about them."""
+
+    def __init__(self, read: dict[str, bytes | None]) -> None:
+        self._read = read
+        self._keys = {name: _key(name, state) for name, state in read.items()}
+        self._changed: dict[str, None] = {}
+        self._jobs: list[Message] = []
+
+    def __getitem__(self, name: str) -> Key:
+        return self._keys[name]
+
+    def update(self, step: KeyUpdate, *, always: bool = False) -> None:
+        """Note a decision about a key; it is written if it changes the key, or `always`."""
+        if always or step.key != self._keys[step.key.name]:
+            self._changed[step.key.name] = None
+        self._keys[step.key.name] = step.key
+        self._jobs += step.jobs
+
+    @property
+    def conditions(self) -> list[Step]:
+        """That the keys which change are still as they were read."""
+        return [("field", "keys", name, self._read[name] or False) for name in self._changed]
+
+    @property
+    def changes(self) -> list[Step]:
+        """The new states, and the jobs to publish with them."""
+        now = clock.wall_clock()
+        published: list[Step] = [("put", now, to_job(job)) for job in self._jobs]
+        return published + [self._change(name) for name in self._changed]
+
+    def _change(self, name: str) -> Step:
+        before, key = _key(name, self._read[name]).holder, self._keys[name]
+        gone = False if before is None else before.id
+        if key.is_free:
+            return ("key", name, False, False, gone, False)
+        due = key.alarm if key.alarm is not None else key.over
+        holder = False if key.holder is None else key.holder.id
+        return ("key", name, json.dumps(key.to_plain()), False if due is None else due, gone, holder)
+
+
+async def read_states(store: Store, names: Iterable[str]) -> KeyStates:
+    """The states of these keys now."""
+    wanted = list(dict.fromkeys(names))
+    states = await store.call("HMGET", store.key("keys"), *wanted) if wanted else []
+    return KeyStates(dict(zip(wanted, states, strict=True)))
+
+
+class RedisKeys:
+    """See palermo.contract.broker.UniqueKeys."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
+        for claim in claims:
+            if len(claim.message.body) > MAX_KEYED_BODY:
+                raise PublishRefused(
+                    f"job {claim.message.id} has a body of {len(claim.message.body):,} bytes; one with a key may have"
+                    f" {MAX_KEYED_BODY:,}. Put the data elsewhere and name the place."
+                )
+        answers: list[EnqueueAnswer] = []
+        for first in range(0, len(claims), _BATCH_SIZE):
+            answers += await self._enqueue(claims[first : first + _BATCH_SIZE])
+        return answers
+
+    async def known(self) -> list[Key]:
+        return await self._shown("")
+
+    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
+        found = await self._shown(text)
+        return KeyPage(keys=tuple(found[offset : offset + limit]), total=len(found))
+
+    async def free(self, names: Iterable[str]) -> list[str]:
+        wanted = list(dict.fromkeys(names))
+        freed: list[str] = []
+
+        def decide(states: KeyStates) -> None:
+            now = clock.now()
+            freed.clear()
+            for name in wanted:
+                if not unique_rules.current(states[name], now).is_free:
+                    freed.append(name)
+                    states.update(unique_rules.free(states[name], now=now))
+
+        await change_keys(self._store, wanted, decide)
+        return freed
+
+    async def orphaned(self) -> list[OrphanedKey]:
+        keys = [key for key in await self._shown("") if key.holder is not None and key.holder.until is None]
+        ids = await self._ids_of_jobs() if keys else set()
+        return [
+            OrphanedKey(key=key.name, id=key.holder.id, queue=key.holder.queue, since=key.holder.since)
+            for key in keys
+            if key.holder is not None and key.holder.id not in ids
+        ]
+
+    async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
+        known, wanted = await self.announced(), {one.name: one for one in unique}
+        changes: list[Step] = [
+            ("set", "unique-jobs", one.name, json.dumps(one.to_plain()))
+            for one in wanted.values()
+            if known.get(one.name) != one
+        ]
+        changes += [("unset", "unique-jobs", name) for name in (known.keys() & set(jobs)) - wanted.keys()]
+        if changes:
+            await self._store.change((), changes)
+
+    async def announced(self) -> dict[str, UniqueJob]:
+        states = await self._store.call("HVALS", self._store.key("unique-jobs"))
+        found = (UniqueJob.from_plain(json.loads(state)) for state in states)
+        return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+    async def held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """The jobs among these that have keys, each with the key's name."""
+        holders = self._store.key("key-holders")
+        if not await self._store.call("EXISTS", holders):
+            return []
+        found = await asyncio.gather(
+            *(self._store.call("ZRANGEBYLEX", holders, f"[{id}\0", f"({id}\x01") for id in ids)
+        )
+        return [
+            (id, member.decode().partition("\0")[2])
+            for id, members in zip(ids, found, strict=True)
+            for member in members
+        ]
+
+    async def publish_due(self, now: float) -> None:
+        """Publish the jobs whose keys are due, and delete keys that are free by now."""
+        found = await self._store.call(
+            "ZRANGEBYSCORE", self._store.key("keys-due"), "-inf", now, "LIMIT", 0, _BATCH_SIZE
+        )
+        names = [name.decode() for name in found]
+
+        def decide(states: KeyStates) -> None:
+            for name in names:
+                states.update(unique_rules.publish_due(states[name], now), always=True)
+
+        await change_keys(self._store, names, decide)
+
+    async def _enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
+        answers: list[EnqueueAnswer] = []
+
+        def decide(states: KeyStates) -> None:
+            now = clock.now()
+            answers.clear()
+            for claim in claims:
+                step, answer = unique_rules.enqueue(states[claim.key], claim, now)
+                states.update(step)
+                answers.append(answer)
+
+        await change_keys(self._store, (claim.key for claim in claims), decide)
+        return answers
+
+    async def _shown(self, text: str) -> list[Key]:
+        now, found = clock.now(), dict[bytes, bytes]()
+        cursor = b"0"
+        while True:
+            cursor, fields = await self._store.call("HSCAN", self._store.key("keys"), cursor, "COUNT", _SCAN_SIZE)
+            found.update(zip(fields[::2], fields[1::2], strict=True))
+            if cursor == b"0":
+                break
+        keys = (unique_rules.current(_key(name.decode(), found[name]), now) for name in sorted(found))
+        return [key for key in keys if key.is_shown(text)]
+
+    async def _ids_of_jobs(self) -> set[str]:
+        ids: set[str] = set()
+        cursor = b"0"
+        while True:
+            cursor, fields = await self._store.call("HSCAN", self._store.key("jobs"), cursor, "COUNT", _SCAN_SIZE)
+            ids.update(map(id_in, fields[1::2]))
+            if cursor == b"0":
+                return ids
+
+
+async def try_change_keys(
+    store: Store,
+    names: Iterable[str],
+    decide: Callable[[KeyStates], None],
+    *,
+    conditions: Sequence[Step] = (),
+    changes: Sequence[Step] = (),
+) -> Outcome:
+    """Have `decide` decide about these keys, and write it together with other changes, if the other conditions hold.
+
+    `decide` is called again if others change a key meanwhile.
+    """
+    wanted = list(dict.fromkeys(names))
+    while True:
+        states = await read_states(store, wanted)
+        decide(states)
+        own, all_changes = states.conditions, [*changes, *states.changes]
+        if not all_changes:
+            return Outcome(0, [])
+        outcome = await store.try_change([*conditions, *own], all_changes)
+        if outcome.failed <= len(conditions):
+            return outcome
+
+
+async def change_keys(
+    store: Store,
+    names: Iterable[str],
+    decide: Callable[[KeyStates], None],
+    *,
+    conditions: Sequence[Step] = (),
+    changes: Sequence[Step] = (),
+) -> list[Any]:
+    """Do as `try_change_keys` does; returns what the changes answer. Raises Refused if another condition fails."""
+    outcome = await try_change_keys(store, names, decide, conditions=conditions, changes=changes)
+    if outcome.failed:
+        raise Refused(f"condition {outcome.failed}")
+    return outcome.answers
+
+
+def start_run(states: KeyStates, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:
+    """Decide whether a worker may start a job that it holds."""
+    lock = lock_of(message)
+    if lock is None:
+        return StartAnswer(why=StartReason.RUN)
+    step, answer = unique_rules.start(states[lock.key], message, worker=worker, run=run, again=again, now=clock.now())
+    states.update(step)
+    return answer
+
+
+def end_run(states: KeyStates, message: Message, run_end: KeyReport) -> None:
+    """Decide about the key after a run of its job."""
+    lock = lock_of(message)
+    if lock is not None:
+        states.update(
+            unique_rules.end(
+                states[lock.key],
+                message.id,
+                run_end.how,
+                serial=run_end.serial,
+                starts=run_end.starts,
+                now=clock.now(),
+                run_at=run_end.run_at,
+            )
+        )
+
+
+def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: bool = False) -> None:
+    """Decide about the keys of these jobs, which waited and are removed."""
+    for message in messages:
+        lock = lock_of(message)
+        if lock is not None:
+            step = unique_rules.job_removed(states[lock.key], message.id, clock.now(), drop_next=drop_next)
+            states.update(step)
+
+
+def keys_of(messages: Iterable[Message]) -> list[str]:
+    """The keys that these jobs need."""
+    return [lock.key for message in messages if (lock := lock_of(message)) is not None]
+
+
+def _key(name: str, state: bytes | None) -> Key:
+    return Key(name=name) if state is None else Key.from_plain(json.loads(state))

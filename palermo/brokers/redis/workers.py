@@ -1,0 +1,177 @@
+"""Workers, as Redis knows them: their leases, what they report, and the commands to them.
+
+A worker's jobs are its own as long as its lease goes on, which it renews again and again. When the lease has ended, any
+other worker gives the jobs back to their queues; and what the late worker still settles is refused.
+"""
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from palermo.brokers.redis.store import Store
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
+from palermo.errors import BrokerError, BrokerUnavailable
+
+#: Seconds after which a worker that has not renewed its lease has lost its jobs: a job whose worker was killed runs
+#: again within five seconds.
+LEASE = 4.0
+
+#: Seconds between two renewals. Others must know within a second what a worker does.
+INTERVAL = 0.25
+
+#: Renewals between two looks for jobs without being woken, since a message between sessions may be lost.
+_LOOK_EVERY = 4
+
+#: Seconds without a renewal after which a worker does not answer: it is stopped, or swapped out.
+_SILENT_AFTER = 2.0
+
+#: Seconds between two looks whether a worker that must answer still lives.
+_CHECK_EVERY = 0.25
+
+#: Seconds that a worker has for its last answers when it stops.
+_ANSWER_TIMEOUT = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LivingWorker:
+    """A worker whose lease goes on."""
+
+    info: WorkerInfo
+    #: The patterns of the queues that it serves.
+    patterns: tuple[str, ...]
+    #: The queues of the jobs that it holds, one for each.
+    held: tuple[str, ...]
+
+
+def living(now: float, rows: list[Any]) -> list[LivingWorker]:
+    """The workers in an answer of scripts/look.lua, which tells the time with them."""
+    found: list[LivingWorker] = []
+    for lease, tag, selection, report, held in rows:
+        if not tag or float(lease) <= now:
+            continue
+        seen_at = float(lease) - LEASE
+        info = replace(
+            WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=now - seen_at < _SILENT_AFTER
+        )
+        found.append(LivingWorker(info, tuple(json.loads(selection)), tuple(queue.decode() for queue in held)))
+    return found
+
+
+async def list_workers(store: Store) -> WorkerList:
+    """All workers that are alive."""
+    now, rows = await store.run("look", "workers")
+    return WorkerList(worker.info for worker in living(float(now), rows))
+
+
+async def send_command(store: Store, command: WorkerCommand, *, timeout: float) -> list[CommandReply]:
+    """See palermo.contract.broker.Broker.command."""
+    deadline = time.monotonic() + timeout
+    channel = f"reply:{secrets.token_hex(8)}"
+    answers: dict[str, Mapping[str, Any] | None] = {}
+    told = asyncio.Event()
+
+    def on_reply(text: bytes) -> None:
+        if text:
+            reply = json.loads(text)
+            answers[str(reply["worker"])] = reply["values"]
+        told.set()
+
+    await store.listen(channel, on_reply)
+    try:
+        waiting = {one.id for one in await list_workers(store) if command.is_for(one.id)}
+        text = json.dumps({"reply": channel, "command": command.to_plain()})
+        await store.call("PUBLISH", store.key("commands"), text)
+        while (waiting := waiting - answers.keys()) and (left := deadline - time.monotonic()) > 0:
+            told.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, _CHECK_EVERY)):
+                    await told.wait()
+                    continue
+            waiting &= {one.id for one in await list_workers(store)}
+    finally:
+        await store.unlisten(channel, on_reply)
+    return [
+        CommandReply(worker=worker, values=values) for worker, values in sorted(answers.items()) if values is not None
+    ]
+
+
+class CommandListener:
+    """Hears the commands to one worker and the cancels of its jobs, and obeys them."""
+
+    def __init__(self, store: Store, worker: str, on_command: OnCommand, holds: Callable[[str], bool]) -> None:
+        """`holds` says whether the worker holds a job with this id."""
+        self._store = store
+        self._worker = worker
+        self._on_command = on_command
+        self._holds = holds
+        self._answering: set[asyncio.Task[object]] = set()
+
+    async def start(self) -> None:
+        """Hear commands from now on."""
+        await self._store.listen("commands", self._on_message)
+        await self._store.listen("cancelled", self._on_cancel)
+
+    async def end(self) -> None:
+        """Wait for the last answers to be sent, then stop."""
+        await self._store.unlisten("commands", self._on_message)
+        await self._store.unlisten("cancelled", self._on_cancel)
+        if self._answering:
+            await asyncio.wait(set(self._answering), timeout=_ANSWER_TIMEOUT)
+        for task in self._answering:
+            task.cancel()
+
+    def _on_message(self, text: bytes) -> None:
+        if not text:
+            return
+        plain = json.loads(text)
+        command = WorkerCommand.from_plain(plain["command"])
+        if command.is_for(self._worker):
+            self._begin(self._answer(command, str(plain["reply"])))
+
+    def _on_cancel(self, text: bytes) -> None:
+        plain = json.loads(text) if text else {"ids": (), "by": ""}
+        for id in plain["ids"]:
+            if self._holds(id):
+                self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=str(plain["by"]))))
+
+    def _begin(self, work: Awaitable[object]) -> None:
+        task: asyncio.Task[object] = asyncio.ensure_future(work)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, command: WorkerCommand, channel: str) -> None:
+        values = await self._on_command(command)
+        text = json.dumps({"worker": self._worker, "values": None if values is None else dict(values)})
+        # A session that is lost is noticed elsewhere.
+        with contextlib.suppress(BrokerError):
+            await self._store.call("PUBLISH", self._store.key(channel), text)
+
+
+class Heartbeat:
+    """Renews the lease of one worker, again and again, with its report."""
+
+    def __init__(self, store: Store, holder: str, report: Callable[[], WorkerInfo], reported: WorkerInfo) -> None:
+        """`reported` is the report that Redis has already."""
+        self._store = store
+        self._holder = holder
+        self._report = report
+        self._reported = reported
+
+    async def run(self, look: Callable[[], None]) -> None:
+        """Go on until this is cancelled, and call `look` now and then. Raises BrokerError."""
+        beats = 0
+        while True:
+            await asyncio.sleep(INTERVAL)
+            report = self._report()
+            text = "" if report == self._reported else json.dumps(report.to_plain())
+            if not await self._store.run("worker", "beat", self._holder, LEASE, text):
+                raise BrokerUnavailable(f"Redis at {self._store.server}: another process took this worker for dead.")
+            self._reported = report
+            beats += 1
+            if beats % _LOOK_EVERY == 0:
+                look()

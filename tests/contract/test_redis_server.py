@@ -1,0 +1,241 @@
+"""Redis alone has these: leases, scripts that it forgets, its own errors, and settings of which the doctor warns."""
+
+import asyncio
+import inspect
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import redis.exceptions
+
+from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.redis.connection import translated
+from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack, Fail, fail
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, DeliveryLost, PublishRefused, UrlInvalid
+from tests import redis_node
+from tests.certificates import Authority
+from tests.contract.tools import (
+    FAILURE,
+    PATIENT,
+    Report,
+    Worker,
+    consume,
+    counts,
+    ids,
+    message,
+    messages,
+    take,
+    take_and_ack,
+    until,
+)
+from tests.rabbitmq_node import free_port
+from tests.redis_node import RedisNode
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RedisNode]:
+    with redis_node.running() as node:
+        yield node
+
+
+@pytest.fixture
+def session(node: RedisNode) -> SessionParameters:
+    return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
+
+
+@pytest.fixture
+def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
+    opened: list[Broker] = []
+    yield opened
+    for broker in reversed(opened):
+        runner.run(broker.close())
+
+
+async def opened(session: SessionParameters, sessions: list[Broker]) -> RedisBroker:
+    broker = await open_broker(session)
+    sessions.append(broker)
+    assert isinstance(broker, RedisBroker)
+    return broker
+
+
+async def settle_and_go_on(worker: Worker, held: Delivery) -> None:
+    """Acknowledge a job, and take the next one: with that the acknowledgement is sent."""
+    await worker.settle(held, Ack())
+    await take(worker)
+
+
+async def fill(broker: Broker) -> None:
+    """Publish 100 jobs of half a megabyte."""
+    for number in range(100):
+        await broker.publish(message(f"{number}", body=b"x" * 500_000))
+
+
+async def end_all_leases(broker: RedisBroker) -> None:
+    """What the passing of four seconds does to workers that stand still."""
+    leases = broker._store.key("leases")
+    for worker in await broker._store.call("ZRANGE", leases, 0, -1):
+        await broker._store.call("ZADD", leases, 0, worker)
+    await broker._store.run("worker", "reap")
+
+
+async def test_a_worker_whose_lease_has_ended_settles_nothing_and_its_job_runs_again(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish(message("7c9e"))
+    late = await consume(await opened(session, sessions), report=Report("jobs", pid=1))
+    held = await take(late)
+
+    await end_all_leases(broker)
+    heir = await consume(broker, report=Report("jobs", pid=2))
+    again = await take(heir)
+
+    assert (again.message.id, again.redelivered, again.deaths) == ("7c9e", True, ("pid:1@example",))
+    with pytest.raises((DeliveryLost, BrokerUnavailable)):
+        await settle_and_go_on(late, held)
+    assert await counts(broker) == (0, 1)
+    await heir.settle(again, Ack())
+    await until(lambda: counts(broker), (0, 0))
+
+
+async def test_scripts_that_redis_has_forgotten_are_brought_again(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    consumer = await consume(broker)
+    waiting = asyncio.ensure_future(take_and_ack(consumer))
+
+    await broker._store.call("SCRIPT", "FLUSH")
+    await broker.publish(message("7c9e"))
+
+    assert (await waiting).id == "7c9e"
+    await broker._store.call("SCRIPT", "FLUSH")
+    await broker.publish_many(messages(3))
+    assert [(await take_and_ack(consumer)).id for _ in range(3)] == ["jobs-0", "jobs-1", "jobs-2"]
+
+
+async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> None:
+    with redis_node.running() as node:
+        session = SessionParameters(address=parse_url(node.url), timeout=PATIENT)
+        broker = await open_broker(session)
+        await broker.publish_many(messages(100))
+        consumer = await consume(broker)
+        await take(consumer)
+        waiting = asyncio.ensure_future(broker.lost())
+
+        node.kill9()
+
+        assert isinstance(await waiting, BrokerUnavailable)
+        with pytest.raises(BrokerUnavailable):
+            await broker.publish(message())
+        with pytest.raises(BrokerUnavailable):
+            await take(consumer)
+        await broker.close()
+        node.start()
+        again = await open_broker(session)
+        await until(lambda: counts(again), (100, 0))
+        await again.close()
+
+
+async def test_a_wrong_password_is_refused_and_not_shown(session: SessionParameters, sessions: list[Broker]) -> None:
+    broker = await opened(session, sessions)
+    await broker._store.call("ACL", "SETUSER", "shop", "reset", "on", ">right", "~palermo:*", "&palermo:*", "+@all")
+    path = quote(session.address.path)
+
+    with pytest.raises(BrokerRefused) as caught:
+        await open_broker(replace(session, address=parse_url(f"redis+unix://shop:wrong@{path}")))
+
+    assert "wrong" not in str(caught.value)
+    right = await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
+    await right.publish(message())
+
+
+async def test_with_tls_a_server_is_trusted_by_its_authority_and_by_no_other(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
+    own, port = authority.sign("server", host="localhost"), free_port()
+    files = ("--tls-cert-file", str(own.file), "--tls-key-file", str(own.key), "--tls-ca-cert-file", str(other.file))
+    with redis_node.running("--tls-port", str(port), "--tls-auth-clients", "no", *files):
+        url = f"rediss://localhost:{port}/0?ssl_ca_certs="
+        broker = await open_broker(SessionParameters(address=parse_url(f"{url}{authority.file}"), timeout=PATIENT))
+        await broker.publish(message("7c9e"))
+        assert (await take_and_ack(await consume(broker))).id == "7c9e"
+        await broker.close()
+
+        with pytest.raises(BrokerRefused, match="not trusted"):
+            await open_broker(SessionParameters(address=parse_url(f"{url}{other.file}"), timeout=PATIENT))
+
+
+@pytest.mark.parametrize("url", ["redis://h/shop", "redis://h?heartbeat=3", "rediss://h?ssl_ca_certs=/nowhere"])
+async def test_an_address_that_means_nothing_is_refused_in_words(url: str) -> None:
+    with pytest.raises(UrlInvalid):
+        await open_broker(SessionParameters(address=parse_url(url)))
+
+
+async def test_a_full_memory_refuses_jobs_and_workers_go_on() -> None:
+    with redis_node.running("--maxmemory", "8mb") as node:
+        broker = await open_broker(SessionParameters(address=parse_url(node.url), timeout=PATIENT))
+        with pytest.raises(PublishRefused):
+            await fill(broker)
+
+        stored = len(await ids(broker))
+        assert stored > 0
+        consumer = await consume(broker)
+        failed = await take(consumer)
+        await consumer.settle(failed, Fail(fail(failed.message, FAILURE, worker="w")))
+        for _ in range(stored - 1):
+            await take_and_ack(consumer)
+        await until(lambda: counts(broker), (0, 0))
+        assert await ids(broker, "failed") == ["0"]
+        await broker.close()
+
+
+async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
+    careless = ("--appendonly", "no", "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    with redis_node.running(*careless) as node:
+        broker = await open_broker(SessionParameters(address=parse_url(node.url), timeout=PATIENT))
+        assert isinstance(broker, RedisBroker)
+        found = {one.check: one for one in await broker.diagnose()}
+        await broker._store.call("CONFIG", "SET", "appendonly", "yes", "appendfsync", "everysec")
+        after = {one.check: one for one in await broker.diagnose()}
+        await broker.close()
+
+    assert (found["durability"].level, found["eviction"].level) == ("warning", "problem")
+    assert "appendonly" in found["durability"].text
+    assert "allkeys-lru" in found["eviction"].text
+    assert "everysec" in after["durability"].text
+
+
+async def test_a_job_starts_within_moments_of_its_enqueue(session: SessionParameters, sessions: list[Broker]) -> None:
+    """Not at the next look of an idle worker, which comes once a second."""
+    broker = await opened(session, sessions)
+    consumer = await consume(await opened(session, sessions))
+    took = []
+    for _ in range(20):
+        waiting = asyncio.ensure_future(take(consumer))
+        await until(lambda: idle(broker), 1)
+        began = time.monotonic()
+        await broker.publish(message())
+        delivery = await waiting
+        took.append(time.monotonic() - began)
+        await consumer.settle(delivery, Ack())
+
+    assert sorted(took)[10] < 0.2, took
+
+
+async def idle(broker: RedisBroker) -> int:
+    return int(await broker._store.call("SCARD", broker._store.key("idle:jobs")))
+
+
+def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
+    errors = [one for _, one in inspect.getmembers(redis.exceptions, inspect.isclass) if issubclass(one, Exception)]
+
+    assert len(errors) > 20
+    for each in errors:
+        error = each.__new__(each)
+        assert isinstance(translated("h:6379", error), BrokerError), each

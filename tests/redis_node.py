@@ -1,0 +1,122 @@
+"""Redis servers that belong to the tests: each listens on a socket in a folder of its own, and leaves no trace."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+from tests import debian
+
+#: Seconds a server may take to answer.
+_START_WITHIN = 60.0
+
+#: The names of the program; the first that is found is used. PALERMO_TEST_REDIS names another one.
+_PROGRAMS = ("redis-server", "valkey-server")
+
+#: Every job is on the disk before its enqueue returns.
+_CONFIG = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no")
+
+
+#: Ends with its standard input, that is with the tests, however they end; then kills what still runs and tidies up.
+_GUARD = """
+cat >/dev/null
+for file in "$1"/running/*; do
+    [ -e "$file" ] && kill -KILL "${file##*/}"
+done
+rm -rf "$1"
+"""
+
+
+class RedisNode:
+    """A server that a test may stop and kill. Its data lasts as long as its folder."""
+
+    def __init__(self, folder: Path, *config: str) -> None:
+        self._folder = folder
+        self._config = config
+        self._process: subprocess.Popen[bytes] | None = None
+        self.socket = folder / "redis.sock"
+
+    @property
+    def url(self) -> str:
+        """The URL for Palermo."""
+        return f"redis+unix://{quote(str(self.socket))}"
+
+    def start(self) -> None:
+        """Start it, and return once it answers."""
+        program = find_server()
+        self.socket.unlink(missing_ok=True)
+        command = [program, *_CONFIG, "--unixsocket", str(self.socket), "--dir", str(self._folder), *self._config]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._running_file().touch()
+        deadline = time.monotonic() + _START_WITHIN
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{program} does not answer:\n{(self._folder / 'log').read_text()[-2_000:]}")
+            time.sleep(0.02)
+
+    def kill9(self) -> None:
+        """Kill it, without a chance to write anything down."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Have it end in order."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, by: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(by)
+            self._process.wait()
+            self._running_file().unlink()
+            self._process = None
+
+    def _running_file(self) -> Path:
+        """The file by which the guard knows the process."""
+        assert self._process is not None
+        return self._folder / "running" / str(self._process.pid)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(1)
+                connection.connect(str(self.socket))
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+def find_server() -> str:
+    """The server's program, installed if that is allowed. Raises debian.NotInstalled."""
+    wanted = os.environ.get("PALERMO_TEST_REDIS")
+    names = (wanted,) if wanted else _PROGRAMS
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None and not wanted and debian.can_install():
+        debian.install("redis-server")
+        found = shutil.which("redis-server")
+    if found is None:
+        raise debian.NotInstalled(f"the tests need {' or '.join(names)}. Install Redis: apt install redis-server.")
+    return found
+
+
+@contextlib.contextmanager
+def running(*config: str) -> Iterator[RedisNode]:
+    """A server, with these options besides, as long as the block goes on."""
+    # Not pytest's own folder: the path of a socket may have no more than about 100 bytes.
+    with tempfile.TemporaryDirectory(prefix="palermo-redis-") as folder:
+        (Path(folder) / "running").mkdir()
+        command = ["sh", "-c", _GUARD, "sh", folder]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
+            node = RedisNode(Path(folder), *config)
+            try:
+                node.start()
+                yield node
+            finally:
+                node.kill9()
