@@ -195,14 +195,14 @@ def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(any_we
 
 @pytest.mark.parametrize("page", ["/", "/queues/mail", "/queues/mail?text=cat", "/failures?text=cat", "/history"])
 def test_the_field_is_empty_on_pages_that_show_no_search(web: Web, page: str) -> None:
-    web.client.enqueue("shop.SendMail", queue="mail")
+    web.client.enqueue("post.SendLetter", queue="mail")
 
     assert 'name="q" value="" list="search-offers"' in web.http.get(page).text
 
 
 def test_queues_and_jobs_with_that_name_come_first(web: Web) -> None:
     for name in ("mail", "mail.bulk", "images"):
-        web.client.enqueue("shop.SendMail", queue=name)
+        web.client.enqueue("post.SendLetter", queue=name)
 
     page = web.http.get("/search?q=mail").text
 
