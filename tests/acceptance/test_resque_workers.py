@@ -102,7 +102,7 @@ def test_R10_a_worker_that_is_stopped_is_told_of_by_every_command(place: Place) 
     eventually(lambda: [row["answers"] for row in place.rows("workers")] == [True])
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_R5_a_job_gets_its_time_then_a_word_then_is_killed_and_none_is_lost(
     place: Place, number: signal.Signals
 ) -> None:
@@ -121,8 +121,8 @@ def test_R5_a_job_gets_its_time_then_a_word_then_is_killed_and_none_is_lost(
     eventually(lambda: place.pending() == 1)
 
 
-def test_R5_quit_has_no_timer_of_its_own(place: Place) -> None:
-    worker = holding(place)
+def test_R5_quit_waits_however_long_the_job_takes(place: Place) -> None:
+    worker = holding(place, "--shutdown-timeout", "0.1")
 
     worker.send(signal.SIGQUIT)
     eventually(lambda: state(place) == "stopping")
