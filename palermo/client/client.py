@@ -244,8 +244,10 @@ class Client:
         return f"<palermo client of {self.settings.address}>"
 
     def _ask_announced(self) -> "Future[Announced]":
-        # A connection that has died unnoticed is given up after half of the time, as for a publish.
-        return self._io().begin(self._announced.question(self.settings.publish_timeout / 2), again=True)
+        # A connection that has died unnoticed is given up after half of the time, and one that cannot be had is tried
+        # again until it is over, as for a publish.
+        timeout = self.settings.publish_timeout
+        return self._io().begin_patiently(self._announced.question(timeout / 2), within=timeout)
 
     def _io(self) -> IoThread:
         thread = self._thread

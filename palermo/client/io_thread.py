@@ -39,6 +39,9 @@ forking.watch()
 #: Seconds that a caller waits longer than the loop's own deadline: it comes to that only if the loop hangs.
 _GRACE = 0.25
 
+#: Seconds until a question is repeated that found no broker.
+_AGAIN = 0.05
+
 
 class IoThread:
     """An event loop in a thread of its own, and the session it keeps."""
@@ -176,6 +179,13 @@ class IoThread:
             raise self._keeper.closed_error()
         return asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
 
+    def begin_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, within: float) -> "Future[T]":
+        """The same, repeated for so many seconds while no broker is available: for work that may be done twice."""
+        self._check_thread()
+        if self._closed:
+            raise self._keeper.closed_error()
+        return asyncio.run_coroutine_threadsafe(self._ask_patiently(function, within), self._loop)
+
     def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Start the coroutine function with the one subscription to the journal; returns a future to wait for."""
         self._check_thread()
@@ -256,6 +266,16 @@ class IoThread:
             if not again or found is None:
                 raise
         return await self._ask(function, again=False)
+
+    async def _ask_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], within: float) -> T:
+        until = self._loop.time() + within
+        while True:
+            try:
+                return await self._ask(function, again=True)
+            except BrokerUnavailable:
+                if self._closed or self._loop.time() + _AGAIN > until:
+                    raise
+            await asyncio.sleep(_AGAIN)
 
     def _on_open(self, session: Broker) -> None:
         self.recorder.attach(session.journal)

@@ -48,7 +48,7 @@ def test_a_failed_job_is_read_and_requeued_and_its_page_shows_the_new_run(
     [failed] = web.inspector.failed().rows
 
     page = open_page("/")
-    page.get_by_label("Find a job by its id").fill(failed["id"])
+    page.get_by_label("Search all jobs by id").fill(failed["id"])
     page.keyboard.press("Enter")
 
     expect(page.locator(".error-line")).to_contain_text("json.decoder.JSONDecodeError: Expecting property name")

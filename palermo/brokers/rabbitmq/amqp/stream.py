@@ -311,7 +311,7 @@ class Stream:
         channel = await connection.channel()
         come: asyncio.Queue[Got | None] = asyncio.Queue()
         channel.on_close(lambda: come.put_nowait(None))
-        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
         try:
             await channel.prefetch(_READ_CREDIT)
             await channel.consume(self.name, come.put_nowait, arguments={"x-stream-offset": start}, late=True)
@@ -398,7 +398,7 @@ class Follower:
         self._end, self._read = 0, -1
         channel.on_close(self._caught_up.set)
         # The stream was deleted: nothing is left to read on this channel.
-        channel.raw.add_on_cancel_callback(lambda _: channel.raw.close())
+        channel.raw.add_on_cancel_callback(lambda _: channel.abandon())
 
     @property
     def caught_up(self) -> bool:
