@@ -16,7 +16,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.recurring_entries import PUT, REMOVE, SWITCH, EntryChange, RecurringEntry
+from palermo.contract.recurring_entries import PUT, REMOVE, SWITCH, TICK, EntryChange, RecurringEntry
 from palermo.contract.scheduled import ignore_jobs
 from palermo.core.address import parse_url
 from palermo.core.topology import internal
@@ -155,6 +155,40 @@ def test_many_that_are_due_together_fire_once_each_even_if_their_queue_was_delet
                     await broker.delete("jobs")
 
     runner.run(go())
+
+
+def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_again_one_by_one(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    async def go() -> None:
+        instant = float(int(time.time()))
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, lambda: instant)
+            await ticker.change(put(replace(entry(every=1.0, missed="all"), since=instant)))
+            await broker.publish(message("first of its queue"))
+
+            # A leader whose clock is ahead fires four ticks, and dies before it stores the entry's next state.
+            (stored,) = await ticker.entries()
+            fired, _ = stored.fired(instant + 4.0)
+            for job in fired:
+                await broker.publish(job)
+            ticker._log.close()
+
+            instant -= 180.0
+            next_leader = await ticker_on(connection, session, lambda: instant)
+            async with running(next_leader):
+                await until(lambda: last_run(next_leader), None)
+                for tick in range(1, 7):
+                    instant = stored.since + tick + 0.1
+                    await until(lambda: last_run(next_leader), stored.since + tick)
+            ticks = [job.extra.get(TICK) for job in (await broker.browse("jobs", limit=100)).messages]
+            assert ticks == [None, *(stored.since + tick for tick in range(1, 7))]
+
+    runner.run(go())
+
+
+async def last_run(ticker: RecurringJobs) -> float | None:
+    return (await ticker.entries())[0].last_run
 
 
 def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_not_fire(

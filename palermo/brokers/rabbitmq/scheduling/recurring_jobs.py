@@ -51,7 +51,7 @@ _SLICE = 100
 _AHEAD, _FRESH = 2.0, 0.5
 
 #: Seconds by which the clocks of two leaders may differ. A tick that is farther ahead at a takeover was not fired yet.
-_SKEW = 60.0
+_SKEW = 3_600.0
 
 #: Stands for the error of a job that was not sent yet.
 _NOT_SENT: Final = BrokerUnavailable("not sent yet.")
@@ -66,7 +66,8 @@ class _Held:
     records: list[Record]
     #: When it fires next; infinite while it is disabled.
     due: float
-    #: Ticks up to here may have been fired by a leader that died; 0 for none.
+    #: Ticks up to here may have been fired by a leader that died; 0 for none. That leader's clock may have been ahead,
+    #: and it may have made up for many ticks: the doubt ends at the first tick that it did not fire.
     unsure_to: float = 0.0
     #: The step for its next tick, made ready before that.
     ready: "_Step | None" = None
@@ -85,6 +86,8 @@ class _Step:
     jobs: list[Message]
     #: Whether a leader that died may have stored them.
     unsure: bool
+    #: Whether a leader that died had stored the last of them.
+    was_fired: bool = False
     #: The properties of those that are ready, as bytes of the wire, by the job's id.
     properties: dict[str, bytes] = field(default_factory=dict)
     #: Why it is not done; None once it is.
@@ -285,6 +288,7 @@ class RecurringJobs:
         if unsure:
             known = await traces(self._connection, self._exchange, unsure, self._destinations.ensure)
             for step in steps:
+                step.was_fired = step.was_fired or bool(step.jobs and step.jobs[-1].id in known)
                 step.jobs = [job for job in step.jobs if job.id not in known]
 
     async def _send_ready(self, jobs: "Sequence[tuple[_Step, Message]]") -> "list[PalermoError | None]":
@@ -318,19 +322,20 @@ class RecurringJobs:
                 self._remove(step.held.entry.name)
                 self._log.forget(*step.held.records)
         states = [(step, step.entry) for step in steps if step.entry is not None and step.error is None]
-        errors = await outcomes(self._connection, [self._store_state(step.held, entry) for step, entry in states])
+        errors = await outcomes(self._connection, [self._store_state(step, entry) for step, entry in states])
         for (step, _), error in zip(states, errors, strict=True):
             if error is not None and not isinstance(error, PublishRefused):
                 raise error
             step.error = error
 
-    async def _store_state(self, held: _Held | None, entry: RecurringEntry) -> None:
+    async def _store_state(self, step: _Step, entry: RecurringEntry) -> None:
+        held = step.held
         (record,) = await self._log.replace([] if held is None else held.records, entry.to_plain())
-        # We wrote it, so it covers all ticks that were fired. But if we fired nothing since we read the state before
-        # it, that state's doubt remains.
+        # We wrote it, so it covers all ticks that were fired. But the doubt about the state before it remains if we
+        # fired nothing since we read that, or if the leader that died had fired the last tick, and so maybe the next.
         unsure_to = self._now() + _SKEW
         if held is not None:
-            unsure_to = held.unsure_to if entry.since == held.entry.since else 0.0
+            unsure_to = held.unsure_to if step.was_fired or entry.since == held.entry.since else 0.0
         self._hold(_Held(entry, [record], _due(entry), unsure_to))
 
     async def _send(self, job: Message) -> None:
