@@ -389,3 +389,17 @@ def test_a_deleted_queue_among_many_does_the_others_no_harm(run: Run) -> None:
         at.acknowledge(await begun(at, "q11"))
 
     run(",".join(MANY), work)
+
+
+def test_queues_among_many_that_are_deleted_at_once_do_the_others_no_harm(run: Run) -> None:
+    async def work(at: Several) -> None:
+        at.acknowledge(await begun(at, "q20"))
+        await until(at.subscribed, MANY)
+        deleted = [f"q{number}" for number in range(10, 58)]
+        # By a channel each: RabbitMQ deletes them side by side, and the last ones when the slot's channel is closing.
+        for channel, queue in [(await at.publisher._connection.channel(), queue) for queue in deleted]:
+            channel.raw.queue_delete(amqp_queue(at.publisher._exchange, queue))
+        for queue in ("q60", "q10", "q57"):
+            at.acknowledge(await begun(at, queue))
+
+    run(",".join(MANY), work)

@@ -495,8 +495,9 @@ class IdleSubscriptions:
         """Close a channel that is not needed any more. One is kept for the next subscriptions."""
         if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
             return
-        del self._channels[used.channel]
-        used.channel.abandon()
+        # It may be closed already: RabbitMQ says of each deleted queue that its subscription is cancelled.
+        if self._channels.pop(used.channel, None) is not None:
+            used.channel.abandon()
 
     def _on_delivery(self, used: SubscriptionChannel, raw: Any, method: Any, properties: Any, body: bytes) -> None:
         queue = used.queues.get(method.consumer_tag)
