@@ -92,10 +92,17 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
     raise click.exceptions.Exit(max(codes))
 
 
+#: What is said of the job's key, for people.
+_OF_KEY = {"next_id": "next job of its key", "closed_until": "its key is closed until"}
+
+
 def _shown_row(row: Row) -> Row:
     known = {name: value for name, value in row.items() if value not in (None, "") and name not in ("args", "kwargs")}
     if "preview" in known:
         known["arguments"] = known.pop("preview")
+    for name, words in _OF_KEY.items():
+        if name in known:
+            known[words] = known.pop(name)
     if "progress" in known:
         known["progress"] = f"{known['progress']:.0%}"
     return known

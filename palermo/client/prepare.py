@@ -20,7 +20,7 @@ from palermo.core.message import NO_HEADERS, Message, make_message
 from palermo.core.times import due_at
 from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id
-from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
+from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_burst_key, with_lock
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, SerializationError
 from palermo.jobs import hooks, registry
@@ -386,6 +386,7 @@ def with_unique_key(
     own = chosen("unique_key") is not None or (isinstance(job, UniqueJob) and job.keyed_by_code)
     # The arguments of a burst differ: without a key the burst is made of all enqueues of the job.
     key = f"{burst_kind}:{_unique_key(chosen, serializers, job, args, kwargs) if own else name}"
+    message = with_burst_key(message, key)
     return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst_kind, seconds=float(seconds))
 
 

@@ -135,7 +135,7 @@ class RecordedArguments:
 
 
 #: Headers of Palermo's own whose names look like those of secrets.
-_KEYS = frozenset({"unique-key", "limit-key"})
+_KEYS = frozenset({"unique-key", "burst-key", "limit-key"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, OnRecord
@@ -19,6 +20,8 @@ from palermo.client.status import (
     status_at_end,
     status_at_location,
     status_at_step,
+    status_kept_with_key,
+    status_with_key,
 )
 from palermo.contract import clock
 from palermo.contract.broker import Broker
@@ -26,6 +29,7 @@ from palermo.contract.rows import CANCELLED, as_json
 from palermo.contract.serialization import FOR_DISPLAY, Serializers
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
+from palermo.core.unique_keys import Key
 from palermo.core.unique_rules import DEBOUNCE, THROTTLE
 from palermo.errors import (
     BrokerUnavailable,
@@ -385,13 +389,24 @@ def _status(
     client: JobClient, job: AnyJob, patience: float | None
 ) -> Callable[[JournalWatch], Coroutine[Any, Any, JobStatus]]:
     async def status(watch: JournalWatch) -> JobStatus:
+        found = await status_alone(watch)
+        if not found.key:
+            return found
+        try:
+            return status_with_key(found, await (await watch.session()).keys.find(found.key))
+        except BrokerUnavailable as error:
+            reason = f"{found.reason} Nothing is known of its key now: {error}".strip()
+            return replace(found, reason=reason)
+
+    async def status_alone(watch: JournalWatch) -> JobStatus:
+        """The status without what other jobs do with its key."""
         known = watch.recent_end(job.id, job.created_at)
         if known is not None and known["kind"] == RecordKind.SUCCEEDED:
             return status_at_end(known)
         place = await locate(await watch.session(), job.id, job.queue)
         if place.state:
             return status_at_location(job.id, place, client.serializers)
-        read_error, kept_closed, step = "", False, None
+        read_error, step = "", None
         if client.settings.journal != JournalLevel.OFF:
             try:
                 async with asyncio.timeout(client.settings.publish_timeout if patience is None else patience):
@@ -405,14 +420,18 @@ def _status(
             place = await locate(await watch.session(), job.id, job.queue, failed=failed)
             if place.state:
                 return status_at_location(job.id, place, client.serializers)
-            if known is None and not read_error:
-                kept_closed = await _keeps_key_closed(await watch.session(), job.id)
         # A failure is recorded before the job lies among the failed.
         fresh = known is not None and clock.now() - known["at"] < _FAILING_TIME
         if known is not None and (known["kind"] != RecordKind.FAILED or place.unseen or fresh):
             return status_at_end(known)
-        if kept_closed:
-            return JobStatus(state=State.DONE, id=job.id, job=job.job, queue=job.queue, reason=_KEY_CLOSED)
+        key = None if known is not None else await _key_about(await watch.session(), job.id)
+        if key is not None and (kept := status_kept_with_key(job.id, key)):
+            return kept
+        told = not read_error and client.settings.journal != JournalLevel.OFF
+        if key is not None and told and _tells_of_success(key):
+            return JobStatus(
+                state=State.DONE, id=job.id, job=job.job, queue=job.queue, key=key.name, reason=_KEY_CLOSED
+            )
         if step is not None and place.unseen and (waiting := status_at_step(step, place)):
             return waiting
         since = "It failed, and is not among the failed jobs any more. " if known is not None else ""
@@ -422,13 +441,18 @@ def _status(
     return status
 
 
-async def _keeps_key_closed(broker: Broker, id: str) -> bool:
-    """Whether the key of this job is kept closed after it, as `dedupe` says: a job that goes wrong frees its key."""
-    named = await broker.keys.page(id, offset=0, limit=sys.maxsize)
-    return any(
-        key.closed is not None and key.closed.id == id and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
-        for key in named.keys
-    )
+async def _key_about(broker: Broker, id: str) -> Key | None:
+    """The key with which this job is kept, or which is closed since this job had it; None if there is none."""
+    for key in (await broker.keys.page(id, offset=0, limit=sys.maxsize)).keys:
+        kept, closed = key.next, key.closed
+        if (kept is not None and kept.message.id == id) or (closed is not None and closed.id == id):
+            return key
+    return None
+
+
+def _tells_of_success(key: Key) -> bool:
+    """Whether the key is closed as `dedupe` says, so that its job is done: a job that goes wrong frees its key."""
+    return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
 
 
 #: How it is known that a job is done of which the journal does not tell.

@@ -20,7 +20,7 @@ otherwise leaves the failed jobs out. Of a longer body only what is shown is kep
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -36,6 +36,7 @@ from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
+from palermo.core.unique_keys import Key, key_in
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
 
 #: How many jobs of a queue are looked at from its front and from its end; how many queues, if none is named; and how
@@ -252,6 +253,10 @@ _SILENT = "its worker does not answer; it held the job when it was heard of last
 _UNWRITTEN = "nobody wrote down how it ended; it is gone, and has not failed"
 
 
+#: The fields of a status that are Unix seconds.
+_INSTANTS = ("started_at", "run_at", "ended_at", "closed_until")
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class JobStatus(str):
     """The status of a job: as text it is the state in one word, and its attributes have what else is known.
@@ -286,6 +291,12 @@ class JobStatus(str):
     message: str = ""
     #: Whether what it returned is kept; None before it is done, and where that is not known.
     result_kept: bool | None = None
+    #: The key that it was enqueued with, as a unique, throttled or debounced job; "" for none, or where not known.
+    key: str = ""
+    #: The job that has this key now, or gets it next: the one that runs after this one; "" for none.
+    next_id: str = ""
+    #: Unix seconds until which its key is closed, so that a second enqueue is refused or put off.
+    closed_until: float | None = None
     #: Why nothing is known of it, or how what is known came to be known.
     reason: str = ""
 
@@ -303,7 +314,7 @@ class JobStatus(str):
     def row(self) -> Row:
         """The row for listings and `--json`."""
         found = {each.name: as_json(getattr(self, each.name)) for each in fields(self)}
-        return found | {name: iso_instant(getattr(self, name)) for name in ("started_at", "run_at", "ended_at")}
+        return found | {name: iso_instant(getattr(self, name)) for name in _INSTANTS}
 
 
 def status_at_location(id: str, place: JobLocation, serializers: Serializers) -> JobStatus:
@@ -322,6 +333,7 @@ def status_at_location(id: str, place: JobLocation, serializers: Serializers) ->
             started_at=running.started_at,
             progress=running.progress,
             text=running.text,
+            key=running.key,
             reason=_SILENT if place.silent else "",
         )
     message = place.message
@@ -338,13 +350,14 @@ def status_at_location(id: str, place: JobLocation, serializers: Serializers) ->
         ended_at=float(failure.failed_at) if failure is not None and state is State.FAILED else None,
         error="" if failure is None else failure.exception_class,
         message="" if failure is None else failure.message,
+        key=key_in(message.extra),
     )
 
 
 def status_at_end(record: Record) -> JobStatus:
     """The status of a job, from the record of its end."""
     state = _ENDED[record["kind"]]
-    slot, writer = record.get("slot"), record.get("writer")
+    slot, writer, headers = record.get("slot"), record.get("writer"), record.get("headers")
     return JobStatus(
         state=state,
         id=record["id"],
@@ -357,6 +370,7 @@ def status_at_end(record: Record) -> JobStatus:
         error=_text(record, "error"),
         message=_text(record, "message") or _text(record, "reason"),
         result_kept=result_of_record(record) is not None if state is State.DONE else None,
+        key=key_in(headers) if isinstance(headers, dict) else "",
         reason=_UNWRITTEN if record.get("unwritten") else "",
     )
 
@@ -380,6 +394,32 @@ def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
         error=_text(record, "error"),
         message=_text(record, "message"),
         reason=f"so the journal tells; not looked at: {'; '.join(place.unseen)}",
+    )
+
+
+def status_with_key(status: JobStatus, key: Key | None) -> JobStatus:
+    """The status with what its key tells; `key` is None if nothing is known of it."""
+    if key is None:
+        return status
+    return replace(status, key=key.name, next_id=key.job_after(status.id), closed_until=key.closed_until)
+
+
+def status_kept_with_key(id: str, key: Key) -> JobStatus | None:
+    """The status of a job that is kept with its key until its time, or until another job has ended; else None."""
+    message = None if key.next is None else key.next.message
+    if message is None or message.id != id:
+        return None
+    due = key.due if key.holder is None else None
+    waits = f"until job {key.holder.id} has ended" if key.holder is not None else "until then"
+    return JobStatus(
+        state=State.PENDING if due is None else State.SCHEDULED,
+        id=id,
+        job=message.job,
+        queue=message.queue,
+        attempt=message.attempt,
+        run_at=due,
+        key=key.name,
+        reason=f"it is kept with its key {waits}",
     )
 
 

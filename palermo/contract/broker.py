@@ -194,7 +194,10 @@ class UniqueKeys(Protocol):
         """All keys that jobs have, get or had, by name."""
 
     async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
-        """A page of these keys: those with this text in their name, or in the job's name or id."""
+        """A page of these keys: those with this text in their name, in their job's name, or in the id of a job."""
+
+    async def find(self, name: str) -> Key | None:
+        """The key with this name; None if no job has, gets or had it."""
 
     async def free(self, names: Iterable[str]) -> list[str]:
         """Take these keys from their holders, whatever those do, and publish the jobs that were to run next.

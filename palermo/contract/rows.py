@@ -163,6 +163,7 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
         "progress": running.progress,
         "text": as_json(running.text),
         "line": as_json(running.line),
+        "key": as_json(running.key) or None,
         **{name: shown[name] for name in ("args", "kwargs", "preview", "content_type")},
     }
 

@@ -73,6 +73,8 @@ class RunningJob:
     text: str = ""
     #: The newest line that it logged about itself, at most 200 characters of it; "" if none.
     line: str = ""
+    #: The key that it was enqueued with; "" for none, and from a worker of an earlier version.
+    key: str = ""
     arguments: ToldArguments = NOT_TOLD
 
     def to_plain(self) -> dict[str, Any]:

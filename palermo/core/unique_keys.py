@@ -15,6 +15,9 @@ from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to
 #: The headers of a message that needs a key: for how long, which key, and the seconds of cooldown after that.
 UNIQUE, UNIQUE_KEY, LINGER = "unique", "unique-key", "unique-linger"
 
+#: The header of a throttled or debounced message: the key with which it was enqueued. It needs none to run.
+BURST_KEY = "burst-key"
+
 
 class Mode(StrEnum):
     """How long a job has its key."""
@@ -65,6 +68,17 @@ def with_lock(message: Message, lock: UniqueLock) -> Message:
     unique = lock.seconds if lock.mode is Mode.WINDOW else str(lock.mode)
     linger = {LINGER: lock.linger} if lock.linger else {}
     return replace(message, extra={**message.extra, UNIQUE: unique, UNIQUE_KEY: lock.key, **linger})
+
+
+def with_burst_key(message: Message, key: str) -> Message:
+    """The message with the header that tells the key of its throttle or debounce."""
+    return replace(message, extra={**message.extra, BURST_KEY: key})
+
+
+def key_in(headers: Mapping[str, Any]) -> str:
+    """The name of the key that a message with these headers was enqueued with; "" for none."""
+    key = headers.get(UNIQUE_KEY) or headers.get(BURST_KEY)
+    return key if isinstance(key, str) else ""
 
 
 def _seconds(value: object) -> float | None:
@@ -155,14 +169,33 @@ class Key:
         return self.holder is None and self.next is None and self.closed is None and not self.ended
 
     def is_shown(self, text: str = "") -> bool:
-        """Whether listings show it: it is taken, kept or closed, and its name, job or job's id has the text."""
-        job = self.holder or (None if self.next is None else self.next.message)
+        """Whether listings show it: it is taken, kept or closed, and its name, job or a job's id has the text."""
+        kept = None if self.next is None else self.next.message
+        job = self.holder or kept
         if job is None and self.closed is None:
             return False
         if not text:
             return True
         id = job.id if job is not None else self.closed.id if self.closed is not None else ""
-        return text in f"{self.name} {'' if job is None else job.job} {id}"
+        following = "" if kept is None or kept is job else kept.id
+        return text in f"{self.name} {'' if job is None else job.job} {id} {following}"
+
+    def job_after(self, id: str) -> str:
+        """The id of the job that has the key now, or gets it next, where that is not the job with this id; else "".
+
+        A job that runs once more after the present run is enqueued with its own id again, if the caller chose the id.
+        """
+        holder, kept = self.holder, None if self.next is None else self.next.message.id
+        if holder is not None and holder.id != id:
+            return "" if kept == id else holder.id
+        return kept if kept is not None and (holder is not None or kept != id) else ""
+
+    @property
+    def closed_until(self) -> float | None:
+        """The Unix seconds until which an enqueue with this key is refused or put off; None if no time is set."""
+        if self.holder is not None:
+            return self.holder.until
+        return None if self.closed is None else self.closed.until
 
     @property
     def alarm(self) -> float | None:

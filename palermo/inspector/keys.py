@@ -29,6 +29,11 @@ def listed(context: Context, text: str, *, offset: int, limit: int) -> Listing:
     return Listing([_row(key) for key in page.keys], page.total)
 
 
+def find(context: Context, name: str) -> Key | None:
+    """The key with this name; None if no job has, gets or had it."""
+    return context._ask(lambda broker: broker.keys.find(name), again=True)
+
+
 def limits(context: Context) -> list[Row]:
     """The keys of limited jobs (those with a limit or a rate) of which any run or wait, by name.
 

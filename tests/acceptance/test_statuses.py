@@ -1,7 +1,9 @@
-"""The statuses that carmine's status(id) tells, and Palermo's: queued, queued with backoff, locked, done, and ours.
+"""The statuses that carmine's status(id) tells, and Palermo's: where a job is, and what its key does after it."""
 
-Palermo has nothing to which carmine's states of unique and requeued messages could apply.
-"""
+import time
+from datetime import datetime
+
+import pytest
 
 from palermo.client.handle import Job
 from palermo.client.status import JobStatus
@@ -79,6 +81,58 @@ def test_C7_where_the_journal_has_failures_alone_a_deduped_job_is_known_to_be_do
     unknown = status(place, plain.id)
     assert unknown == "unknown"
     assert "not among the failed jobs" in unknown.reason
+
+
+def test_C7_the_status_of_a_unique_job_tells_of_the_job_that_runs_after_it(place: Place) -> None:
+    """carmine's locked-with-requeue and done-with-requeue."""
+    once_more = {"unique": "until_done", "unique_key": "page", "on_duplicate": "rerun"}
+    first = enqueue(place, "shop.hold", "first", **once_more)
+    place.worker("-c", "2")
+    place.await_lines(1)
+    assert becomes(place, first.id, "working").next_id == ""
+
+    second = enqueue(place, "shop.hold", "second", "other gate", **once_more)
+
+    running = becomes(place, first.id, "working")
+    assert (running, running.next_id, running.key) == ("working", second.id, "shop.hold:page")
+    assert f"next job of its key  {second.id}\n" in place.palermo("status", first.id)
+    kept = status(place, second.id)
+    assert (kept, kept.next_id) == ("pending", "")
+    assert f"until job {first.id} has ended" in kept.reason
+
+    place.open_gate()
+    place.await_lines(3)
+    done = becomes(place, first.id, "done")
+    assert done.next_id == second.id
+    assert place.rows("status", first.id)["next_id"] == second.id
+
+    place.open_gate("other gate")
+    eventually(lambda: status(place, first.id).next_id == "")
+    assert becomes(place, second.id, "done").closed_until is None
+
+
+def test_C7_the_status_of_a_job_whose_key_stays_closed_says_until_when(place: Place) -> None:
+    """carmine's done-with-backoff."""
+    begun = time.time()
+    ids = [
+        enqueue(place, "shop.note", "a", dedupe=600).id,
+        enqueue(place, "shop.note", "b", unique=600).id,
+        enqueue(place, "shop.note", "c", throttle=600).id,
+    ]
+    plain = enqueue(place, "shop.note", "d").id
+    kept = enqueue(place, "shop.note", "e", throttle=600)
+    assert (becomes(place, kept.id, "scheduled").run_at or 0) > begun + 590
+    place.burst()
+
+    for id in ids:
+        done = becomes(place, id, "done")
+        assert begun + 590 < (done.closed_until or 0) < time.time() + 610, done.key
+        told = place.rows("status", id)["closed_until"]
+        assert datetime.fromisoformat(told).timestamp() == pytest.approx(done.closed_until, abs=0.001)
+    assert status(place, ids[2]).next_id == kept.id
+    assert "its key is closed until  20" in place.palermo("status", ids[0])
+    unkeyed = becomes(place, plain, "done")
+    assert (unkeyed.key, unkeyed.next_id, unkeyed.closed_until) == ("", "", None)
 
 
 def test_what_lies_too_deep_to_be_looked_at_is_said(place: Place) -> None:

@@ -143,6 +143,46 @@ class KeyingContract:
         assert len((await broker.keys.page(message("x").job, offset=0, limit=10)).keys) == 5
         assert (await broker.keys.page("nowhere", offset=0, limit=10)).total == 0
 
+    async def test_c7_a_key_is_found_by_its_name_and_tells_what_runs_after_its_job(
+        self, broker: Broker, another: Open
+    ) -> None:
+        other = await another()
+        assert await other.keys.find(KEY) is None
+        await ask(broker, keyed("a"))
+        await ask(broker, keyed("longer", key=f"{KEY} 2"), key=f"{KEY} 2")
+        worker = await consume(await another())
+        delivery = await begun(worker)
+        await ask(broker, keyed("b"), on_duplicate=RERUN)
+
+        running = await other.keys.find(KEY)
+        assert running is not None
+        assert (running.name, running.job_after("a"), running.job_after("b")) == (KEY, "b", "")
+        assert [key.name for key in (await other.keys.page("b", offset=0, limit=9)).keys] == [KEY]
+        assert await other.keys.find("shop.mail.send") is None
+
+        await worker.settle(delivery, Ack())
+
+        async def after() -> tuple[str, str]:
+            key = await other.keys.find(KEY)
+            return ("", "") if key is None or key.holder is None else (key.holder.id, key.job_after("a"))
+
+        await until(after, ("b", "b"))
+
+    async def test_c7_a_key_tells_until_when_it_is_closed(self, broker: Broker, another: Open) -> None:
+        now = wall_clock()
+        await ask(broker, keyed("a", Mode.WINDOW, seconds=600.0))
+        await ask(broker, message("b"), key="throttle:b", spread=THROTTLE, seconds=600.0)
+        await ask(broker, message("c"), key="throttle:b", spread=THROTTLE, seconds=600.0)
+        other = await another()
+
+        window, throttled = await other.keys.find(KEY), await other.keys.find("throttle:b")
+
+        assert window is not None
+        assert throttled is not None
+        assert now + 590 < (window.closed_until or 0) < now + 900
+        assert now + 590 < (throttled.closed_until or 0) < now + 900
+        assert (window.job_after("a"), throttled.job_after("b"), throttled.job_after("c")) == ("", "c", "")
+
     async def test_an_enqueue_is_answered_while_a_large_listing_is_under_way(
         self, broker: Broker, another: Open
     ) -> None:

@@ -217,6 +217,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         progress=0.5,
         text="half",
         line="ü",
+        key="k",
         arguments=ToldArguments.of(message(body=b'{"to": "a@b.c"}')),
     )
     info = WorkerInfo(
@@ -246,6 +247,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
                 "progress": 0.5,
                 "text": "half",
                 "line": "ü",
+                "key": "k",
                 "args": [],
                 "kwargs": {"to": "a@b.c"},
                 "preview": "to='a@b.c'",

@@ -53,7 +53,11 @@ _REQUESTS: list[tuple[Operation[Any], str]] = [
     (CancelJobs(["a"]), '{"ask":"keys","do":"cancelled","ids":["a"]}'),
     (FreeKeys(["k"]), '{"ask":"keys","do":"free","names":["k"]}'),
     (EmptyQueue("mail", delete=True), '{"ask":"keys","do":"empty","queue":"mail","delete":true}'),
-    (ListKeys("mail", 500, 100), '{"ask":"keys","do":"known","text":"mail","offset":500,"limit":100}'),
+    (
+        ListKeys("mail", 500, 100),
+        '{"ask":"keys","do":"known","text":"mail","offset":500,"limit":100,"exact":false}',
+    ),
+    (ListKeys("k", 0, 9, exact=True), '{"ask":"keys","do":"known","text":"k","offset":0,"limit":9,"exact":true}'),
     (
         RequestPermit(_DEMAND, "a", "w"),
         '{"ask":"limits","do":"ask","key":"k","limit":2,"rate":"50/s","turn":true,"id":"a","worker":"w"}',
@@ -136,6 +140,7 @@ def test_an_operation_has_its_json_and_is_read_from_it(operation: Operation[Any]
 
 def test_keys_are_listed_for_and_by_processes_of_the_version_before() -> None:
     assert from_plain({"ask": "keys", "do": "known"}) == ListKeys(limit=None)
+    assert from_plain({"ask": "keys", "do": "known", "text": "k", "offset": 0, "limit": 9}) == ListKeys("k", 0, 9)
     keys = {"keys": [{"name": "k", "serial": 2}]}
     assert ListKeys().reply_from_parts([Part(keys)]) == KeyPage(keys=(Key(name="k", serial=2),), total=1)
 

@@ -29,3 +29,20 @@ def test_keys_are_listed_filtered_and_freed(web: Web) -> None:
     assert web.http.post("/api/unique/free", json={"keys": [KEY]}).json() == {"freed": [KEY]}
     assert web.http.post("/api/unique/free", json={"keys": [KEY]}).status_code == 404
     assert "No job has a key." in web.http.get("/unique").text
+
+
+def test_c7_the_page_of_a_job_says_which_job_has_its_key_next_and_until_when_it_is_closed(web: Web) -> None:
+    client = web.inspector._client
+    first = client.enqueue("burst.sync", [1], throttle=600).id
+    second = client.enqueue("burst.sync", [2], throttle=600).id
+
+    text = unescape(web.http.get(f"/jobs/{first}").text)
+    assert "throttle:burst.sync" in text
+    assert "Next job of its key" in text
+    assert f"/jobs/{second}" in text
+    assert "Its key is closed until" in text
+    row = web.http.get(f"/api/jobs/{first}/status").json()
+    assert (row["state"], row["key"], row["next_id"]) == ("pending", "throttle:burst.sync", second)
+    assert row["closed_until"] == web.http.get(f"/api/jobs/{second}/status").json()["run_at"]
+    plain = client.enqueue("burst.note", [3]).id
+    assert "Its key is closed until" not in web.http.get(f"/jobs/{plain}").text

@@ -25,6 +25,7 @@ class RunningJob(BaseModel):
     progress: float | None = Field(description="How far it says it is, from 0 to 1.")
     text: str = Field(description="The same in words.")
     line: str = Field(description="The newest line that it logged about itself.")
+    key: str | None = Field(default=None, description="The key that it was enqueued with.")
     args: list[Any] | None = Field(description="Null where they cannot be shown, or are long.")
     kwargs: dict[str, Any] | None
     preview: str | None = Field(description="The arguments for people, in one line.")

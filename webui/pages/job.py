@@ -27,7 +27,7 @@ from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
-from palermo.webui.state.job import FoundJob, find_job, job_result, message_headers, recorded_as
+from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as
 from palermo.webui.state.journal_views import JournalViews, journal_views, recorded_job
 from palermo.webui.state.live_state import live_state
 
@@ -103,6 +103,7 @@ def job(
         kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
         attempts=attempts(found, told),
         origin=origin_of(message, told),
+        key=key_facts(visit.site, found, message),
         again=again_of(id, told),
         parts=parts,
         folds=any(part.kind == "folded" for part in parts),

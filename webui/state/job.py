@@ -11,13 +11,15 @@ from typing import Any
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import State
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message, to_headers
 from palermo.core.topology import check_id
+from palermo.core.unique_keys import key_in
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
+from palermo.inspector import keys
 from palermo.inspector.context import waiting_job
 from palermo.jobs.redaction import MASK, is_hidden, masked_row, masked_value
 from palermo.webui.failed.failed_jobs import failed_jobs
@@ -67,6 +69,8 @@ class FoundJob:
     bare: Row | None = None
     #: Its message, if it was read.
     message: Message | None = None
+    #: The key that its worker tells; None if it does not run or has none.
+    key: str | None = None
 
     @property
     def remembered(self) -> bool:
@@ -136,6 +140,7 @@ def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
                 text=job["text"],
                 lines=(job["line"],) if job["line"] else (),
                 told={name: job[name] for name in ("args", "kwargs", "preview", "content_type")},
+                key=job["key"],
             )
     return None
 
@@ -171,6 +176,28 @@ def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
     if not recorded.readable:
         row |= {"args": None, "kwargs": None, "preview": recorded.message.preview or None}
     return masked_row(row, site.hidden), row
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """What the key of a job tells: the job that has it now or gets it next, and until when it is closed."""
+
+    name: str
+    next_id: str
+    #: ISO 8601.
+    closed_until: str | None
+
+
+def key_facts(site: Site, job: FoundJob, message: Message | None) -> KeyFacts | None:
+    """What the key of this job tells; None if it has none, or nothing is known of it."""
+    name = job.key or ("" if message is None else key_in(message.extra))
+    if not name:
+        return None
+    try:
+        key = keys.find(site.inspector, name)
+    except BrokerUnavailable:
+        return None  # The page shows what else is known of the job.
+    return None if key is None else KeyFacts(name, key.job_after(job.id), iso_instant(key.closed_until))
 
 
 def message_headers(site: Site, message: Message) -> tuple[tuple[str, str], ...]:

@@ -100,6 +100,10 @@ class RedisKeys:
         found = await self._shown(text)
         return KeyPage(keys=tuple(found[offset : offset + limit]), total=len(found))
 
+    async def find(self, name: str) -> Key | None:
+        key = unique_rules.current((await read_states(self._store, [name]))[name], clock.now())
+        return key if key.is_shown() else None
+
     async def free(self, names: Iterable[str]) -> list[str]:
         wanted = list(dict.fromkeys(names))
         freed: list[str] = []

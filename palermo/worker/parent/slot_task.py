@@ -36,7 +36,7 @@ from palermo.core.lifecycle import (
 )
 from palermo.core.limits import demand_of
 from palermo.core.message import Message
-from palermo.core.unique_keys import UNIQUE_KEY
+from palermo.core.unique_keys import UNIQUE_KEY, key_in
 from palermo.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -165,6 +165,7 @@ class SlotTask:
             progress=progress.fraction,
             text=progress.text,
             line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
+            key=key_in(message.extra) if message.extra else "",
             arguments=ToldArguments.of(message),
         )
 

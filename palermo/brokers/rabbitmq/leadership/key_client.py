@@ -104,6 +104,13 @@ class RabbitmqKeys:
             if offset >= min(end, some.total):
                 return KeyPage(keys=tuple(found), total=some.total)
 
+    async def find(self, name: str) -> Key | None:
+        if not await self.exist():
+            return None
+        page = await self._leader_client.ask(operations.ListKeys(name, 0, _PAGE, exact=True))
+        # A leader of an earlier version answers with the keys that contain the name.
+        return next((key for key in page.keys if key.name == name), None)
+
     async def free(self, names: Iterable[str]) -> list[str]:
         return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []
 

@@ -321,8 +321,8 @@ class Leader:
                 return await keys.free(names)
             case operations.EmptyQueue(queue, delete):
                 return await self._empty(queue, delete=delete)
-            case operations.ListKeys(text, offset, limit):
-                return await keys.page(text, offset=offset, limit=limit)
+            case operations.ListKeys(text, offset, limit, exact):
+                return await (keys.named(text) if exact else keys.page(text, offset=offset, limit=limit))
             case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():
                 await self._limits.learn()
                 return self._decide_limit(operation)

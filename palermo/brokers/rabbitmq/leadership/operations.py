@@ -256,7 +256,10 @@ def _keys_from_plain(plain: Plain) -> KeyPage:
 
 @dataclass(frozen=True, slots=True)
 class ListKeys(BriefOperation[KeyPage]):
-    """The reply is a page of the keys that have the text. Without a limit, as earlier versions ask, it is all keys."""
+    """The reply is a page of the keys that have the text, or of the one key with this name if `exact`.
+
+    Without a limit, as earlier versions ask, it is all keys.
+    """
 
     kind: ClassVar = {"ask": "keys", "do": "known"}
     reply: ClassVar = _values(_keys_to_plain, _keys_from_plain)
@@ -264,6 +267,7 @@ class ListKeys(BriefOperation[KeyPage]):
     text: str = ""
     offset: int = 0
     limit: int | None = None
+    exact: bool = False
 
 
 # -- limits
@@ -506,7 +510,7 @@ def _key_operation(plain: Plain) -> BriefOperation[Any]:
         case {"do": "empty", "queue": str(queue), "delete": delete}:
             return EmptyQueue(queue, delete=bool(delete))
         case {"do": "known", "text": str(text), "offset": int(offset), "limit": int(limit)}:
-            return ListKeys(text, offset, limit)
+            return ListKeys(text, offset, limit, exact=plain.get("exact") is True)
         case {"do": "known"}:
             return ListKeys()
     raise ValueError("no such operation on keys")

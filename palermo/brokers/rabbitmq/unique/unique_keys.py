@@ -341,6 +341,13 @@ class UniqueKeys:
             found += (key for key in keys if key.is_shown())
         return KeyPage(keys=tuple(found), total=len(listed.names))
 
+    async def named(self, name: str) -> KeyPage:
+        """A page with the key of this name, if something is known of it."""
+        await self._catch_up()
+        key = unique_rules.current(self._known.get(name), self._now())
+        found = (key,) if key.is_shown() else ()
+        return KeyPage(keys=found, total=len(found))
+
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""
         return list((await self.page("", offset=0, limit=None)).keys)

@@ -54,6 +54,10 @@ class SqliteKeys:
         found = await self._store.read(lambda db: self._known(db, text))
         return KeyPage(keys=tuple(found[offset : offset + limit]), total=len(found))
 
+    async def find(self, name: str) -> Key | None:
+        key = await self._store.read(lambda db: unique_rules.current(_load(db, self._exchange, name), clock.now()))
+        return key if key.is_shown() else None
+
     def _known(self, db: sqlite3.Connection, text: str = "") -> list[Key]:
         now = clock.now()
         rows = db.execute("select state from key where exchange = ? order by name", (self._exchange,)).fetchall()
