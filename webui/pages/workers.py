@@ -16,6 +16,7 @@ from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.stacks import stacks_of
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
@@ -100,10 +101,16 @@ def control(request: Request, visit: Visiting, action: str, worker: Annotated[st
         raise Refused(404, f"workers do not know {action[:80]!r}.")
     rows = actions.control(visit, [worker] if worker else None, action)
     if action == "stack":
-        answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
-        return page(request, "stacks.html", answers=answers)
+        return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])
     silent = sum(not row["answered"] for row in rows)
     text = _DONE[action].format(worker or plural(len(rows), "worker"))
     if silent:
         text += f" {silent if not worker else 'It'} did not answer yet, and may obey later."
     return redirect(request, path(request, "workers"), text, level="note" if silent else "done")
+
+
+def _stacks(row: Row) -> Row:
+    """The stacks that a worker told, by job. A worker of an earlier version told them only as one text (`bare`)."""
+    told = row.get("stacks", [])
+    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in told if "id" in each]
+    return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs, "bare": not told}
