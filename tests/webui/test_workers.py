@@ -1,10 +1,13 @@
 """The pages of workers: the stacks of their jobs, what they use, their releases, and orders to many of them."""
 
+import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from palermo.core.version import VERSION
 from palermo.settings.settings import Settings
 from palermo.webui.render.stacks import stacks_of
 from tests.helpers import eventually
@@ -93,3 +96,55 @@ def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, sit
     assert "executor.py" not in shown
     assert "executor.py" in folded
     assert "\n\nworker:\n" in folded
+
+
+def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
+    any_web: Web, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = [site.start("--log-level", "warning") for _ in range(3)]
+    eventually(lambda: len([row for row in site.workers() if row["state"] == "idle"]) == 3)
+    ids = [row["id"] for row in site.workers()]
+
+    asked = any_web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]})
+    assert "Stop 2 workers?" in asked.text
+    assert "Type their number, 2, to confirm" in asked.text
+    refused = any_web.form("/workers", "/workers/stop", worker=ids[:2], number="2", typed="3")
+    assert (refused.status_code, len(site.workers())) == (422, 3)
+    assert any_web.form("/workers", "/workers/stop", number="2", typed="2").status_code == 422
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        done = any_web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
+
+    assert "Told 2 workers to finish all running jobs, and to end. 1 had ended before." in done.text
+    eventually(lambda: [row["id"] for row in site.workers()] == ids[2:])
+    [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
+    assert ids[0] in line
+    assert sum(process.alive for process in processes) >= 1
+    [action] = eventually(lambda: [row for row in site.inspector.audit().rows if row["action"] == "stop workers"])
+    assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
+
+
+def test_nothing_is_selected_or_all_have_ended(any_web: Web) -> None:
+    for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
+        page = any_web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
+        assert said in page.text
+    assert any_web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
+
+
+def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_web: Web, site: Site) -> None:
+    site.start("--log-level", "warning", PALERMO_RELEASE="2.14.0")
+    eventually(site.workers)
+    old = site.worker()["id"]
+    eventually(lambda: "has the newest release" in any_web.http.get(f"/workers/{old}").text)
+    site.start("--log-level", "warning", PALERMO_RELEASE="2.15.0")
+    eventually(lambda: len(site.workers()) == 2)
+
+    def told() -> bool:
+        page = any_web.http.get(f"/workers/{old}").text
+        return f"It is Palermo {VERSION}, and has an old release" in page and "2.14.0" in page
+
+    eventually(told)
+    page = any_web.http.get("/workers").text
+    assert page.count("old release</span>") == 1
+    assert re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", page)
+    rows = {row["release"]: row["version"] for row in any_web.http.get("/api/workers").json()["rows"]}
+    assert rows == {"2.14.0": VERSION, "2.15.0": VERSION}
