@@ -497,15 +497,16 @@ def unsubscribe(visit: Visit, group: str) -> None:
 def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Row]:
     """Send an order to the workers with these ids, or to all (None). Returns the rows of Inspector.control.
 
-    Raises NotFound, before any order is sent, if one of the workers is not alive.
+    Of several those that have ended are left out. Raises NotFound if none of them is alive.
     """
     named = "all" if workers is None else ", ".join(workers)
     with audited_action(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
         # The inspector also accepts the beginning of an id, which is good for typing but not for a button.
         alive = {row["id"] for row in visit.inspector.workers()} if workers else set()
-        if gone := [id for id in workers or () if id not in alive]:
-            raise NotFound(f"no worker {gone[0][:80]!r} is alive.")
-        rows = visit.inspector.control(action, workers)
+        meant = None if workers is None else [id for id in workers if id in alive]
+        if workers and not meant:
+            raise NotFound(f"no worker {workers[0][:80]!r} is alive.")
+        rows = visit.inspector.control(action, meant)
         facts["answered"] = all(row["answered"] for row in rows)
         if workers is None:
             facts["workers"] = ", ".join(row["worker"] for row in rows)

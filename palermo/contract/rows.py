@@ -182,6 +182,8 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
         "processed": info.processed,
         "failed": info.failed,
         "clock": info.clock,
+        "version": as_json(info.version) or None,
+        "release": as_json(info.release) or None,
         "last_seen": iso_instant(info.seen_at),
         "jobs": [running_row(running, serializers, max_bytes=max_bytes) for running in info.jobs],
     }

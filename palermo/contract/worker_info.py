@@ -132,6 +132,9 @@ class WorkerInfo:
     asks: tuple[tuple[str, str], ...] = ()
     #: Whether it is the leader, which brings delayed jobs to their queues when they are due.
     clock: bool = False
+    #: The version of Palermo, and the deployed release as the worker's settings name it; "" if it does not tell.
+    version: str = ""
+    release: str = ""
     #: Unix seconds: when the broker heard of it last. The broker sets it, and the worker does not tell it.
     seen_at: float | None = field(default=None, compare=False)
     #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:

@@ -70,6 +70,11 @@ class Deploys:
         self._known.append(Deploy(at, release))
         del self._known[:-MOST_DEPLOYS]
 
+    @property
+    def newest(self) -> Deploy | None:
+        """The last one; None where none is known."""
+        return self._known[-1] if self._known else None
+
     def since(self, at: float) -> list[Deploy]:
         """The deploys at this instant or later, in Unix seconds."""
         return [deploy for deploy in self._known if deploy.at >= at]
@@ -168,6 +173,12 @@ class Statistics:
             self._settle(now)
             known = ((name, self._by[by].get(name)) for name in names)
             return {name: series.counts(window, now) for name, series in known if series is not None}
+
+    @property
+    def newest_deploy(self) -> Deploy | None:
+        """The last deploy in the journal; None where none is known."""
+        with self._lock:
+            return self._deploys.newest
 
     @property
     def begins(self) -> float | None:

@@ -257,18 +257,28 @@ class Inspector(Context):
     # -- workers
 
     def worker(self, id: str) -> Row:
-        """The row of one worker, with `memory`: the bytes of RAM that its processes have, None if it does not say.
-
-        What the processes share is counted for each of them. Raises NotFound.
-        """
+        """The row of one worker, with `memory` and `cpu` as in `usage`, None if it does not say. Raises NotFound."""
         row = next((row for row in self.workers() if row["id"] == id), None)
         if row is None:
             raise NotFound(f"no worker {id!r} is alive; `palermo workers` lists them.")
-        if not row["answers"]:
-            return {**row, "memory": None}
-        command = WorkerCommand(action="memory", workers=(id,))
+        used = next(iter(self.usage([id]) if row["answers"] else ()), {"memory": None, "cpu": None})
+        return {**row, "memory": used["memory"], "cpu": used["cpu"]}
+
+    def usage(self, workers: Iterable[str] | None = None) -> list[Row]:
+        """What workers use, all or those with these ids: a row for each that answers within a second.
+
+        A row is `worker`; `memory`, the bytes of RAM that its processes have, where what they share is counted for each
+        of them; and `cpu`, the seconds of processor time that they have used. None is what a worker does not tell.
+        """
+        named = None if workers is None else tuple(workers)
+        if named == ():
+            return []
+        command = WorkerCommand(action="memory", workers=named or ())
         answers = self._ask(lambda broker: broker.command(command, timeout=_PROMPT), again=True)
-        return {**row, "memory": next((as_json(answer.values.get("memory")) for answer in answers), None)}
+        return [
+            {"worker": as_json(each.worker), **{name: as_json(each.values.get(name)) for name in ("memory", "cpu")}}
+            for each in answers
+        ]
 
     def control(self, action: str, workers: str | Iterable[str] | None, *, by: str = "") -> list[Row]:
         """Order workers to `quiet`, `resume`, `stop`, `kill` or `stack`; a row for each: see palermo.inspector.control.

@@ -221,7 +221,15 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         arguments=ToldArguments.of(message(body=b'{"to": "a@b.c"}')),
     )
     info = WorkerInfo(
-        id="pid:7@host", host="host", pid=7, queues=("mail",), slots=1, state="working", started_at=1, jobs=(running,)
+        id="pid:7@host",
+        host="host",
+        pid=7,
+        queues=("mail",),
+        slots=1,
+        state="working",
+        started_at=1,
+        jobs=(running,),
+        version="1.2.0",
     )
     info = replace(WorkerInfo.from_plain(json.loads(json.dumps(info.to_plain()))), seen_at=3)
 
@@ -237,6 +245,8 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         "processed": 0,
         "failed": 0,
         "clock": False,
+        "version": "1.2.0",
+        "release": None,
         "last_seen": "1970-01-01T00:00:03Z",
         "jobs": [
             {

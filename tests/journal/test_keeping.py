@@ -28,7 +28,7 @@ def message(**more: Any) -> Message:
 
 
 def events_to(journal: Tape, level: JournalLevel = JournalLevel.FAILURES) -> JobEvents:
-    made = JobEvents(Recorder(level, "pid:1@h"), release="")
+    made = JobEvents(Recorder(level, "pid:1@h"))
     made.recorder.attach(journal)
     return made
 

@@ -163,6 +163,24 @@ def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(any_we
     assert any_web.http.get("/recurring/none").status_code == 404
 
 
+def test_the_list_has_a_small_chart_of_the_last_runs_of_each(any_web: Web) -> None:
+    add(any_web, "nightly")
+    add(any_web, "me@home@noon")
+    add(any_web, "never")
+    known = {"job": "shop.sweep", "queue": "jobs"}
+    hours = [f"2026-11-21T{hour:02}:00:00Z" for hour in range(24)]
+    runs = [ended(f"nightly@{hour}", "failed" if nth > 20 else "succeeded", **known) for nth, hour in enumerate(hours)]
+    tried = [ended(f"me@home@noon@{hours[0]}", kind, **known) for kind in ("retried", "retried", "succeeded")]
+    by_hand = ended(f"me@home@noon@{hours[1]}-0123abcd", **known)
+    others = [ended("nightly@home", **known), ended("another", **known)]
+    write(any_web.client, [*runs, *tried, by_hand, *others])
+
+    def sparks() -> list[str]:
+        return re.findall(r'aria-label="([^"]+); a bar is as high', any_web.http.get("/recurring").text)
+
+    eventually(lambda: sparks() == ["2 runs, 0 failed", "20 runs, 3 failed"])
+
+
 def test_times_queue_and_arguments_are_edited_on_its_page(any_web: Web) -> None:
     add(any_web, "a b/c", args=["eu", 1], kwargs={"password": "hunter2", "deep": False}, queue="slow")
     any_web.inspector.switch_recurring("a b/c", on=False)

@@ -71,7 +71,7 @@ def test_kill_gives_back_what_runs(any_site: Site) -> None:
     eventually(lambda: site.pending() == 1)
 
 
-def test_stack_shows_the_worker_and_its_jobs(any_site: Site) -> None:
+def test_stack_shows_the_jobs_first_and_then_the_worker(any_site: Site) -> None:
     site = any_site
     site.start()
     id = holding(site)
@@ -83,9 +83,30 @@ def test_stack_shows_the_worker_and_its_jobs(any_site: Site) -> None:
 
     answer = eventually(stacks) or {}
 
-    assert "worker:\n" in answer["text"]
-    assert f"job crew.hold {id} in slot 1:" in answer["text"]
+    assert answer["text"].startswith(f"job crew.hold {id} in slot 1:\n")
+    assert "\n\nworker:\n" in answer["text"]
     assert "in hold" in answer["text"]
+    job, worker = answer["stacks"]
+    assert {name: job[name] for name in ("id", "job", "slot")} == {"id": id, "job": "crew.hold", "slot": 1}
+    assert "in hold" in job["text"]
+    assert worker.keys() == {"text"}
+
+
+def test_memory_tells_what_its_processes_have_and_the_processor_time_that_they_used(any_site: Site) -> None:
+    site = any_site
+    worker = site.start("--max-jobs", "1")
+    site.ready(worker)
+    before = site.inspector.worker(site.worker()["id"])
+    assert before["memory"] > 10_000_000
+    assert before["cpu"] > 0
+
+    for nth in range(3):
+        site.enqueue("note", str(site.notes_path), f"{nth}")
+    eventually(lambda: site.worker()["processed"] == 3)
+
+    # A process that has ended counts on.
+    eventually(lambda: [each["cpu"] for each in site.inspector.usage() if each["cpu"] > before["cpu"]])
+    assert site.inspector.usage(["pid:0@nowhere"]) == site.inspector.usage([]) == []
 
 
 def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_site: Site) -> None:

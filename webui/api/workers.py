@@ -46,6 +46,8 @@ class WorkerRow(BaseModel):
     processed: int
     failed: int
     clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
+    version: str | None = Field(description="Of Palermo; null from a worker of an earlier version.")
+    release: str | None = Field(description="The deployed release, as its setting `release` names it.")
     last_seen: Instant | None = Field(description="When the broker, or who asks here, heard of it last.")
     jobs: list[RunningJob]
 
@@ -54,6 +56,7 @@ class OneWorker(WorkerRow):
     """One worker, with what is asked of it alone."""
 
     memory: int | None = Field(description="Bytes of RAM of its processes; null if it did not say.")
+    cpu: float | None = Field(description="Seconds of processor time that they have used; null if it did not say.")
 
 
 class Workers(BaseModel):

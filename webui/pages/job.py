@@ -150,17 +150,6 @@ def _returned(visit: Visit, id: str, kept: Record | None) -> tuple[PrettyJson | 
         return None, refused.detail
 
 
-@router.get("/find", name="find")
-def find_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_length=500)] = "") -> Response:
-    """Redirect to the queue with this name, else to the job with this id."""
-    wanted = q.strip()
-    if not wanted:
-        return RedirectResponse(path(request, "overview"), status_code=303)
-    names = {row["name"] for row in live_state(visit.site).snapshot(5.0).queues}
-    to = path(request, "queue", name=wanted) if wanted in names else path(request, "job", id=wanted)
-    return RedirectResponse(to, status_code=303)
-
-
 @router.post("/jobs/{id:palermo}/requeue", name="requeue_job")
 def requeue(request: Request, visit: Visiting, id: str) -> Response:
     known = live_state(visit.site).recent_jobs.get(id)

@@ -1,7 +1,6 @@
 """The page of recurring jobs with a form to add one, and the page of each: its times, past runs and actions."""
 
 import json
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from palermo.core.times import parse_duration
 from palermo.errors import NotFound, SerializationError, UsageError
 from palermo.history.entry import Entry
 from palermo.history.filters import HistoryFilter
+from palermo.history.recurring_runs import RUN_ID, PastRun
 from palermo.inspector.masking import unmasked
 from palermo.webui import actions
 from palermo.webui.pages.queues import read_json
@@ -36,9 +36,6 @@ router = APIRouter()
 
 #: The times that are shown of a recurring job, and the most of its past runs.
 _UPCOMING, _PAST = 10, 40
-
-#: What follows the name in the id of a run: its time, and more if somebody ran it by hand.
-_TICK = re.compile(r"(\d{4}-\d\d-\d\dT[\d:.]+Z)(-[0-9a-f]{8})?")
 
 #: The initial values of the form that adds a recurring job.
 _BLANK = {
@@ -190,7 +187,7 @@ def _own_page(
     # The ids of its runs begin with its name.
     wanted = HistoryFilter(job=row["job"], text=f"{name}@")
     found = known.index.page(wanted, limit=_PAST) if state.ready and not known.off else []
-    runs = [_run(entry, name) for entry in found if entry.id.startswith(f"{name}@")]
+    runs = [_run(entry) for entry in found if entry.id.startswith(f"{name}@")]
     return page(
         request,
         "recurring_job.html",
@@ -200,7 +197,7 @@ def _own_page(
         upcoming=_upcoming(row),
         running=[job for job in running_jobs(snapshot) if job["id"].startswith(f"{name}@")],
         runs=runs,
-        spark=_spark(runs),
+        spark=_spark([PastRun(run["state"], run["took"] or 0.0) for run in reversed(runs)]),
         state=state,
         off=known.off,
         level=known.level.value,
@@ -249,21 +246,21 @@ def _upcoming(row: Row) -> list[tuple[str | None, str]]:
     ]
 
 
-def _run(entry: Entry, name: str) -> Row:
+def _run(entry: Entry) -> Row:
     """A run that ended, with the instant at which it was due, and how many seconds later it started."""
     row = entry.row()
-    found = _TICK.fullmatch(entry.id.removeprefix(f"{name}@"))
-    due = moment(found[1]) if found and not found[2] else None
+    found = RUN_ID.fullmatch(entry.id)
+    due = moment(found["due"]) if found and not found["by_hand"] else None
     late = None
     if due is not None and entry.attempt in (None, 1):
         late = max(0.0, entry.at - (entry.took or 0.0) - due.timestamp())
-    return {**row, "due": found[1] if found and due else None, "late": late}
+    return {**row, "due": found["due"] if found and due else None, "late": late}
 
 
-def _spark(runs: Sequence[Row]) -> Spark:
+def _spark(runs: Sequence[PastRun]) -> Spark:
     """How long the runs took, oldest first; those that failed in another colour."""
-    times = [max(1, round((run["took"] or 0.0) * 1_000)) for run in reversed(runs)]
-    bad = [run["state"] == "failed" for run in reversed(runs)]
+    times = [max(1, round(run.took * 1_000)) for run in runs]
+    bad = [run.state == "failed" for run in runs]
     drawn = spark([(0, ms) if failed else (ms, 0) for ms, failed in zip(times, bad, strict=True)])
     return replace(drawn, text=f"{plural(len(runs), 'run')}, {sum(bad):,} failed; a bar is as high as its run was long")
 
@@ -273,11 +270,16 @@ def _spark(runs: Sequence[Row]) -> Spark:
 
 def _page(request: Request, visit: Visit, fields: dict[str, str], *, problem: str = "") -> Response:
     failing: dict[str, Any] = {"asked": "add"} if problem else {}
+    known = journal_views(visit.site)
+    rows = [_shown(row) for row in listings.recurring(visit)]
     return page(
         request,
         "recurring.html",
         status=422 if problem else 200,
-        rows=[_shown(row) for row in listings.recurring(visit)],
+        rows=rows,
+        sparks={row["name"]: _spark(known.recurring_runs.of(row["name"])) for row in rows},
+        reading=not known.off and not known.progress.ready,
+        level=known.level.value,
         names={row["name"] for row in live_state(visit.site).snapshot(5.0).queues},
         fields=fields,
         problem=problem,

@@ -1,22 +1,25 @@
-"""The page of all workers, by host, and the orders to them."""
+"""The page of all workers, by host, the page of each, and the orders to them."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Row
+from palermo.contract.rows import Row, iso_instant
+from palermo.core.failure import printable
 from palermo.history.filters import HistoryFilter
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.render.stacks import stacks_of
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
@@ -46,6 +49,15 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
     return [Host(name, tuple(sorted(hosts[name], key=lambda row: row["pid"]))) for name in sorted(hosts)]
 
 
+def _deployed(visit: Visit) -> Row:
+    """The newest release that the journal knows, and since when it is deployed; empty texts for none."""
+    known = journal_views(visit.site)
+    newest = known.statistics.newest_deploy if not known.off and known.progress.ready else None
+    if newest is None:
+        return {"release": "", "at": None}
+    return {"release": printable(newest.release), "at": iso_instant(newest.at)}
+
+
 @router.get("/workers", name="workers")
 def workers(request: Request, visit: Visiting) -> Response:
     snapshot = live_state(visit.site).snapshot()
@@ -55,6 +67,31 @@ def workers(request: Request, visit: Visiting) -> Response:
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},
+        deployed=_deployed(visit),
+        releases=Counter(row["release"] for row in snapshot.workers if row["release"]).most_common(),
+    )
+
+
+@router.get("/workers/confirm", name="confirm_workers")
+def confirm(
+    request: Request,
+    visit: Visiting,
+    act: Annotated[str, Query(pattern="^(quiet|resume|stop|kill)$")],
+    id: Annotated[list[str] | None, Query(max_length=500)] = None,
+) -> Response:
+    """Show how many workers are meant, and ask."""
+    alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
+    chosen = [alive[each] for each in dict.fromkeys(id or ()) if each in alive]
+    if not chosen:
+        text = "No worker of these is alive any more." if id else "Select some workers first."
+        return redirect(request, path(request, "workers"), text, level="note")
+    return page(
+        request,
+        "workers_confirm.html",
+        act=act,
+        chosen=chosen,
+        busy=sum(len(row["jobs"]) for row in chosen),
+        typed=f"{len(chosen)}" if act in _TYPED and len(chosen) > 1 else "",
     )
 
 
@@ -75,6 +112,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         "worker.html",
         worker=row,
         running=[{**job, "worker": id} for job in row["jobs"]],
+        deployed=_deployed(visit),
         journal=state,
         level=known.level.value,
         off=known.off,
@@ -92,18 +130,42 @@ _DONE = {
     "kill": "Told {} to kill all running jobs, and to end.",
 }
 
+#: The orders to several workers for which their number has to be typed.
+_TYPED = ("quiet", "stop", "kill")
+
 
 @router.post("/workers/{action}", name="control_workers")
-def control(request: Request, visit: Visiting, action: str, worker: Annotated[str, Form()] = "") -> Response:
-    """Send an order to one worker, or to all."""
+def control(
+    request: Request,
+    visit: Visiting,
+    action: str,
+    worker: Annotated[list[str] | None, Form()] = None,
+    number: Annotated[int, Form(ge=0)] = 0,
+    typed: Annotated[str, Form(max_length=50)] = "",
+) -> Response:
+    """Send an order to these workers, or to all. `number` is how many the user was shown."""
     if action not in actions.CONTROL_ROLES:
         raise Refused(404, f"workers do not know {action[:80]!r}.")
-    rows = actions.control(visit, [worker] if worker else None, action)
+    chosen = list(dict.fromkeys(each for each in worker or () if each))
+    if number > 1 and not chosen:
+        raise Refused(422, "the form does not say which workers are meant. Go back and choose again.")
+    if len(chosen) > 1 and action in _TYPED and typed.strip() != str(len(chosen)):
+        meant = plural(len(chosen), "worker")
+        raise Refused(422, f"{meant} were meant, and {typed!r} was typed. Go back and type {len(chosen)}.")
+    rows = actions.control(visit, chosen or None, action)
     if action == "stack":
-        answers = [(row["worker"], row.get("text", "")) for row in rows if row["answered"]]
-        return page(request, "stacks.html", answers=answers)
+        return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])
     silent = sum(not row["answered"] for row in rows)
-    text = _DONE[action].format(worker or plural(len(rows), "worker"))
+    text = _DONE[action].format(chosen[0] if len(chosen) == 1 else plural(len(rows), "worker"))
     if silent:
-        text += f" {silent if not worker else 'It'} did not answer yet, and may obey later."
-    return redirect(request, path(request, "workers"), text, level="note" if silent else "done")
+        text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet, and may obey later."
+    if gone := max(0, len(chosen) - len(rows)):
+        text += f" {gone:,} had ended before."
+    return redirect(request, path(request, "workers"), text, level="note" if silent or gone else "done")
+
+
+def _stacks(row: Row) -> Row:
+    """The stacks that a worker told, by job. A worker of an earlier version told them only as one text (`bare`)."""
+    told = row.get("stacks", [])
+    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in told if "id" in each]
+    return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs, "bare": not told}

@@ -14,6 +14,7 @@ from palermo.history.audit import AuditLog
 from palermo.history.index import Index
 from palermo.history.journal_reader import JournalFollower, Progress
 from palermo.history.listings import recorded
+from palermo.history.recurring_runs import RecurringRuns
 from palermo.history.series import Window
 from palermo.history.statistics import Report, Statistics
 from palermo.metrics.totals import JournalTotals
@@ -33,11 +34,14 @@ class JournalViews:
         self.index = Index()
         self.audit = AuditLog()
         self.statistics = Statistics()
+        self.recurring_runs = RecurringRuns()
         self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
         self._reports_lock = threading.Lock()
         #: The counters for Prometheus: see webui/monitoring.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
-        self.following = JournalFollower(settings, (self.index, self.audit, self.statistics, self.totals))
+        self.following = JournalFollower(
+            settings, (self.index, self.audit, self.statistics, self.totals, self.recurring_runs)
+        )
         if not self.off:
             self.following.begin()
 

@@ -16,7 +16,6 @@ from palermo.core.journal_records import RUN_ENDS, JournalLevel, RecordKind
 from palermo.core.lifecycle import SUCCEEDED, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
 from palermo.core.limits import LimitDemand
 from palermo.core.message import Message
-from palermo.core.version import VERSION
 from palermo.errors import BrokerUnavailable
 from palermo.worker.ipc.frames import Report
 from palermo.worker.parent.shutdown import RestartReason
@@ -41,11 +40,10 @@ CountRun = Callable[[str, str, str, float | None, float | None], None]
 class JobEvents:
     """Turns the events of a worker and of its slots into journal records."""
 
-    def __init__(self, recorder: Recorder, *, release: str) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         #: Counts a run for the worker's metrics, at every journal level; None without metrics.
         self.count_run: CountRun | None = None
-        self._release = release
         #: Whether each run that ends well gets a record.
         self._every_run = recorder.wants(RecordKind.SUCCEEDED)
         self._warned = False
@@ -58,9 +56,9 @@ class JobEvents:
             "pid": info.pid,
             "queues": list(info.queues),
             "slots": info.slots,
-            "version": VERSION,
+            "version": info.version,
         }
-        self.recorder.add(RecordKind.WORKER_UP, said | ({"release": self._release} if self._release else {}))
+        self.recorder.add(RecordKind.WORKER_UP, said | ({"release": info.release} if info.release else {}))
 
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
         """Record that the worker ends or starts anew, and wait at most 2 s until all records are written."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
-from palermo.worker.limits import resident
+from palermo.worker.limits import processor_time, resident
 from palermo.worker.parent.outcomes import Outcomes, fingerprint, outcome_to_plain
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
@@ -41,7 +41,11 @@ ORDERS: tuple[OrderRow, ...] = (
     OrderRow("resume", "take jobs again, after `quiet` and after USR2 and TSTP alike", "`state`"),
     OrderRow("stop", "as TERM: finish the running jobs within the shutdown timeout, and exit", "`state`, `jobs`"),
     OrderRow("kill", "kill the running jobs at once, give them back, exit", "`state`, `jobs`"),
-    OrderRow("stack", "tell the stacks of the worker's parent and of every running job; nothing is stopped", "`text`"),
+    OrderRow(
+        "stack",
+        "tell the stacks of every running job and of the worker's parent; nothing is stopped",
+        "`text`; `stacks`: of each `id`, `job`, `slot`, `text`, of the parent the text only",
+    ),
     OrderRow(
         "cancel",
         "end the job with the order's id if it runs, or has just ended: JobCancelled is raised in it, and what goes"
@@ -49,7 +53,12 @@ ORDERS: tuple[OrderRow, ...] = (
         "`state`: cancelled, cancelling, done or failed; `job`, `queue`",
     ),
     OrderRow("lines", "tell what the running job with the order's id has logged, its last 100 lines", "`lines`"),
-    OrderRow("memory", "tell how much RAM the worker's processes have; what they share counts for each", "`memory`"),
+    OrderRow(
+        "memory",
+        "tell how much RAM the worker's processes have, what they share counted for each, and the seconds of processor"
+        " time that they have used",
+        "`memory`, `cpu`",
+    ),
     OrderRow(
         "outcome",
         "tell what has become of the job with the order's id, if it runs or has just ended",
@@ -65,8 +74,8 @@ _REMEMBERED = 1_000
 #: Seconds that the answer to `cancel` waits for the job to end.
 _CANCEL_TIMEOUT = 3.0
 
-#: The most characters of stacks in an answer, which is one message.
-_MAX_TEXT = 4_000_000
+#: The most characters of stacks in an answer, which is one message and has them twice.
+_MAX_TEXT = 2_000_000
 
 
 class ControlledWorker(Protocol):
@@ -167,11 +176,13 @@ class Orders:
         return {"state": self._worker.state, "jobs": busy}
 
     async def _stack(self, order: WorkerCommand) -> Mapping[str, Any]:
-        parts = [
-            f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}"
-            async for job, text in self._worker.stack_dumps.each()
-        ]
-        return {"text": "\n\n".join(parts)[:_MAX_TEXT]}
+        parts, stacks, left = [], [], _MAX_TEXT
+        async for job, text in self._worker.stack_dumps.each():
+            parts.append(f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}")
+            known = {} if job is None else {"id": job.id, "job": job.job, "slot": job.slot}
+            stacks.append({**known, "text": text[:left]})
+            left -= len(stacks[-1]["text"])
+        return {"text": "\n\n".join(parts)[:_MAX_TEXT], "stacks": stacks}
 
     async def _cancel(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         # A job of a batch cannot be ended without the others.
@@ -203,7 +214,8 @@ class Orders:
         return None
 
     async def _memory(self, order: WorkerCommand) -> Mapping[str, Any]:
-        return {"memory": sum(map(resident, (os.getpid(), *self._worker.pool.pids)))}
+        pids = (os.getpid(), *self._worker.pool.pids)
+        return {"memory": sum(map(resident, pids)), "cpu": round(sum(map(processor_time, pids)), 2)}
 
     async def _outcome(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         return self.outcome(order.id)

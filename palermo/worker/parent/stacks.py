@@ -24,9 +24,8 @@ class StackDumps:
         self._asking = asyncio.Lock()
 
     async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
-        """The stacks of this process, then of every running job; one after the other, because they share a file."""
+        """The stacks of every running job, then of this process; one after the other, because they share a file."""
         async with self._asking:
-            yield None, own_stacks()
             for slot in self._slots:
                 job = slot.running
                 if job is None:
@@ -34,6 +33,7 @@ class StackDumps:
                 text = await self._pool.stack(slot.number)
                 if slot.running == job:
                     yield job, text or "it gave no answer within 2 s"
+            yield None, own_stacks()
 
     async def log(self) -> None:
         async for job, text in self.each():

@@ -26,6 +26,7 @@ from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
+from palermo.core.version import VERSION
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
@@ -100,7 +101,7 @@ class Worker:
         self._stall_watchdog = StallWatchdog(self)
         arguments = RecordedArguments(options.settings, lambda job: registered.parameters.get(job, ()))
         recorder = Recorder(JournalLevel(options.settings.journal), self._id, arguments=arguments.fields, now=now)
-        self.job_events = JobEvents(recorder, release=options.settings.release)
+        self.job_events = JobEvents(recorder)
         self.pool = pool
         self.taking = True
         self.put_aside: set[str] = set()
@@ -221,6 +222,8 @@ class Worker:
             permits=tuple(slot.demand for slot in self._slots if slot.demand is not None and slot.permitted),
             asks=tuple(slot.demand for slot in self._slots if slot.demand is not None and not slot.permitted),
             clock=self.sessions.current is not None and self.sessions.current.broker.is_leader,
+            version=VERSION,
+            release=self._options.settings.release,
         )
 
     @property

@@ -93,6 +93,7 @@ _PATHS = {
         "/recurring/stock%20levels?ask=edit",
         "/recurring/stock%20levels?ask=run-with",
         "/workers?ask=stop-all",
+        "/workers/confirm?act=kill&id={worker}",
         "/styleguide?ask=example",
     ),
 }

@@ -1,0 +1,66 @@
+"""The last runs of each recurring job, in bounded memory: a view of the journal, which a JournalFollower fills."""
+
+import re
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from palermo.core.failure import printable
+from palermo.core.journal_records import RecordBatch
+from palermo.history.entry import MAX_ID, STATE_OF, number
+from palermo.history.filters import FINAL
+
+#: The runs that are kept of a recurring job, and the most recurring jobs.
+LAST_RUNS, MOST_NAMES = 20, 2_000
+
+#: The id of a run: the name of the recurring job, the instant at which it was due, and more if somebody ran it by hand.
+RUN_ID = re.compile(r"(?P<name>.*)@(?P<due>\d{4}-\d\d-\d\dT[\d:.]+Z)(?P<by_hand>-[0-9a-f]{8})?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """A run that ended."""
+
+    #: One of the final states of the history.
+    state: str
+    #: Seconds.
+    took: float
+
+
+class RecurringRuns:
+    """The last runs of each recurring job. Safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[str, deque[PastRun]] = {}
+
+    def take(self, batch: RecordBatch) -> None:
+        """Add the runs of a batch that ended a recurring job."""
+        for record in batch.records:
+            kind, id = record["kind"], record.get("id")
+            if not isinstance(kind, str) or not isinstance(id, str) or "@" not in id or len(id) > MAX_ID:
+                continue
+            state = STATE_OF.get(kind)
+            if state is None or state not in FINAL:
+                continue
+            found = RUN_ID.fullmatch(id)
+            if found is None:
+                continue
+            name = printable(found["name"])
+            with self._lock:
+                # The name that ran last is the last one, so that the first is forgotten where there are too many.
+                runs = self._runs.pop(name, None) or deque(maxlen=LAST_RUNS)
+                runs.append(PastRun(state, number(record.get("took")) or 0.0))
+                self._runs[name] = runs
+                if len(self._runs) > MOST_NAMES:
+                    del self._runs[next(iter(self._runs))]
+
+    def reset(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._runs.clear()
+
+    def of(self, name: str) -> list[PastRun]:
+        """The last runs of a recurring job, oldest first."""
+        with self._lock:
+            return list(self._runs.get(name, ()))

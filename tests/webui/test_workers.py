@@ -1,0 +1,150 @@
+"""The pages of workers: the stacks of their jobs, what they use, their releases, and orders to many of them."""
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.core.version import VERSION
+from palermo.settings.settings import Settings
+from palermo.webui.render.stacks import stacks_of
+from tests.helpers import eventually
+from tests.webui.server import Web
+from tests.worker.site import Site
+
+_PLAIN = """\
+Thread 0x01 (most recent call first):
+  File "/srv/shop/tasks.py", line 3 in inner
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Thread 0x02 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+  File "/site/palermo/worker/child/reporting.py", line 9 in _run
+
+Current thread 0x03 (most recent call first):
+  File "/usr/lib/python3.11/queue.py", line 180 in get
+  File "/srv/shop/tasks.py", line 7 in resize
+  File "/site/palermo/jobs/definition.py", line 200 in call
+  File "/site/palermo/worker/child/executor.py", line 298 in _steps
+  File "/site/palermo/cli/worker.py", line 211 in worker
+"""
+
+_AWAITS = """\
+Task shop.fetch 7c9e:
+  File "/site/palermo/worker/child/interrupts.py", line 179, in within
+    return await coroutine
+  File "/srv/shop/tasks.py", line 14, in fetch
+    await asyncio.sleep(t)
+  File "/usr/lib/python3.11/asyncio/tasks.py", line 649, in sleep
+    return await future
+"""
+
+
+@pytest.fixture
+def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+    """Workers on the broker whose pages are served."""
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield site
+    site.close()
+
+
+def test_the_frames_of_the_job_come_first_and_those_of_the_worker_apart() -> None:
+    job, other, worker = stacks_of(_PLAIN)
+
+    assert [frame.function for frame in job.job] == ["get", "resize"]
+    assert [frame.function for frame in job.worker] == ["call", "_steps", "worker"]
+    assert ([frame.own for frame in job.job], job.title) == ([False, True], "Current thread 0x03")
+    assert ([frame.function for frame in other.job], other.worker) == (["inner", "run"], ())
+    assert (worker.job, [frame.function for frame in worker.worker]) == ((), ["wait", "_run"])
+
+
+def test_the_stack_of_a_coroutine_begins_with_the_call_that_it_awaits() -> None:
+    [stack] = stacks_of(_AWAITS)
+
+    assert [(frame.function, frame.source) for frame in stack.job] == [
+        ("sleep", ("return await future",)),
+        ("fetch", ("await asyncio.sleep(t)",)),
+    ]
+    assert [frame.function for frame in stack.worker] == ["within"]
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "it gave no answer within 2 s", '  File "a", line 1, in b', "  x\ny"])
+def test_a_text_that_is_no_stack_is_shown_as_it_is(text: str) -> None:
+    found = stacks_of(text)
+
+    said = " ".join(part for stack in found for part in (stack.title, *stack.rest))
+    assert text.split() == said.split() or [frame.path for stack in found for frame in stack.job] == ["a"]
+
+
+def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, site: Site) -> None:
+    site.start("--log-level", "warning")
+    id = site.hold()
+    eventually(lambda: "held begins" in site.notes())
+
+    def stacks() -> str:
+        """Of a slot that gets no turn for 2 s there are none."""
+        page = any_web.form("/workers", "/workers/stack", worker=site.worker()["id"]).text
+        return "" if "it gave no answer" in page else page
+
+    page = eventually(stacks)
+
+    shown, _, folded = page.partition(" of the worker</summary>")
+    assert f"/jobs/{id}" in shown
+    assert "in hold" in shown
+    assert "executor.py" not in shown
+    assert "executor.py" in folded
+    assert "\n\nworker:\n" in folded
+
+
+def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
+    any_web: Web, site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    processes = [site.start("--log-level", "warning") for _ in range(3)]
+    eventually(lambda: len([row for row in site.workers() if row["state"] == "idle"]) == 3)
+    ids = [row["id"] for row in site.workers()]
+
+    asked = any_web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]})
+    assert "Stop 2 workers?" in asked.text
+    assert "Type their number, 2, to confirm" in asked.text
+    refused = any_web.form("/workers", "/workers/stop", worker=ids[:2], number="2", typed="3")
+    assert (refused.status_code, len(site.workers())) == (422, 3)
+    assert any_web.form("/workers", "/workers/stop", number="2", typed="2").status_code == 422
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        done = any_web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
+
+    assert "Told 2 workers to finish all running jobs, and to end. 1 had ended before." in done.text
+    eventually(lambda: [row["id"] for row in site.workers()] == ids[2:])
+    [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
+    assert ids[0] in line
+    assert sum(process.alive for process in processes) >= 1
+    [action] = eventually(lambda: [row for row in site.inspector.audit().rows if row["action"] == "stop workers"])
+    assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
+
+
+def test_nothing_is_selected_or_all_have_ended(any_web: Web) -> None:
+    for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
+        page = any_web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
+        assert said in page.text
+    assert any_web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
+
+
+def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_web: Web, site: Site) -> None:
+    site.start("--log-level", "warning", PALERMO_RELEASE="2.14.0")
+    eventually(site.workers)
+    old = site.worker()["id"]
+    eventually(lambda: "has the newest release" in any_web.http.get(f"/workers/{old}").text)
+    site.start("--log-level", "warning", PALERMO_RELEASE="2.15.0")
+    eventually(lambda: len(site.workers()) == 2)
+
+    def told() -> bool:
+        page = any_web.http.get(f"/workers/{old}").text
+        return f"It is Palermo {VERSION}, and has an old release" in page and "2.14.0" in page
+
+    eventually(told)
+    page = any_web.http.get("/workers").text
+    assert page.count("old release</span>") == 1
+    assert re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", page)
+    rows = {row["release"]: row["version"] for row in any_web.http.get("/api/workers").json()["rows"]}
+    assert rows == {"2.14.0": VERSION, "2.15.0": VERSION}
