@@ -257,7 +257,7 @@ def test_an_edit_says_what_is_wrong_and_changes_nothing(web: Web) -> None:
 
     for fields, said in (
         ({"args": "{"}, "are not JSON"),
-        ({"args": "{}"}, "must be a list"),
+        ({"args": "{}"}, "must be a JSON list"),
         ({"priority": "10"}, "from 0 to 9"),
         ({"when": "soon"}, "is no time"),
         ({"queue": " x"}, ""),

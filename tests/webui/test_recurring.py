@@ -219,7 +219,7 @@ def test_it_runs_once_with_other_arguments_and_stays_as_it_is(any_web: Web) -> N
         ("edit", {"every": "soon"}, "no duration"),
         ("edit", {"cron": "61 * * * *"}, "cron="),
         ("edit", {"every": "5m", "args": "{}"}, "must be a JSON list"),
-        ("run-with", {"args": "[", "kwargs": "{}"}, "this is no JSON"),
+        ("run-with", {"args": "[", "kwargs": "{}"}, "are not JSON"),
     ],
 )
 def test_a_wrong_change_comes_back_in_its_dialog_and_changes_nothing(

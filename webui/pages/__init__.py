@@ -1,6 +1,7 @@
 """The pages for people, one module each."""
 
 from palermo.webui.pages import (
+    enqueue,
     failures,
     history,
     job,
@@ -21,6 +22,7 @@ from palermo.webui.pages import (
 
 ROUTERS = (
     queues.router,
+    enqueue.router,
     search.router,
     failures.router,
     scheduled.router,

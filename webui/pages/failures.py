@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
-from palermo.errors import SerializationError, UsageError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
@@ -21,7 +20,8 @@ from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
-from palermo.webui.pages.job_form import FormPage, JobForm, job_form, problem_of
+from palermo.webui.pages.forms import FORM_ERRORS
+from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
@@ -224,8 +224,8 @@ def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, De
     try:
         changes = form.changes(row, found.unmasked_row(message))
         done = actions.requeue(visit, id, **changes, wait=PATIENCE)
-    except (UsageError, SerializationError, Refused) as error:
-        return _form(request, id).show(request, row, form, problem_of(error))
+    except FORM_ERRORS as error:
+        return _form(request, id).show(request, row, form, error)
     if not done.over or not done.taken:
         return _told(request, done, path(request, "failures"))
     to = path(request, "job", id=id) + "?" + urlencode({"queue": changes["queue"] or row["queue"]})

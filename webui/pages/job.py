@@ -14,12 +14,13 @@ from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import DEPTH, WAITING
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
-from palermo.errors import NotFound, PalermoError, SerializationError, UsageError
+from palermo.errors import NotFound, PalermoError
 from palermo.history.journal_reader import Progress
 from palermo.history.listings import kept_result, life, recorded
 from palermo.inspector.again import REASONS
 from palermo.webui import actions
-from palermo.webui.pages.job_form import FormPage, JobForm, job_form, problem_of
+from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
+from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.attempts import attempts
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.origins import again_of, origin_of
@@ -112,6 +113,7 @@ def job(
         unseen=unseen,
         link=f"{request.url.replace(path='', query='')}{path(request, 'job', id=id)}",
         wire=message_headers(visit.site, message) if message else (),
+        form=ShownForm("move", TimeFields().values),
     )
 
 
@@ -199,8 +201,8 @@ def run_edited(request: Request, visit: Visiting, id: str, form: Annotated[JobFo
     row, bare = recorded_as(visit.site, known)
     try:
         done = actions.run_again(visit, id, known, **form.changes(row, bare, whole=bool(known.inexact)))
-    except (UsageError, SerializationError, Refused) as error:
-        return _again_form(request, id, known).show(request, row, form, problem_of(error))
+    except FORM_ERRORS as error:
+        return _again_form(request, id, known).show(request, row, form, error)
     return _to_new(request, done)
 
 
@@ -225,8 +227,8 @@ def save(
     row, bare = _waiting(visit, id, in_queue)
     try:
         done = actions.edit(visit, id, **form.changes(row, bare), waits_in=row["queue"])
-    except (UsageError, SerializationError, Refused) as error:
-        return _edit_form(request, row).show(request, row, form, problem_of(error))
+    except FORM_ERRORS as error:
+        return _edit_form(request, row).show(request, row, form, error)
     return redirect(request, f"{path(request, 'job', id=id)}?{urlencode({'queue': done.queue})}", "Changed 1 job.")
 
 

@@ -18,6 +18,7 @@ from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs import registry
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query
+from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.failures import PARTS
 from palermo.webui.pages.statistics import report_context
 from palermo.webui.render import charts
@@ -95,6 +96,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         signature="" if definition is None else str(definition.signature),
         about="" if definition is None else (inspect.getdoc(definition.target) or "").partition("\n\n")[0],
         recurring=_recurring(visit, name),
+        form=blank_form(job=name),
         waiting=None,
         **_failures(visit, name),
         **_last(visit, name),

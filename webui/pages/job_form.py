@@ -1,28 +1,32 @@
 """The form that changes a job's arguments, queue, priority and time: to requeue it, to edit it or to run it again."""
 
 import json
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from fastapi import Form
+from fastapi import Depends, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
-from palermo.core import times
-from palermo.core.times import parse_duration
-from palermo.core.topology import MAX_PRIORITY
-from palermo.errors import OptionInvalid
+from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.inspector.masking import unmasked
 from palermo.jobs.redaction import MASK
+from palermo.webui.pages.forms import Problems, ShownForm, TimeFields, problems_of, read_arguments, read_priority
 from palermo.webui.render.rendering import page
-from palermo.webui.site import Refused
 
 Text = Annotated[str, Form()]
 Short = Annotated[str, Form(max_length=500)]
+
+
+def time_fields(when: Short = "", on: Short = "", zone: Short = "UTC") -> TimeFields:
+    """The fields for a time of a request."""
+    return TimeFields(when=when, on=on, zone=zone)
+
+
+#: For handlers of forms with a time.
+Time = Annotated[TimeFields, Depends(time_fields)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,36 +37,53 @@ class JobForm:
     kwargs: str = ""
     queue: str = ""
     priority: str = ""
-    when: str = ""
+    time: TimeFields = field(default_factory=TimeFields)
 
     @classmethod
     def of(cls, row: Row) -> "JobForm":
         """The form of a job, before anything is changed."""
         return cls(args=_written(row["args"]), kwargs=_written(row["kwargs"]))
 
+    @property
+    def values(self) -> dict[str, str]:
+        """The text in each field, by its name."""
+        own = {"args": self.args, "kwargs": self.kwargs, "queue": self.queue, "priority": self.priority}
+        return own | self.time.values
+
     def changes(self, row: Row, bare: Row, *, whole: bool = False) -> dict[str, Any]:
         """The changes that the form asks for: `args`, `kwargs`, `queue`, `priority` and `at`, None for no change.
 
         `row` is the job's masked row, and `bare` the unmasked one: a mask that was left means the value behind it. With
-        `whole` arguments that were not changed count as given. Raises Refused (422), OptionInvalid.
+        `whole` arguments that were not changed count as given. Raises FormInvalid.
         """
-        found: dict[str, Any] = {}
-        for name, which, kind in (("args", "positional", list), ("kwargs", "named", dict)):
-            value = _read(which, getattr(self, name), kind)
-            if value is not None and not whole and value == row[name]:
-                value = None
-            found[name] = None if value is None else unmasked(value, bare[name])
+        problems = Problems()
+        found = self.read(problems)
+        for name in ("args", "kwargs"):
+            value = found[name]
+            unchanged = value is None or (not whole and value == row[name])
+            found[name] = None if unchanged else unmasked(value, bare[name])
             if whole and _holds_mask(found[name]):
-                raise Refused(422, f"the {which} arguments still hold {MASK}: write the hidden values in their places.")
+                problems[name] = f"these arguments still hold {MASK}: write the hidden values in their places."
+        problems.check()
+        return found
+
+    def read(self, problems: Problems) -> dict[str, Any]:
+        """The values in the fields: `args`, `kwargs`, `queue`, `priority` and `at`; None for an empty field."""
+        found: dict[str, Any] = {"priority": None}
+        found["args"], found["kwargs"] = read_arguments(problems, self.args, self.kwargs)
         found["queue"] = self.queue.strip() or None
-        found["priority"] = _priority(self.priority)
-        found["at"] = later_of(self.when) if self.when.strip() else None
+        if found["queue"]:
+            with problems.at("queue"):
+                check_new_queue(found["queue"])
+        with problems.at("priority"):
+            found["priority"] = read_priority(self.priority)
+        found["at"] = self.time.read(problems)
         return found
 
 
-def job_form(args: Text = "", kwargs: Text = "", queue: Short = "", priority: Short = "", when: Short = "") -> JobForm:
+def job_form(time: Time, args: Text = "", kwargs: Text = "", queue: Short = "", priority: Short = "") -> JobForm:
     """The form of a request."""
-    return JobForm(args=args, kwargs=kwargs, queue=queue, priority=priority, when=when)
+    return JobForm(args=args, kwargs=kwargs, queue=queue, priority=priority, time=time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,73 +103,22 @@ class FormPage:
     #: What happens if no time is given.
     time_hint: str
 
-    def show(self, request: Request, row: Row, form: JobForm, problem: str = "") -> Response:
-        """The page; with a problem it is refused (422)."""
+    def show(self, request: Request, row: Row, form: JobForm, error: Exception | None = None) -> Response:
+        """The page; with an error it is refused (422). Raises the error if it is not about what was typed."""
         return page(
             request,
             "job_form.html",
-            status=422 if problem else 200,
-            form=self,
+            status=200 if error is None else 422,
+            purpose=self,
             row=row,
-            fields=form,
+            form=ShownForm("edit", form.values, {} if error is None else problems_of(error)),
             readable=row["args"] is not None,
-            problem=problem,
             highest=MAX_PRIORITY,
         )
 
 
-def problem_of(error: Exception) -> str:
-    """The text of an error that a form shows above its fields. Raises the error if it is of another kind."""
-    if isinstance(error, Refused):
-        if error.status_code != 422:
-            raise error
-        return str(error.detail)
-    return str(error)
-
-
-def later_of(text: str) -> float:
-    """Unix seconds of a form's text: a duration from now, or an instant with its zone.
-
-    Raises Refused (422), OptionInvalid.
-    """
-    text = text.strip()
-    try:
-        return times.unix_seconds(time.time() + parse_duration(text))
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refused(422, f"{text[:40]!r} is no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
-    if moment.tzinfo is None:
-        raise Refused(422, f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
-    return times.unix_seconds(moment)
-
-
-def _priority(text: str) -> int | None:
-    text = text.strip()
-    if not text:
-        return None
-    if not text.isascii() or not text.isdigit() or int(text) > MAX_PRIORITY:
-        raise OptionInvalid(f"priority is {text[:20]!r}; give a number from 0 to {MAX_PRIORITY}.")
-    return int(text)
-
-
 def _written(value: object) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _read(which: str, text: str, kind: type) -> Any:
-    if not text.strip():
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(422, f"the {which} arguments are not JSON: {error}.") from None
-    if not isinstance(value, kind):
-        shape = "a list, such as [1, true]" if kind is list else 'an object, such as {"width": 640}'
-        raise Refused(422, f"the {which} arguments must be {shape}.")
-    return value
 
 
 def _holds_mask(value: object) -> bool:

@@ -1,6 +1,5 @@
 """The overview, the page of all queues, and the page of one queue with its jobs and the actions on it."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,7 +10,6 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.client.prepare import plain_note
 from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
@@ -20,6 +18,7 @@ from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query
+from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
@@ -84,6 +83,7 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
         sparks=_sparks(visit, rows),
         all_paused=snapshot.all_paused,
         pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
+        form=blank_form(),
     )
 
 
@@ -132,6 +132,7 @@ def queue(
         pause=pause_of(visit.site, name) if line.paused else None,
         pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
         consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
+        form=blank_form(queue=name),
         **_sharing(visit, name, paused=line.paused),
         **_hour(request, visit, name),
     )
@@ -267,41 +268,3 @@ def pause(request: Request, visit: Visiting, name: str, reason: Reason = "") -> 
 def resume(request: Request, visit: Visiting, name: str) -> Response:
     actions.resume(visit, name)
     return redirect(request, path(request, "queue", name=name), f"Resumed {name}.")
-
-
-@router.post("/enqueue", name="enqueue")
-def enqueue(
-    request: Request,
-    visit: Visiting,
-    job: Annotated[str, Form()],
-    args: Annotated[str, Form()] = "[]",
-    kwargs: Annotated[str, Form()] = "{}",
-    queue: Annotated[str, Form()] = "",
-) -> Response:
-    """Enqueue a job by hand."""
-    made = actions.enqueue(
-        visit,
-        job.strip(),
-        read_json(args, list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
-        read_json(kwargs, dict, 'the named arguments must be a JSON object, such as {"width": 640}'),
-        queue=queue.strip() or None,
-    )
-    to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
-    note = plain_note(made.job, {}, visit.site.client.unique_job) if registry.find(made.job) is None else ""
-    return redirect(request, to, f"Enqueued {made.job} to {made.queue}.{note and f' Note that {note}'}")
-
-
-def read_json(text: str, kind: type, otherwise: str) -> Any:
-    """The JSON value of a form's field, which must be of this kind. An empty field is an empty value.
-
-    Raises Refused (422) with the text `otherwise`.
-    """
-    if not text.strip():
-        return kind()
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused(422, f"{otherwise}; this is no JSON: {error}.") from None
-    if not isinstance(value, kind):
-        raise Refused(422, f"{otherwise}.")
-    return value

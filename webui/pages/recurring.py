@@ -2,28 +2,38 @@
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter, Depends, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.recurring import MISSED, RecurringJob
+from palermo.contract.recurring import MISSED, SHORTEST, RecurringJob
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.arguments import preview
 from palermo.core.times import parse_duration
-from palermo.errors import NotFound, SerializationError, UsageError
+from palermo.core.topology import check_new_queue
+from palermo.errors import NotFound
 from palermo.history.entry import Entry
 from palermo.history.filters import HistoryFilter
 from palermo.history.recurring_runs import RUN_ID, PastRun
 from palermo.inspector.masking import unmasked
+from palermo.jobs.definition import check_job_name
 from palermo.webui import actions
-from palermo.webui.pages.queues import read_json
+from palermo.webui.pages.forms import (
+    FORM_ERRORS,
+    NO_PROBLEMS,
+    Problems,
+    ShownForm,
+    is_time_zone,
+    problems_of,
+    read_arguments,
+)
 from palermo.webui.render.charts import Spark, spark
 from palermo.webui.render.formats import element_key, moment, plural
 from palermo.webui.render.rendering import page, path, redirect
@@ -37,55 +47,111 @@ router = APIRouter()
 #: The times that are shown of a recurring job, and the most of its past runs.
 _UPCOMING, _PAST = 10, 40
 
-#: The initial values of the form that adds a recurring job.
-_BLANK = {
-    "name": "",
-    "job": "",
-    "cron": "",
-    "every": "",
-    "tz": "UTC",
-    "queue": "",
-    "args": "[]",
-    "kwargs": "{}",
-    "missed": "once",
-}
 
 Text = Annotated[str, Form(max_length=1_000)]
 Long = Annotated[str, Form(max_length=100_000)]
 
 
-@router.get("/recurring", name="recurring")
-def recurring(request: Request, visit: Visiting) -> Response:
-    """All recurring jobs, by name."""
-    return _page(request, visit, _BLANK)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurringForm:
+    """The form of a recurring job, as it was typed. Name and job are only in the form that adds one."""
+
+    name: str = ""
+    job: str = ""
+    cron: str = ""
+    every: str = ""
+    tz: str = "UTC"
+    queue: str = ""
+    missed: str = "once"
+    args: str = "[]"
+    kwargs: str = "{}"
+
+    @classmethod
+    def of(cls, row: Row) -> "RecurringForm":
+        """The form that changes this recurring job."""
+        return cls(
+            cron=row["cron"] or "",
+            every="" if row["every"] is None else str(row["every"]).removesuffix(".0"),
+            tz=row["tz"],
+            queue=row["queue"],
+            missed=row["missed"],
+            args=json.dumps(row["args"], ensure_ascii=False),
+            kwargs=json.dumps(row["kwargs"], ensure_ascii=False),
+        )
+
+    def options(self, *, adds: bool = False) -> dict[str, Any]:
+        """The fields as options of Inspector.put_recurring. Raises FormInvalid.
+
+        The form that `adds` one has its name and its job too.
+        """
+        problems = Problems()
+        if adds:
+            with problems.at("name"):
+                RecurringJob(name=self.name, job="any", every=SHORTEST)
+            with problems.at("job"):
+                check_job_name(self.job)
+        every = None
+        if bool(self.cron) == bool(self.every):
+            problems["cron"] = "a recurring job needs a cron expression or seconds, and not both."
+        elif self.cron:
+            with problems.at("cron" if is_time_zone(self.tz) else "tz"):
+                RecurringJob(name="any", job="any", cron=self.cron, tz=self.tz)
+        else:
+            with problems.at("every"):
+                every = _seconds(self.every)
+                RecurringJob(name="any", job="any", every=every)
+        with problems.at("missed"):
+            RecurringJob(name="any", job="any", every=SHORTEST, missed=self.missed)
+        if self.queue:
+            with problems.at("queue"):
+                check_new_queue(self.queue)
+        args, kwargs = read_arguments(problems, self.args, self.kwargs)
+        problems.check()
+        return {
+            "cron": self.cron or None,
+            "every": every,
+            "tz": self.tz,
+            "queue": self.queue or None,
+            "missed": self.missed,
+            "args": args or [],
+            "kwargs": kwargs or {},
+        }
 
 
-@router.post("/recurring/add", name="add_recurring")
-def add(
-    request: Request,
-    visit: Visiting,
-    name: Text = "",
+def recurring_form(
+    called: Annotated[str, Form(max_length=1_000, alias="name")] = "",
     job: Text = "",
     cron: Text = "",
     every: Text = "",
     tz: Text = "UTC",
     queue: Text = "",
+    missed: Text = "once",
     args: Long = "[]",
     kwargs: Long = "{}",
-    missed: Text = "once",
-) -> Response:
-    """Add a recurring job. Errors are shown beside the form."""
-    given = {"name": name, "job": job, "cron": cron, "every": every, "tz": tz, "queue": queue, "missed": missed}
-    fields = {key: text.strip() for key, text in given.items()} | {"args": args, "kwargs": kwargs}
+) -> RecurringForm:
+    """The form of a request."""
+    times = {"cron": cron, "every": every, "tz": tz or "UTC", "missed": missed}
+    given = {"name": called, "job": job, "queue": queue, **times}
+    return RecurringForm(**{key: text.strip() for key, text in given.items()}, args=args, kwargs=kwargs)
+
+
+Filled = Annotated[RecurringForm, Depends(recurring_form)]
+
+
+@router.get("/recurring", name="recurring")
+def recurring(request: Request, visit: Visiting) -> Response:
+    """All recurring jobs, by name."""
+    return _page(request, visit, RecurringForm())
+
+
+@router.post("/recurring/add", name="add_recurring")
+def add(request: Request, visit: Visiting, form: Filled) -> Response:
+    """Add a recurring job. Errors are shown at the fields."""
     try:
-        actions.put_recurring(visit, fields["name"], fields["job"], **_options(fields))
-    except (UsageError, SerializationError) as error:
-        return _page(request, visit, fields, problem=str(error))
-    except Refused as error:
-        if error.status_code not in (409, 422):
-            raise
-        return _page(request, visit, fields, problem=str(error.detail))
-    return redirect(request, path(request, "recurring"), f"Added {fields['name']}.")
+        actions.put_recurring(visit, form.name, form.job, **form.options(adds=True))
+    except FORM_ERRORS as error:
+        return _page(request, visit, form, problems_of(error, conflict="name"))
+    return redirect(request, path(request, "recurring"), f"Added {form.name}.")
 
 
 @router.post("/recurring/{name:palermo}/run", name="run_recurring")
@@ -126,60 +192,50 @@ def _back(request: Request, name: str, own: str) -> str:
 def recurring_job(request: Request, visit: Visiting, name: str) -> Response:
     """One recurring job: its next times, its past runs, and what can be done with it."""
     row = _find(listings.recurring(visit), name)
-    return _own_page(request, visit, row, _fields(row))
+    return _own_page(request, visit, row)
 
 
 @router.post("/recurring/{name:palermo}/edit", name="edit_recurring")
-def edit(
-    request: Request,
-    visit: Visiting,
-    name: str,
-    cron: Text = "",
-    every: Text = "",
-    tz: Text = "UTC",
-    queue: Text = "",
-    args: Long = "[]",
-    kwargs: Long = "{}",
-    missed: Text = "once",
-) -> Response:
-    """Change when it runs, where and with which arguments. Its job stays. Errors are shown beside the form."""
+def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
+    """Change when it runs, where and with which arguments. Its job stays. Errors are shown at the fields."""
     row = _find(listings.recurring(visit), name)
-    given = {"cron": cron, "every": every, "tz": tz, "queue": queue, "missed": missed}
-    fields = {key: text.strip() for key, text in given.items()} | {"args": args, "kwargs": kwargs}
     try:
-        options = _options(fields)
+        options = form.options()
         options |= _whole(visit, name, options["args"], options["kwargs"])
         actions.put_recurring(visit, name, row["job"], replace=True, **options)
-    except (UsageError, SerializationError) as error:
-        return _own_page(request, visit, row, fields, asked="edit", problem=str(error))
-    except Refused as error:
-        if error.status_code != 422:
-            raise
-        return _own_page(request, visit, row, fields, asked="edit", problem=str(error.detail))
+    except FORM_ERRORS as error:
+        return _own_page(request, visit, row, "edit", form, problems_of(error))
     return redirect(request, path(request, "recurring_job", name=name), f"Saved {name}.")
 
 
 @router.post("/recurring/{name:palermo}/run-with", name="run_recurring_with")
-def run_with(request: Request, visit: Visiting, name: str, args: Long = "[]", kwargs: Long = "{}") -> Response:
+def run_with(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
     """Enqueue its job once with the arguments of the form, to the same queue."""
     row = _find(listings.recurring(visit), name)
-    fields = _fields(row) | {"args": args, "kwargs": kwargs}
+    problems = Problems()
     try:
-        whole = _whole(visit, name, *_arguments(fields))
+        args, kwargs = read_arguments(problems, form.args, form.kwargs)
+        problems.check()
+        whole = _whole(visit, name, args or [], kwargs or {})
         made = actions.enqueue(visit, row["job"], whole["args"], whole["kwargs"], queue=row["queue"])
-    except (UsageError, SerializationError) as error:
-        return _own_page(request, visit, row, fields, asked="run-with", problem=str(error))
-    except Refused as error:
-        if error.status_code not in (409, 422):
-            raise
-        return _own_page(request, visit, row, fields, asked="run-with", problem=str(error.detail))
+    except FORM_ERRORS as error:
+        return _own_page(request, visit, row, "run-with", form, problems_of(error))
     return redirect(request, path(request, "recurring_job", name=name), f"Enqueued {row['job']}, as job {made.id}.")
 
 
 def _own_page(
-    request: Request, visit: Visit, row: Row, fields: dict[str, str], *, asked: str = "", problem: str = ""
+    request: Request,
+    visit: Visit,
+    row: Row,
+    asked: str = "",
+    typed: RecurringForm | None = None,
+    problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
-    failing: dict[str, Any] = {"asked": asked} if problem else {}
+    """The page of one; after a refused form with that dialog open, and in it what was typed and its errors."""
+    failing: dict[str, Any] = {"asked": asked} if asked else {}
+    forms = {each: ShownForm(each, asdict(RecurringForm.of(row))) for each in ("edit", "run-with")}
+    if typed is not None:
+        forms[asked] = ShownForm(asked, asdict(typed), problems)
     known = journal_views(visit.site)
     state = known.wait_until_read()
     snapshot = live_state(visit.site).snapshot()
@@ -191,7 +247,7 @@ def _own_page(
     return page(
         request,
         "recurring_job.html",
-        status=422 if problem else 200,
+        status=422 if problems else 200,
         row=_shown(row),
         names={each["name"] for each in snapshot.queues},
         upcoming=_upcoming(row),
@@ -201,8 +257,7 @@ def _own_page(
         state=state,
         off=known.off,
         level=known.level.value,
-        fields=fields,
-        problem=problem,
+        forms=forms,
         missed=MISSED,
         watched={"of": "history"},
         here=path(request, "recurring_job", name=name),
@@ -215,19 +270,6 @@ def _find(rows: Sequence[Row], name: str) -> Row:
     if found is None:
         raise NotFound(f"there is no recurring job {name[:80]!r}.")
     return found
-
-
-def _fields(row: Row) -> dict[str, str]:
-    """The values of the form that changes it."""
-    return {
-        "cron": row["cron"] or "",
-        "every": "" if row["every"] is None else str(row["every"]).removesuffix(".0"),
-        "tz": row["tz"],
-        "queue": row["queue"],
-        "missed": row["missed"],
-        "args": json.dumps(row["args"], ensure_ascii=False),
-        "kwargs": json.dumps(row["kwargs"], ensure_ascii=False),
-    }
 
 
 def _whole(visit: Visit, name: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -268,21 +310,20 @@ def _spark(runs: Sequence[PastRun]) -> Spark:
 # -- the forms
 
 
-def _page(request: Request, visit: Visit, fields: dict[str, str], *, problem: str = "") -> Response:
-    failing: dict[str, Any] = {"asked": "add"} if problem else {}
+def _page(request: Request, visit: Visit, form: RecurringForm, problems: Mapping[str, str] = NO_PROBLEMS) -> Response:
+    failing: dict[str, Any] = {"asked": "add"} if problems else {}
     known = journal_views(visit.site)
     rows = [_shown(row) for row in listings.recurring(visit)]
     return page(
         request,
         "recurring.html",
-        status=422 if problem else 200,
+        status=422 if problems else 200,
         rows=rows,
         sparks={row["name"]: _spark(known.recurring_runs.of(row["name"])) for row in rows},
         reading=not known.off and not known.progress.ready,
         level=known.level.value,
         names={row["name"] for row in live_state(visit.site).snapshot(5.0).queues},
-        fields=fields,
-        problem=problem,
+        form=ShownForm("add", asdict(form), problems),
         missed=MISSED,
         watched={"of": "recurring"},
         here=path(request, "recurring"),
@@ -300,27 +341,8 @@ def _shown(row: Row) -> Row:
     }
 
 
-def _options(fields: dict[str, str]) -> dict[str, Any]:
-    """The fields of the form as options of Inspector.put_recurring. Raises Refused (422)."""
-    every = None
-    if fields["every"]:
-        try:
-            every = parse_duration(fields["every"])
-        except ValueError:
-            raise Refused(422, f"{fields['every'][:40]!r} is no duration: write 30, 5m or 1h30m.") from None
-    return {
-        "cron": fields["cron"] or None,
-        "every": every,
-        "tz": fields["tz"] or "UTC",
-        "queue": fields["queue"] or None,
-        "missed": fields["missed"],
-        **dict(zip(("args", "kwargs"), _arguments(fields), strict=True)),
-    }
-
-
-def _arguments(fields: dict[str, str]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments in the fields of a form. Raises Refused (422)."""
-    return (
-        read_json(fields["args"], list, 'the positional arguments must be a JSON list, such as [1, "a"]'),
-        read_json(fields["kwargs"], dict, 'the named arguments must be a JSON object, such as {"n": 1}'),
-    )
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        raise Refused(422, f"{text[:40]!r} is no duration: write 30, 5m or 1h30m.") from None

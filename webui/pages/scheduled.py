@@ -3,6 +3,7 @@
 Other pages here change such jobs: they show the number of jobs that are meant, ask, act, and tell the outcome.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
@@ -13,11 +14,11 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
-from palermo.errors import OptionInvalid
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
 from palermo.webui.pages.failures import UNTYPED, check_typed
-from palermo.webui.pages.job_form import later_of
+from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
+from palermo.webui.pages.job_form import Time
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
@@ -159,15 +160,15 @@ def act_on_scheduled(
     request: Request,
     visit: Visiting,
     act: Act,
+    time: Time,
     id: Texts = None,
     filter: Annotated[str, Form(max_length=10_000)] = "",
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
-    when: Annotated[str, Form(max_length=100)] = "",
     back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
     """Cancel, run or move scheduled jobs."""
-    return _act(request, visit, SCHEDULED, act, id, filter, number, typed, back, when)
+    return _act(request, visit, SCHEDULED, act, id, filter, number, typed, back, time)
 
 
 @router.post("/retries/act", name="act_on_retries")
@@ -175,15 +176,15 @@ def act_on_retries(
     request: Request,
     visit: Visiting,
     act: Act,
+    time: Time,
     id: Texts = None,
     filter: Annotated[str, Form(max_length=10_000)] = "",
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
-    when: Annotated[str, Form(max_length=100)] = "",
     back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
     """Try jobs again now or at another time, give them up, or cancel them."""
-    return _act(request, visit, RETRIES, act, id, filter, number, typed, back, when)
+    return _act(request, visit, RETRIES, act, id, filter, number, typed, back, time)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -192,13 +193,17 @@ def act_on_job(
     visit: Visiting,
     id: str,
     act: str,
-    when: Annotated[str, Form(max_length=100)] = "",
+    time: Time,
     queue: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
-    """Act on one job from its own page, which is shown again."""
+    """Act on one job from its own page, which is shown again. Errors are shown on the page that asks for the time."""
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
     _check(job_list, act)
-    rows = actions.alter_scheduled(visit, act, id, at=later_of(when) if act == MOVE else None, wait=PATIENCE)
+    problems = Problems()
+    at = time.read(problems, required=True) if act == MOVE else None
+    if problems:
+        return _ask(request, ListFilter(job_list), act, [id], 1, time, problems)
+    rows = actions.alter_scheduled(visit, act, id, at=at, wait=PATIENCE)
     text, level = outcome(act, rows, id=id)
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text, level=level)
@@ -217,18 +222,26 @@ def _confirm(
     return _ask(request, wanted, act, ids, number)
 
 
-def _ask(request: Request, wanted: ListFilter, act: str, ids: list[str], number: int, problem: str = "") -> Response:
+def _ask(
+    request: Request,
+    wanted: ListFilter,
+    act: str,
+    ids: list[str],
+    number: int,
+    time: TimeFields | None = None,
+    problems: Mapping[str, str] = NO_PROBLEMS,
+) -> Response:
     return page(
         request,
         "scheduled_confirm.html",
-        status=422 if problem else 200,
+        status=422 if problems else 200,
+        form=ShownForm("confirm", (time or TimeFields()).values, problems),
         job_list=wanted.job_list,
         act=act,
         ids=ids,
         number=number,
         all_of=not ids,
         typed=f"{number}" if number > UNTYPED else "",
-        problem=problem,
         query=wanted.query,
         back=_back(request, wanted.job_list, wanted.query),
     )
@@ -244,17 +257,16 @@ def _act(
     number: int,
     typed: str,
     back: str,
-    when: str = "",
+    time: TimeFields,
 ) -> Response:
     _check(job_list, act)
     ids = list(dict.fromkeys(id or ()))
     which: Which = ids or _filter(job_list, filter).chosen
     check_typed(typed, number, len(ids))
-    try:
-        at = later_of(when) if act == MOVE else None
-    except (Refused, OptionInvalid) as error:
-        problem = error.detail if isinstance(error, Refused) else str(error)
-        return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, problem)
+    problems = Problems()
+    at = time.read(problems, required=True) if act == MOVE else None
+    if problems:
+        return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, time, problems)
     retries = True if job_list is RETRIES else None
     rows = actions.alter_scheduled(visit, act, which, at=at, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")

@@ -19,6 +19,7 @@ from palermo.webui.security import tokens
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
+from palermo.webui.state.offers import offers, time_zones
 from palermo.webui.state.problems import problems
 from palermo.webui.state.search import suggestions
 
@@ -88,7 +89,8 @@ def page(
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
     `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `problem_count`,
-    `suggestions` (for the search), `here` (this page's address) and `asked` (the dialog to open).
+    `suggestions` (for the search), `here` (this page's address) and `asked` (the dialog to open). For forms there are
+    `offers()` and `time_zones()`.
     """
     visit: Visit | None = request.scope.get(VISIT)
     known: dict[str, Any] = {"status": status, "Role": Role, "now": datetime.now(UTC)}
@@ -101,6 +103,7 @@ def page(
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
     known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
     known |= {"here": _here(request), "asked": "", "signs_out": _signs_out(request, visit)}
+    known |= {"offers": lambda: offers(visit.site), "time_zones": time_zones}
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)

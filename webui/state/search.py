@@ -341,19 +341,26 @@ class Suggestions:
         live = self._site.existing(LiveState)
         snapshot = live.sampler.last if live else None
         queues = [row["name"] for row in snapshot.queues if not is_failed(row["name"])] if snapshot else []
-        jobs, tenants = set(registry.names()), set[str]()
         failed = self._site.existing(FailedJobs)
-        if failed is not None and failed.view.state.ready:
-            jobs |= set(failed.view.index.names("job"))
-            tenants |= set(failed.view.index.names("tenant"))
-        views = self._site.existing(JournalViews)
-        if views is not None and views.progress.ready:
-            jobs |= set(views.index.names("job"))
+        ready = failed is not None and failed.view.state.ready
+        tenants = failed.view.index.names("tenant") if failed is not None and ready else ()
         return {
             "queue": queues[:_QUEUES_OFFERED],
-            "job": sorted(jobs)[:_JOBS_OFFERED],
+            "job": sorted(job_names(self._site))[:_JOBS_OFFERED],
             "tenant": sorted(tenants)[:_TENANTS_OFFERED],
         }
+
+
+def job_names(site: Site) -> set[str]:
+    """The names of jobs that other pages have read already, and of those whose code is imported here."""
+    jobs = set(registry.names())
+    failed = site.existing(FailedJobs)
+    if failed is not None and failed.view.state.ready:
+        jobs |= set(failed.view.index.names("job"))
+    views = site.existing(JournalViews)
+    if views is not None and views.progress.ready:
+        jobs |= set(views.index.names("job"))
+    return jobs
 
 
 def suggestions(site: Site) -> list[str]:

@@ -308,12 +308,33 @@
     if (event.target.matches("[data-search]")) offer(event.target);
   });
 
+  // -- forms: the signature of the job that is typed, and the reader's own time zone
+
+  const showSignature = (input) => {
+    const known = [...input.list.options].find((option) => option.value === input.value);
+    for (const element of all("[data-signature-of]")) {
+      if (element.dataset.signatureOf === input.id) say(element, known?.label === known?.value ? "" : known.label);
+    }
+  };
+  document.addEventListener("input", (event) => {
+    if (event.target.list?.id === "known-jobs") showSignature(event.target);
+  });
+  const ownZone = () => {
+    for (const zone of all("[data-zone-of]:not([data-own])")) {
+      zone.dataset.own = "";
+      if (document.getElementById(zone.dataset.zoneOf).value) continue;
+      zone.value = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    }
+  };
+  document.addEventListener("focusin", ownZone); // also in a dialog that was opened just now
+
   // -- begin
 
   document.addEventListener("DOMContentLoaded", () => {
     reveal();
     for (const input of all("[data-typed]")) matchTyped(input);
     for (const dialog of all("dialog[open]")) openDialog(dialog);
+    ownZone();
     for (const select of all("[data-theme-select]")) {
       select.value = recall("theme", "auto");
       select.addEventListener("change", () => chooseTheme(select.value));

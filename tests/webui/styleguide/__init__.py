@@ -18,6 +18,7 @@ from palermo.contract.rows import iso_instant
 from palermo.history.series import FINE, Cell, Window
 from palermo.history.statistics import Deploy
 from palermo.history.tally import Tally
+from palermo.webui.pages.forms import ShownForm
 from palermo.webui.pages.problems import ShownProblem
 from palermo.webui.render import charts, rendering
 from palermo.webui.render.formats import pretty_json
@@ -92,6 +93,11 @@ def _values(now: datetime) -> dict[str, Any]:
         "reason": None,
     }
     return {
+        "form": ShownForm(
+            "style",
+            {"name": " a ", "when": "", "on": "2026-12-01T09:00", "zone": "Europe/Rom"},
+            {"name": "this name has a blank at its end.", "zone": "'Europe/Rom' is no time zone."},
+        ),
         **_charts(now.timestamp()),
         "flashes": [
             Message("done", "Requeued 3 jobs."),

@@ -1,0 +1,240 @@
+"""The forms that enqueue, schedule and edit jobs: what they offer, what they refuse, and where they say so."""
+
+import html
+import inspect
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import httpx
+import pytest
+
+import palermo
+from palermo.contract.broker import Broker
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.jobs import registry
+from palermo.settings.settings import Settings
+from palermo.webui.state.offers import time_zones
+from tests.webui.conftest import Serve
+from tests.webui.scheduled_jobs import DAY, due, schedule
+from tests.webui.server import Web
+from tests.webui.test_scheduled_pages import text_of
+
+#: A field with an error, and the text of the error that belongs to it.
+_WRONG = re.compile(r'name="(\w+)" aria-invalid="true" aria-describedby="[^"]*?([\w-]+-problem)"')
+
+ROME = ZoneInfo("Europe/Rome")
+
+
+def problems_at(page: httpx.Response) -> dict[str, str]:
+    """By field, the error that the page shows at it."""
+    found = {}
+    for name, id in _WRONG.findall(page.text):
+        shown = re.search(rf'id="{id}" role="alert">([^<]*)<', page.text)
+        assert shown, id
+        found[name] = html.unescape(shown[1])
+    return found
+
+
+def focused(page: httpx.Response) -> list[str]:
+    """The fields that ask for the focus when the page opens."""
+    return re.findall(r'name="(\w+)"[^>]* autofocus', page.text)
+
+
+@pytest.fixture
+def resize() -> Iterator[str]:
+    @palermo.job(queue="images", name="forms.Resize")
+    def resize(path: str, *, width: int = 640) -> None:
+        """A job with a signature."""
+
+    yield "forms.Resize"
+    registry.unregister("forms.Resize")
+
+
+WRONG_JOB = {"args": "[", "kwargs": "[]", "queue": "a*", "priority": "12", "when": "soon"}
+
+
+def test_each_error_of_an_enqueue_is_at_its_field_and_what_was_typed_stays(web: Web) -> None:
+    again = web.form("/enqueue", "/enqueue", job=" ", **WRONG_JOB)
+
+    assert again.status_code == 422
+    found = problems_at(again)
+    assert list(found) == ["job", "args", "kwargs", "queue", "priority", "when"]
+    assert "are not JSON" in found["args"]
+    assert "must be a JSON object" in found["kwargs"]
+    assert "'soon' is no time" in found["when"]
+    assert focused(again) == ["job"]
+    for typed in ('value="a*"', 'value="12"', 'value="soon"', ">[</textarea>", ">[]</textarea>"):
+        assert typed in again.text, typed
+    assert web.inspector.queues()[0]["name"] == "failed"
+
+
+def test_each_error_of_an_edit_is_at_its_field_and_the_first_one_has_the_focus(web: Web) -> None:
+    schedule(web.client, due("later", DAY, 1))
+
+    again = web.form("/jobs/later/edit", "/jobs/later/edit", **WRONG_JOB)
+
+    assert again.status_code == 422
+    assert list(problems_at(again)) == ["args", "kwargs", "queue", "priority", "when"]
+    assert focused(again) == ["args"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "said"),
+    [
+        ({"name": ""}, "name", "cannot be used"),
+        ({"name": "taken"}, "name", "already"),
+        ({"job": ""}, "job", "cannot be used"),
+        ({"cron": "61 * * * *", "every": ""}, "cron", "cron='61 * * * *'"),
+        ({"cron": "5 * * * *", "every": "", "tz": "Europe/Rom"}, "tz", "'Europe/Rom' is no time zone"),
+        ({"cron": "5 * * * *"}, "cron", "and not both"),
+        ({"every": ""}, "cron", "and not both"),
+        ({"every": "soon"}, "every", "no duration"),
+        ({"every": "0.1"}, "every", "from 1 to a year"),
+        ({"queue": "failed"}, "queue", "failed"),
+        ({"missed": "some"}, "missed", "skip, once, all"),
+        ({"args": "{}"}, "args", "must be a JSON list"),
+        ({"kwargs": "["}, "kwargs", "are not JSON"),
+    ],
+)
+def test_an_error_of_a_recurring_job_is_at_its_field(web: Web, wrong: dict[str, str], field: str, said: str) -> None:
+    web.inspector.put_recurring("taken", "shop.sweep", every=60)
+
+    again = web.form("/recurring", "/recurring/add", **{"name": "new", "job": "shop.kept", "every": "5m", **wrong})
+
+    assert again.status_code == 422
+    assert list(found := problems_at(again)) == [field]
+    assert said in found[field]
+    assert focused(again) == [field]
+    assert len(web.inspector.recurring()) == 1
+
+
+def test_all_errors_of_a_recurring_job_are_told_at_once_and_only_in_the_dialog_that_was_sent(web: Web) -> None:
+    web.inspector.put_recurring("sweep", "shop.sweep", every=60)
+
+    again = web.form("/recurring/sweep", "/recurring/sweep/edit", every="soon", queue="failed", args="{")
+
+    assert list(problems_at(again)) == ["every", "queue", "args"]
+    assert focused(again) == ["every"]
+    assert again.text.count("aria-invalid") == 3
+
+
+def test_arguments_that_do_not_fit_are_refused_at_their_field_beside_the_signature(web: Web, resize: str) -> None:
+    again = web.form("/enqueue", "/enqueue", job=resize, args='["cat.png"]', kwargs='{"height": 3}')
+
+    assert "height" in problems_at(again)["args"]
+    assert f"{resize}(path: str, *, width: int = 640) -> None" in html.unescape(text_of(again))
+
+
+def test_a_hook_that_keeps_a_job_back_is_told_above_the_fields(web: Web) -> None:
+    class Kept:
+        def process(self) -> None:
+            """Never enqueued."""
+
+        @classmethod
+        def before_enqueue(cls) -> bool:
+            return False
+
+    palermo.job(name="forms.Kept")(Kept)
+    try:
+        again = web.form("/enqueue", "/enqueue", job="forms.Kept", kwargs="{}")
+    finally:
+        registry.unregister("forms.Kept")
+
+    assert (again.status_code, problems_at(again)) == (422, {})
+    assert "A before_enqueue hook kept forms.Kept from being enqueued." in text_of(again)
+    assert 'value="forms.Kept"' in again.text
+
+
+def offered(web: Web, page: str, what: str) -> list[str]:
+    """The names that a page offers, each with its label."""
+    text = web.http.get(page).text
+    found = re.search(rf'<datalist id="known-{what}">(.*?)</datalist>', text, re.DOTALL)
+    assert found, what
+    return [html.unescape(each) for each in re.findall(r'<option value="([^"]*)"', found[1])]
+
+
+@pytest.mark.parametrize("page", ["/enqueue", "/queues?ask=enqueue", "/queues/mail?ask=enqueue", "/recurring?ask=add"])
+def test_forms_offer_the_jobs_and_queues_that_are_known(any_web: Web, resize: str, page: str) -> None:
+    async def announce(broker: Broker) -> None:
+        def charge(order: int, force: bool = False) -> None: ...
+
+        job = UniqueJob.of("forms.Announced", {"unique": "until_done"}, inspect.signature(charge))
+        await broker.keys.announce(["forms.Announced"], [job])
+
+    any_web.client.run(announce)
+    any_web.client.enqueue("shop.send", queue="mail")
+
+    jobs, queues = offered(any_web, page, "jobs"), offered(any_web, page, "queues")
+
+    assert {resize, "forms.Announced"} <= set(jobs)
+    assert queues == ["mail"]
+    assert 'label="forms.Announced(order, force=False)"' in any_web.http.get(page).text
+
+
+def test_the_forms_with_a_time_offer_time_zones(web: Web) -> None:
+    schedule(web.client, due("later", DAY, 1))
+    web.inspector.put_recurring("sweep", "shop.sweep", every=60)
+
+    for page in ("/enqueue", "/recurring", "/recurring/sweep", "/jobs/later", "/jobs/later/edit"):
+        assert offered(web, page, "zones") == list(time_zones()), page
+    assert time_zones()[0] == "UTC"
+    assert {"Europe/Rome", "America/New_York"} <= set(time_zones())
+
+
+def test_a_job_is_scheduled_for_a_date_and_time_of_a_time_zone(any_web: Web) -> None:
+    done = any_web.form(
+        "/enqueue", "/enqueue", job="shop.never_here", queue="mail", on="2040-07-01T09:30", zone="Europe/Rome", when=""
+    )
+
+    assert "Scheduled shop.never_here to mail." in text_of(done)
+    [row] = any_web.inspector.scheduled().rows
+    at = datetime(2040, 7, 1, 9, 30, tzinfo=ROME).astimezone(UTC)
+    assert datetime.fromisoformat(row["run_at"]) == at
+
+
+def test_a_job_is_moved_to_a_date_and_time(any_web: Web) -> None:
+    schedule(any_web.client, due("later", DAY, 1))
+
+    page = "/scheduled/confirm?act=move&id=later"
+    fields = {"act": "move", "id": "later", "number": "1", "on": "2040-01-01T00:00", "zone": "UTC"}
+    assert "Moved 1 job." in any_web.form(page, "/scheduled/act", **fields).text
+
+    [row] = any_web.inspector.scheduled().rows
+    assert datetime.fromisoformat(row["run_at"]) == datetime(2040, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"on": "2030-03-31T02:30", "zone": "Europe/Rome"}, "on", "does not exist in Europe/Rome"),
+        ({"on": "2030-03-31T02:30", "zone": "Europe/Rom"}, "zone", "no time zone that this machine knows"),
+        ({"on": "2030-03-31T02:30", "zone": "../../etc/passwd"}, "zone", "no time zone that this machine knows"),
+        ({"on": "0001-01-01T00:00", "zone": "Asia/Tokyo"}, "on", "no date and time"),
+        ({"on": "9999-12-31T23:59", "zone": "America/New_York"}, "on", "no date and time"),
+        ({"on": "tomorrow"}, "on", "no date and time"),
+        ({"on": "2030-03-31T02:30", "when": "5m"}, "on", "given twice"),
+        ({"when": "2030-03-31T02:30"}, "when", "has no time zone"),
+        ({}, "when", "Give the time"),
+    ],
+)
+def test_a_time_that_cannot_be_is_refused_at_its_field(web: Web, fields: dict[str, str], field: str, said: str) -> None:
+    schedule(web.client, due("later", DAY, 1))
+    before = web.inspector.scheduled().rows
+
+    for page, to in (
+        ("/jobs/later", "/jobs/later/due/move"),
+        ("/scheduled/confirm?act=move&id=later", "/scheduled/act"),
+    ):
+        again = web.form(page, to, act="move", id="later", number="1", **fields)
+        assert again.status_code == 422
+        assert list(found := problems_at(again)) == [field]
+        assert said in found[field]
+    assert web.inspector.scheduled().rows == before
+
+
+def test_who_may_only_look_gets_no_form(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, read_only=True)
+
+    assert web.http.get("/enqueue").status_code == 403

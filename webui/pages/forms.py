@@ -1,0 +1,199 @@
+"""What all forms of the pages share: how their fields are read, and the errors that are shown at the fields."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from palermo.core import times
+from palermo.core.times import parse_duration
+from palermo.core.topology import MAX_PRIORITY
+from palermo.errors import ArgumentsInvalid, OptionInvalid, QueueNameInvalid, SerializationError, UsageError
+from palermo.webui.site import Refused
+
+#: The errors of what a user typed: a form shows them, and keeps what was typed.
+FORM_ERRORS = (UsageError, SerializationError, Refused)
+
+#: The field that stands for the form as a whole.
+WHOLE = ""
+
+#: The errors of a form in which nothing is wrong.
+NO_PROBLEMS: Mapping[str, str] = MappingProxyType({})
+
+#: The shapes of arguments, for people.
+_SHAPES: dict[type, str] = {
+    list: 'a JSON list, such as [1, "a"]',
+    dict: 'a JSON object, such as {"width": 640}',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownForm:
+    """A form as a page shows it: its values as they were typed, and its errors."""
+
+    #: The beginning of the ids of its fields.
+    prefix: str
+    #: The text in each field, by its name.
+    values: Mapping[str, str]
+    #: By field, the error of what was typed there; WHOLE for an error of no single field.
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> str:
+        """The first field with an error, which gets the focus; "" if there is none."""
+        return next((name for name in self.values if name in self.problems), "")
+
+
+class FormInvalid(Refused):
+    """A form that is refused (422)."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__(422, " ".join(problems.values()))
+        self.problems = problems
+
+
+class Problems(dict[str, str]):
+    """The errors that are found while a form is read, by field."""
+
+    @contextmanager
+    def at(self, name: str) -> Iterator[None]:
+        """Note an error of this field, and go on behind the block."""
+        try:
+            yield
+        except FORM_ERRORS as error:
+            self[name] = " ".join(problems_of(error).values())
+
+    def check(self) -> None:
+        """Raise FormInvalid if there are any."""
+        if self:
+            raise FormInvalid(self)
+
+
+def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]:
+    """The error of a form, by the field where it is shown; `conflict` is that of an answer with status 409.
+
+    Raises the error again if it is not about what was typed.
+    """
+    match error:
+        case FormInvalid():
+            return error.problems
+        case Refused(status_code=409):
+            return {conflict: str(error.detail)}
+        case Refused(status_code=422):
+            return {WHOLE: str(error.detail)}
+        case QueueNameInvalid():
+            return {"queue": str(error)}
+        case ArgumentsInvalid() | SerializationError():
+            return {"args": str(error)}
+        case UsageError():
+            return {WHOLE: str(error)}
+    raise error
+
+
+def read_json(text: str, what: str, kind: type) -> Any:
+    """The JSON value of a field, which must be of this kind; None if the field is empty. Raises Refused (422)."""
+    if not text.strip():
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(422, f"the {what} are not JSON: {error}. Write {_SHAPES[kind]}.") from None
+    if not isinstance(value, kind):
+        raise Refused(422, f"the {what} must be {_SHAPES[kind]}.")
+    return value
+
+
+def read_arguments(problems: Problems, args: str, kwargs: str) -> tuple[list[Any] | None, dict[str, Any] | None]:
+    """The arguments in two fields; None for an empty field, and for one with an error."""
+    positional = named = None
+    with problems.at("args"):
+        positional = read_json(args, "positional arguments", list)
+    with problems.at("kwargs"):
+        named = read_json(kwargs, "named arguments", dict)
+    return positional, named
+
+
+def read_priority(text: str) -> int | None:
+    """The priority in a field; None if it is empty. Raises OptionInvalid."""
+    text = text.strip()
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_PRIORITY:
+        raise OptionInvalid(f"priority is {text[:20]!r}; give a number from 0 to {MAX_PRIORITY}.")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeFields:
+    """The fields for a time, as they were typed: a text, or else a local date and time and its time zone."""
+
+    when: str = ""
+    on: str = ""
+    zone: str = "UTC"
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The text in each field, by its name."""
+        return {"when": self.when, "on": self.on, "zone": self.zone}
+
+    def read(self, problems: Problems, *, required: bool = False) -> float | None:
+        """Unix seconds of the time; None if there is none, or an error."""
+        when, on = self.when.strip(), self.on.strip()
+        if when and on:
+            problems["on"] = "the time is given twice: empty one of the two fields."
+        elif when:
+            with problems.at("when"):
+                return later_of(when)
+        elif on:
+            zone = self.zone.strip() or "UTC"
+            if is_time_zone(zone):
+                with problems.at("on"):
+                    return _instant_of(on, ZoneInfo(zone))
+            else:
+                problems["zone"] = f"{zone[:40]!r} is no time zone that this machine knows: write Europe/Rome or UTC."
+        elif required:
+            problems["when"] = "give the time, in this field or in the next one."
+        return None
+
+
+def is_time_zone(name: str) -> bool:
+    """Whether this machine knows a time zone of this name."""
+    try:
+        ZoneInfo(name)
+    except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        return False
+    return True
+
+
+def _instant_of(text: str, zone: ZoneInfo) -> float:
+    """Unix seconds of a local date and time; the first of two where clocks go back. Raises Refused, OptionInvalid."""
+    try:
+        local = datetime.fromisoformat(text).replace(tzinfo=None)
+        moment = local.replace(tzinfo=zone)
+        exists = moment.astimezone(UTC).astimezone(zone).replace(tzinfo=None) == local
+    except (ValueError, OverflowError):
+        raise Refused(422, f"{text[:40]!r} is no date and time such as 2026-12-01T09:00.") from None
+    if not exists:
+        raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because clocks go forward then.")
+    return times.unix_seconds(moment)
+
+
+def later_of(text: str) -> float:
+    """Unix seconds of a text: a duration from now, or an instant with its zone. Raises Refused (422), OptionInvalid."""
+    text = text.strip()
+    try:
+        return times.unix_seconds(time.time() + parse_duration(text))
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Refused(422, f"{text[:40]!r} is no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
+    if moment.tzinfo is None:
+        raise Refused(422, f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
+    return times.unix_seconds(moment)

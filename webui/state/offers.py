@@ -1,0 +1,81 @@
+"""The names that forms offer while somebody types: jobs with their signatures, queues and time zones."""
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from zoneinfo import available_timezones
+
+from palermo.core.topology import is_failed
+from palermo.errors import PalermoError
+from palermo.jobs import registry
+from palermo.webui.site import Site
+from palermo.webui.state.live_state import live_state
+from palermo.webui.state.search import job_names
+
+#: The most jobs and queues that are offered, and the most characters of a signature.
+MOST, LONGEST = 300, 200
+
+#: Seconds for which the offers are cached.
+_CACHED = 10.0
+
+#: The areas whose time zones people live in. Other zones may be typed.
+_AREAS = (
+    *("Africa", "America", "Antarctica", "Arctic", "Asia"),
+    *("Atlantic", "Australia", "Europe", "Indian", "Pacific"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What forms offer."""
+
+    #: The jobs, each with its signature; "" if it is not known here.
+    jobs: dict[str, str]
+    queues: tuple[str, ...]
+
+    def signature(self, job: str) -> str:
+        """The job's signature; "" if it is not known here."""
+        return self.jobs.get(job, "")
+
+
+class _CachedOffers:
+    """The last offers of one site."""
+
+    def __init__(self) -> None:
+        self.offers = Offers({}, ())
+        self.until = 0.0
+
+
+def offers(site: Site) -> Offers:
+    """The jobs and queues that are known: of the broker, of the code imported here, and as workers announced them.
+
+    At most ten seconds old. If the broker does not tell something, it is left out.
+    """
+    cached = site.component(_CachedOffers, _CachedOffers)
+    if time.monotonic() > cached.until:
+        cached.offers, cached.until = _known(site), time.monotonic() + _CACHED
+    return cached.offers
+
+
+def _known(site: Site) -> Offers:
+    jobs = dict.fromkeys(job_names(site), "")
+    queues: list[str] = []
+    with suppress(PalermoError):
+        for job in site.inspector._ask(lambda broker: broker.keys.announced(), again=True).values():
+            jobs[job.name] = "" if job.signature is None else _shortened(str(job.signature))
+    for name in registry.names():
+        jobs[name] = _shortened(str(registry.get(name).signature))
+    with suppress(PalermoError):
+        queues = [row["name"] for row in live_state(site).snapshot(5.0).queues if not is_failed(row["name"])]
+    return Offers({name: jobs[name] for name in sorted(jobs)[:MOST]}, tuple(queues[:MOST]))
+
+
+def _shortened(signature: str) -> str:
+    return signature if len(signature) <= LONGEST else f"{signature[:LONGEST]}…"
+
+
+@cache
+def time_zones() -> tuple[str, ...]:
+    """The time zones that forms offer, by name, UTC first."""
+    return ("UTC", *sorted(name for name in available_timezones() if name.partition("/")[0] in _AREAS))
