@@ -263,7 +263,7 @@ class FairQueue:
         self._numbers += 1
         state.tag, state.sent = f"tenant-{self._numbers}", 0
         self._tags[state.tag] = state
-        channel.raw.basic_consume(state.queue, self._on_sent, consumer_tag=state.tag)
+        channel.send(channel.raw.basic_consume, state.queue, self._on_sent, consumer_tag=state.tag)
 
     def _on_sent(self, raw: Any, method: Any, properties: Properties, body: bytes) -> None:
         if not raw.is_open:
