@@ -10,8 +10,10 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
+from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.leadership import fair_scheduler
+from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
 from palermo.brokers.rabbitmq.leadership.leader import Leader
 from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs
 from palermo.brokers.rabbitmq.publishing import job_destinations
@@ -161,6 +163,35 @@ def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
             assert (await take_and_ack(consumer)).id == "b"
             await publisher.publish(message("again", tenant="a"))
             assert (await take_and_ack(consumer)).id == "again"
+        await publisher.close()
+        await worker.close()
+
+    asyncio.run(work())
+
+
+def test_a_queue_that_is_gone_when_the_leader_listens_to_it_keeps_no_other_tenant_from_its_turns(
+    session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listen, deleted = FairQueue._listen, list[str]()
+
+    def listen_too_late(self: FairQueue, channel: Channel, state: TenantState) -> None:
+        if state.name == "a" and not deleted:
+            deleted.append(state.queue)
+            connection.channel().queue_delete(state.queue)
+        listen(self, channel, state)
+
+    monkeypatch.setattr(FairQueue, "_listen", listen_too_late)
+
+    async def work() -> None:
+        publisher, worker = await open_broker(session), await open_broker(session)
+        await publisher.publish_many(
+            [message("a", tenant="a"), *(message(f"b-{number}", tenant="b") for number in range(9))]
+        )
+        async with time_kept(worker):
+            consumer, left = await consume(worker), {f"b-{number}" for number in range(9)}
+            while left:
+                left.discard((await take_and_ack(consumer)).id)
+        assert deleted
         await publisher.close()
         await worker.close()
 

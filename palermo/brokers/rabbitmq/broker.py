@@ -300,7 +300,12 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        await self._leader_client.lead_or_stand_by(fired)
+        keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: self.is_leader))
+        try:
+            await self._leader_client.lead_or_stand_by(fired)
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
 
     @property
     def is_leader(self) -> bool:

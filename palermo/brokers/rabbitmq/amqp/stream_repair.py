@@ -115,8 +115,8 @@ def suspect_of(connection: Connection, stream: str) -> Suspect:
 
 log = logging.getLogger("palermo.rabbitmq")
 
-#: The one bound of a stream that its copy has too.
-_BOUND = "x-max-length-bytes"
+#: The one bound of a stream that its copy has too, and the most records of a copy: those behind them cannot be read.
+_BOUND, _MOST = "x-max-length-bytes", {"x-max-length": 65_000}
 
 Record = Mapping[str, Any]
 
@@ -135,7 +135,7 @@ class StreamCopy:
     def __init__(self, stream: str, bounds: Mapping[str, Any]) -> None:
         """`bounds` are the stream's arguments."""
         self.name = f"{stream}.copy"
-        self._bounds = {name: value for name, value in bounds.items() if name == _BOUND}
+        self._bounds = _MOST | {name: value for name, value in bounds.items() if name == _BOUND}
 
     async def exists(self, connection: Connection) -> bool:
         """Whether the queue was made."""

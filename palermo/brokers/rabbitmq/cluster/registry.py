@@ -1,18 +1,36 @@
 """The names of all queues, kept in a stream, because AMQP itself cannot list them.
 
-One record is written before a queue is made, and one when it is deleted. So the stream is no longer
-than the number of queues that ever existed.
+One record is written before a queue is made, and one when it is deleted. The stream drops its oldest records. Before
+one of those would be dropped that count, the leader writes all names again: `{"queue": name, "again": true}`.
+
+* The leader is killed meanwhile: the next one finds the oldest name as far back as before, and writes all again.
+* There is no leader, and so no worker, for many thousands of records: the oldest names are forgotten. A queue is
+  registered again by the next session that uses it (QueueRegistration).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
-from palermo.core.topology import internal, is_queue_name
+from palermo.core.topology import amqp_queue, internal, is_queue_name
 from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: The stream's bounds in bytes: some 60,000 records. It drops one segment at a time.
+_BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-bytes": 2 * 1024 * 1024}
+
+#: All names are written again when the oldest has so many records behind it, and so many for each name.
+_FAR, _FAR_PER_NAME = 5_000, 2
+
+#: Names that are written again together, and seconds between two looks at how far back the oldest is.
+_TOGETHER, _LOOK_EVERY = 100, 60.0
 
 
 class Registry:
@@ -20,8 +38,15 @@ class Registry:
 
     def __init__(self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], *, patience: float) -> None:
         """`patience` is that of palermo.brokers.rabbitmq.amqp.stream.Stream."""
-        name = internal(exchange, "registry")
-        self._stream = Stream(name, publisher, patience=patience, holds="the names of the queues", copied=True)
+        self._exchange = exchange
+        self._stream = Stream(
+            internal(exchange, "registry"),
+            publisher,
+            patience=patience,
+            holds="the names of the queues",
+            arguments=_BOUNDS,
+            copied=True,
+        )
         self._patience = patience
         #: The names as `names` has read them, and goes on reading.
         self._read: Names | None = None
@@ -51,13 +76,44 @@ class Registry:
                 end = await self._stream.end(connection)
                 same = self._read_from == self._stream.name
                 if end is not None and same and await self._read.has_come_to(end, within=self._patience):
-                    return set(self._read.known)
+                    return self._read.known
                 await self._read.close()
                 self._read = None
             names = Names(lambda _: None)
             if await names.follow(self._stream, connection):
                 self._read, self._read_from = names, self._stream.name
-            return set(names.known)
+            return names.known
+
+    async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
+        """Write the names again whenever that is due and this session leads, until the call is cancelled."""
+        while connection.error is None:
+            await asyncio.sleep(_LOOK_EVERY)
+            try:
+                if leads():
+                    await self.write_again(connection)
+            except PalermoError as error:
+                if connection.error is None:
+                    log.warning("the names of the queues cannot be written again now error=%r", str(error))
+
+    async def write_again(self, connection: Connection) -> int:
+        """Write all names again if one is far back in the stream. Returns how many were written.
+
+        A name whose queue does not exist is left out: the stream forgets it.
+        """
+        left = iter(sorted(await self.names(connection)))
+        if self._read is None or not self._read.is_far_back:
+            return 0
+        written = 0
+        while some := list(islice(left, _TOGETHER)):
+            probes = await probe_all(connection, [amqp_queue(self._exchange, queue) for queue in some])
+            there = [queue for queue in some if probes[amqp_queue(self._exchange, queue)].exists]
+            await self._write_all(there)
+            written += len(there)
+        log.info("the names of the queues were written again queues=%d", written)
+        return written
+
+    async def _write_all(self, queues: Iterable[str]) -> None:
+        await asyncio.gather(*(self._stream.write({"queue": queue, "again": True}) for queue in queues))
 
     async def follow(self, connection: Connection, changed: Callable[[set[str]], None]) -> "Names | None":
         """The names, kept up to date. Calls `changed` at every later change. None without a stream.
@@ -80,7 +136,7 @@ async def follow(
             await know(names)
 
     def changed(names: set[str]) -> None:
-        task = asyncio.ensure_future(learn(set(names)))
+        task = asyncio.ensure_future(learn(names))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
@@ -91,9 +147,22 @@ class Names:
     """The names that the registry's records add up to, from its first record on."""
 
     def __init__(self, changed: Callable[[set[str]], None]) -> None:
-        self.known: set[str] = set()
+        #: By name, how many records had been read when it was written last.
+        self._written: dict[str, int] = {}
+        self._records = 0
         self._changed = changed
         self._follower: Follower | None = None
+
+    @property
+    def known(self) -> set[str]:
+        """The names that are registered."""
+        return set(self._written)
+
+    @property
+    def is_far_back(self) -> bool:
+        """Whether a name was written so long ago that the stream may drop its record soon."""
+        oldest = min(self._written.values(), default=self._records)
+        return self._records - oldest > max(_FAR, _FAR_PER_NAME * len(self._written))
 
     async def follow(self, stream: Stream, connection: Connection) -> bool:
         """Read all records; returns whether there is a stream."""
@@ -114,10 +183,13 @@ class Names:
             await self._follower.close()
 
     def _on_record(self, record: Record) -> None:
+        self._records += 1
+        queue, before = record.get("queue"), len(self._written)
         # Another program or an earlier version wrote a name that no queue may have: no question about it is answered.
-        if is_queue_name(record.get("queue")):
-            self.known.add(str(record["queue"]))
-        self.known.discard(str(record.get("gone", "")))
-        if self._follower is not None:
-            # A known name written again means that the queue was made again, after it was deleted without a record.
+        if is_queue_name(queue):
+            self._written[str(queue)] = self._records
+        self._written.pop(str(record.get("gone", "")), None)
+        # A known name that another session than the leader writes means that the queue was made again, after it was
+        # deleted without a record.
+        if self._follower is not None and (len(self._written) != before or not record.get("again")):
             self._changed(self.known)

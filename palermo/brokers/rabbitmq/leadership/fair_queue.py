@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
@@ -192,21 +193,29 @@ class FairQueue:
                     if not state.tag:
                         self._listen(channel, state)
             return await self._hand_on(channel, jobs) if jobs else 0.0
-        except BaseException:
+        except BaseException as error:
             # Jobs that are not known to be stored go back, and are searched for before they are moved again.
             channel.abandon()
+            if isinstance(error, NotFound):
+                await self._forget_missing()
             raise
+
+    async def _forget_missing(self) -> None:
+        """Forget the tenants whose queues are gone.
+
+        The error does not say whose: a subscription that was sent before the question may have ended the channel.
+        """
+        states = list(self.states.values())
+        probes = await probe_all(self._connection, [state.queue for state in states])
+        for state in states:
+            if not probes[state.queue].exists:
+                self.forget(state)
 
     async def _take(self, channel: Channel, state: TenantState) -> Got | None:
         if state.in_hand is not None:
             got = self._drop_hand(state)
         else:
-            try:
-                got = await channel.get(state.queue)
-            except PalermoError:
-                if channel.missing:
-                    self.forget(state)
-                raise
+            got = await channel.get(state.queue)
             state.heard = self._loop.time()
             state.asked = got is not None and got.left > 0
         if got is not None and state.unsure:
@@ -254,7 +263,7 @@ class FairQueue:
         self._numbers += 1
         state.tag, state.sent = f"tenant-{self._numbers}", 0
         self._tags[state.tag] = state
-        channel.raw.basic_consume(state.queue, self._on_sent, consumer_tag=state.tag)
+        channel.send(channel.raw.basic_consume, state.queue, self._on_sent, consumer_tag=state.tag)
 
     def _on_sent(self, raw: Any, method: Any, properties: Properties, body: bytes) -> None:
         if not raw.is_open:
@@ -283,8 +292,10 @@ class FairQueue:
         raw.basic_cancel(tag, callback=lambda _: None)
 
     def _rouse(self, state: TenantState) -> None:
-        self._order.join(state.name, state.share)
-        self._news.set()
+        # One that was forgotten meanwhile has no turn.
+        if self.states.get(state.name) is state:
+            self._order.join(state.name, state.share)
+            self._news.set()
 
     def _drop_hand(self, state: TenantState) -> Got | None:
         got, state.in_hand = state.in_hand, None

@@ -5,6 +5,7 @@ other arguments, or with another type, is used as it is.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -12,11 +13,12 @@ from contextlib import suppress
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.contract.broker import SessionParameters
 from palermo.core.topics import distributor, gateway
-from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name
+from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 
@@ -233,21 +235,35 @@ class Declarer:
                 await self._make_exchange()
                 is_new = await self.count(queue) is None
                 if is_new:
-                    await self._register(queue)
+                    kind = await self._make(queue)
+                    await self._connection.persist_queues()
                 else:
                     self._register_found(queue)
-                try:
-                    kind = await self._declare(queue)
-                except NotFound:
-                    # The exchange was deleted since it was declared, or the queue before it was bound.
-                    self._exchange_made = False
-                    await self._make_exchange()
-                    kind = await self._declare(queue)
-                if is_new:
-                    await self._connection.persist_queues()
+                    kind = await self._make_again(queue)
                 self._kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
             return self._kinds[queue]
+
+    async def _make(self, queue: str) -> str:
+        """Register a queue and make it. Of the sessions that do so at the same time one writes its name."""
+        digest = hashlib.sha256(queue.encode(errors="surrogatepass")).hexdigest()[:32]
+        making = Mutex(internal(self._exchange, f"making.{digest}"))
+        async with making.held(self._connection, patience=0, optional=True) as ours:
+            if ours:
+                await self._register(queue)
+            else:
+                self._register_found(queue)  # the other session may die before it has written the name
+            return await self._make_again(queue)
+
+    async def _make_again(self, queue: str) -> str:
+        """Make what is missing of the queue and its bindings. Returns the queue's type."""
+        try:
+            return await self._declare(queue)
+        except NotFound:
+            # The exchange was deleted since it was declared, or the queue before it was bound.
+            self._exchange_made = False
+            await self._make_exchange()
+            return await self._declare(queue)
 
     async def ensure_registered(self, queues: Iterable[str]) -> dict[str, str]:
         """As `ensure` for many queues that are in the registry. Those that are there as we make them need three frames.

