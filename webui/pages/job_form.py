@@ -125,6 +125,14 @@ def later_of(text: str) -> float:
     return times.unix_seconds(moment)
 
 
+def delay_of(text: str) -> float:
+    """Seconds of a form's text such as +1h: so much later than a job is due now. Raises Refused (422)."""
+    try:
+        return parse_duration(text.strip().removeprefix("+"))
+    except ValueError:
+        raise Refused(422, f"{text[:40]!r} is no delay such as +1h, +90m or +2d.") from None
+
+
 def _priority(text: str) -> int | None:
     text = text.strip()
     if not text:
