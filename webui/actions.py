@@ -357,12 +357,14 @@ def alter_scheduled(
     which: ScheduledWhich,
     *,
     at: float | None = None,
+    later: float | None = None,
     retries: bool | None = None,
     wait: float = PATIENCE,
 ) -> list[Row] | None:
     """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of Inspector.cancel_scheduled.
 
-    With `retries` only jobs that wait for a retry are meant.
+    Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. With `retries` only jobs that
+    wait for a retry are meant.
     Returns None if that takes longer than `wait` seconds; the command then goes on.
     """
     ids = (
@@ -374,7 +376,7 @@ def alter_scheduled(
     )
     for id in ids or ():
         check_id(id)
-    name, to = _SCHEDULED[action], iso_instant(at) or "-"
+    name, to = _SCHEDULED[action], iso_instant(at) or (f"{later:g}s later" if later is not None else "-")
     about = describe_ids(ids) if ids is not None else _filtered(which) if isinstance(which, ScheduledFilter) else ""
 
     def on_end(work: Future[list[Row]]) -> None:
@@ -384,7 +386,7 @@ def alter_scheduled(
 
     with audited_action(visit, name, Role.OPERATOR, of=about, to=to) as facts:
         work = scheduled_view(visit.site).alter(
-            action, which if ids is None else ids, at=at, actor=visit.actor, retries=retries
+            action, which if ids is None else ids, at=at, later=later, actor=visit.actor, retries=retries
         )
         if not futures.wait([work], wait).done:
             facts["ended"] = False

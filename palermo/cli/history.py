@@ -53,7 +53,7 @@ def _time_options(command: Any) -> Any:
 @broker_options
 @json_option
 @_time_options
-@click.option("--text", metavar="TEXT", help="Only with this in the id, the job, the error or the reason.")
+@click.option("--text", metavar="TEXT", help="Only with this in the id, job, arguments, error or reason.")
 @click.option("--longer", type=parse_duration, metavar="DURATION", help="Only what ran so long or longer.")
 @click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
 @click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")

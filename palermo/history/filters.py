@@ -35,7 +35,8 @@ class HistoryFilter:
     error: str | None = None
     #: One of STATES. "retrying" are runs that failed and were to be tried again.
     state: str | None = None
-    #: Text, in any case of letters, in its id, its name, its error or why it was discarded.
+    #: Text, in any case of letters, in its id, its name, its error, why it was discarded, or the arguments that the
+    #: journal recorded (their first 500 characters, as they are shown).
     text: str | None = None
     #: Unix seconds: it ended at `since` or later; and at `until` or before.
     since: float | None = None

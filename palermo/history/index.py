@@ -11,7 +11,7 @@ import struct
 import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from palermo.core.failure import printable
@@ -68,6 +68,9 @@ _THESE, _NONE = "(select value from json_each(?))", "[]"
 #: The fields that many runs share: how they ended, their queue, job and error.
 Shape = tuple[str, str, str, str]
 
+#: Gives the arguments in a record as text, from the job's id, name and queue and the record's fields; None for none.
+ArgumentText = Callable[[str, str, str, Mapping[str, Any]], str | None]
+
 #: The condition in a query that a filter becomes, and its values.
 Where = tuple[str, tuple[Any, ...]]
 
@@ -82,7 +85,8 @@ class Segment:
     were added since are counted. Safe to share between threads.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: ArgumentText | None = None) -> None:
+        self._arguments = arguments
         name = "the index of the journal (at most a gigabyte)"
         self._index = TempIndex(_SCHEMA, name=name, cache_kib=2_048, opened=self._opened)
 
@@ -221,8 +225,12 @@ class Segment:
                 self._first = at
             if at > self._last:
                 self._last = at
-            if state != "done" and (spoken := said(record)):
+            spoken = None if state == "done" else said(record)
+            if self._arguments is not None and (told := self._arguments(id, job, queue, record)):
+                spoken = f"{spoken}\n{told}" if spoken else told
+            if spoken:
                 words.append((n, spoken))
+                self._bytes += len(spoken)
         self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
         self._db.executemany("insert into words values (?, ?)", words)
 
@@ -298,7 +306,7 @@ class Segment:
         )
 
     def _saying(self, wanted: str) -> Where:
-        """The condition that finds a text in ids, in messages and reasons, and in the names of jobs and errors."""
+        """The condition that finds a text in ids, messages, reasons and arguments, and in names of jobs and errors."""
         wanted = fold(wanted)
         # SQLite's own function knows the case of ASCII alone, which is enough to find ASCII.
         folded = "lower" if wanted.isascii() else "fold"
@@ -316,11 +324,15 @@ class Segment:
 class Index:
     """The journal's records about jobs. A JournalView (journal_reader.py); safe to share between threads."""
 
-    def __init__(self, segments: int = SEGMENTS) -> None:
-        """`segments` is the most segments that are kept, 2 or more."""
+    def __init__(self, arguments: ArgumentText | None = None, *, segments: int = SEGMENTS) -> None:
+        """`arguments` gives the arguments of finished jobs as text that is searched; without it none are.
+
+        `segments` is the most segments that are kept, 2 or more.
+        """
         self._lock = threading.Lock()
+        self._arguments = arguments
         self._most = segments
-        self._segments: deque[Segment] = deque([Segment()])
+        self._segments: deque[Segment] = deque([Segment(arguments)])
         #: How many records their writers could not store.
         self.lost = 0
         #: Whether the journal holds more than is kept here.
@@ -340,7 +352,7 @@ class Index:
     def reset(self) -> None:
         """Forget all."""
         with self._lock:
-            before, self._segments = self._segments, deque([Segment()])
+            before, self._segments = self._segments, deque([Segment(self._arguments)])
             self.lost, self.cut = 0, False
         for segment in before:
             segment.close()
@@ -403,7 +415,7 @@ class Index:
 
     def _add(self) -> None:
         with self._lock:
-            self._segments.append(Segment())
+            self._segments.append(Segment(self._arguments))
             gone = self._segments.popleft() if len(self._segments) > self._most else None
         if gone is not None:
             self.cut = True

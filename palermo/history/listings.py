@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client
-from palermo.client.recorded_jobs import EDITED, RecordedJob, read_recorded, tells_arguments
+from palermo.client.recorded_jobs import EDITED, RecordedJob, SearchedArguments, read_recorded, tells_arguments
 from palermo.contract.journal import FROM_START, ReadFrom
 from palermo.contract.rows import Listing, Row
 from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
 from palermo.history.filters import AuditFilter, HistoryFilter
-from palermo.history.index import Index
+from palermo.history.index import ArgumentText, Index
 from palermo.history.journal_reader import OnProgress, read_to_end
 
 #: How many batches of the journal are read for a page of the newest jobs. Where they do not fill the page, so many
@@ -32,8 +32,9 @@ def history(
     rows: list[Row] = []
     total, size = 0, _FIRST_PORTION
     newer: _Portion | None = None
+    arguments = SearchedArguments(client.serializers, client.settings.web_redact).text if filter.text else None
     while True:
-        portion = _Portion(newer)
+        portion = _Portion(newer, arguments)
         if filter.since is not None:
             start, whole = ReadFrom(since=filter.since), True
         elif portion.before is None:
@@ -58,8 +59,8 @@ def history(
 class _Portion:
     """An index of a part of the journal, the one before the part that `newer` has. A JournalView."""
 
-    def __init__(self, newer: "_Portion | None") -> None:
-        self.index = Index()
+    def __init__(self, newer: "_Portion | None", arguments: ArgumentText | None) -> None:
+        self.index = Index(arguments)
         #: The position at which it ends; None at the journal's end. And that of its first batch.
         self.before: int | None = None if newer is None else newer.first
         self.first: int | None = self.before

@@ -2,6 +2,7 @@
 
 import re
 import time
+from datetime import datetime
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -9,6 +10,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import Stopwatch
 from tests.inspector.jobs import failure, message, publish_failed
@@ -258,7 +260,7 @@ def test_a_page_is_told_of_what_changed_between_its_drawing_and_its_stream(any_w
     schedule(any_web.client, due("a", 100))
     page = any_web.http.get("/scheduled?queue=mail").text
     address = unescape(page.partition('data-events="')[2].partition('"')[0])
-    assert address == "/live?of=scheduled&queue=mail&job=&retries=&page=1"
+    assert address == "/live?of=scheduled&queue=mail&job=&due_from=&due_until=&retries=&page=1"
 
     schedule(any_web.client, due("b", 100))
 
@@ -284,3 +286,40 @@ def _all() -> Any:
     from palermo.contract.scheduled import ScheduledFilter
 
     return ScheduledFilter()
+
+
+def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(any_web: Web) -> None:
+    now = time.time()
+    schedule(any_web.client, *(due(f"job-{nth}", nth * 3_600 + 600) for nth in range(4)), retrying("again", 4_300))
+
+    asked = "due_from=1h&due_until=3h"
+    assert listed(any_web, f"/scheduled?{asked}") == ["job-1", "again", "job-2"]
+    assert listed(any_web, f"/retries?{asked}") == ["again"]
+    answer = confirmed(any_web, f"/scheduled/confirm?act=move&all=1&retries=no&{asked}", when="+1h30m")
+
+    assert "Moved 2 jobs." in answer.text
+    hours = {row["id"]: (datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600 for row in scheduled(any_web)}
+    assert {id: round(hour, 1) for id, hour in hours.items()} == {
+        "job-0": 0.2,
+        "job-1": 2.7,
+        "job-2": 3.7,
+        "job-3": 3.2,
+        "again": 1.2,
+    }
+    answer = confirmed(any_web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")
+    assert "Moved 1 job; 1 had come due already, or was not there." in text_of(answer)
+    assert "is no delay such as +1h" in text_of(confirmed(any_web, "/scheduled/confirm?act=move&id=job-0", when="+x"))
+    assert any_web.http.get("/scheduled?due_from=tomorrow").status_code == 422
+
+
+def test_a_delay_for_jobs_of_too_many_times_is_refused(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled_views, "MAX_TIMES", 2)
+    schedule(any_web.client, *(due(f"job-{nth}", nth * 60 + 600) for nth in range(3)))
+
+    answer = confirmed(any_web, "/scheduled/confirm?act=move&all=1", when="+1h")
+
+    assert "these jobs are due at 3 different times, and a delay moves at most 2" in text_of(answer)
+
+
+def scheduled(web: Web) -> list[dict[str, Any]]:
+    return web.inspector.scheduled().rows

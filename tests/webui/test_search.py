@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from palermo.history.filters import HistoryFilter
 from palermo.inspector.masking import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.state import search as searching
@@ -163,7 +164,7 @@ def test_nothing_found_says_what_was_searched(filled: Web) -> None:
 
     assert "No job matches" in page
     assert "“nobody” in ids, names, arguments and errors among failed, retrying, scheduled, waiting, running" in page
-    assert "The arguments of finished jobs, which the journal does not hold" in page
+    assert "Not searched" not in page
 
 
 def test_what_is_not_searched_is_said(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,6 +249,24 @@ def test_hidden_arguments_are_not_found_and_not_shown(settings: Settings, serve:
     assert {row["preview"] for group in search(web, "job:login")["groups"] for row in group["rows"]} == {
         f"password='{MASK}'"
     }
+
+
+def test_a_finished_job_is_found_by_its_arguments_and_never_by_hidden_ones(
+    any_settings: Settings, serve: Serve
+) -> None:
+    web = serve(replace(any_settings, journal="all"), redact=["*password*"])
+    at = time.time() - 9
+    plain = ended("done-1", at=at, body='[{"order": 1058}]')
+    both = ended("done-2", at=at, body='{"args": ["Zo\\u00eb"], "kwargs": {"password": "hunter2"}}', arguments="both")
+    write(web.client, [plain, both, failed_run("over-1", at=at, body='["order 1058"]')])
+
+    assert ids(web, "1058") == {"finished": ["over-1", "done-1"]}
+    assert ids(web, "zoë") == {"finished": ["done-2"]}
+    assert ids(web, "hunter2") == {}
+    [group] = search(web, "zoë")["groups"][-1:]
+    assert group["rows"][0]["preview"] == f"'Zoë', password='{MASK}'"
+    assert "done-1" in web.http.get("/history?text=1058").text
+    assert [row["id"] for row in web.inspector.history(HistoryFilter(text="1058"))] == ["over-1", "done-1"]
 
 
 def test_while_the_journal_is_off_the_search_says_so(settings: Settings, serve: Serve) -> None:

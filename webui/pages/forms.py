@@ -160,6 +160,14 @@ class TimeFields:
             problems["when"] = "give the time, in this field or in the next one."
         return None
 
+    def read_move(self, problems: Problems) -> tuple[float | None, float | None]:
+        """The new time of jobs: in Unix seconds, or else for +1h the seconds by which each is due later."""
+        when = self.when.strip()
+        if when.startswith("+") and not self.on.strip():
+            with problems.at("when"):
+                return None, _delay_of(when)
+        return self.read(problems, required=True), None
+
 
 def is_time_zone(name: str) -> bool:
     """Whether this machine knows a time zone of this name."""
@@ -181,6 +189,14 @@ def _instant_of(text: str, zone: ZoneInfo) -> float:
     if not exists:
         raise Refused(422, f"{text[:40]} does not exist in {zone.key}, because clocks go forward then.")
     return times.unix_seconds(moment)
+
+
+def _delay_of(text: str) -> float:
+    """Seconds of a text such as +1h. Raises Refused (422)."""
+    try:
+        return parse_duration(text.removeprefix("+"))
+    except ValueError:
+        raise Refused(422, f"{text[:40]!r} is no delay such as +1h, +90m or +2d.") from None
 
 
 def later_of(text: str) -> float:

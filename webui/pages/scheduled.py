@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
+from palermo.core.message import MAX_SECONDS
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
 from palermo.webui.pages.failures import UNTYPED, check_typed
-from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields
+from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields, later_of
 from palermo.webui.pages.job_form import Time
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
@@ -34,6 +35,9 @@ KINDS = (("", "all"), ("no", "without retries"), ("yes", "retries only"))
 Name = Annotated[str, Query(max_length=1_000)]
 Kind = Annotated[str, Query(max_length=10)]
 Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
+
+#: The names of the filters by the instant at which a job is due.
+_DUE = ("due_from", "due_until")
 
 #: Seconds that a form waits for its command, before it redirects to the list.
 PATIENCE = 5.0
@@ -71,18 +75,30 @@ class ListFilter:
     job_list: JobList
     queue: str = ""
     job: str = ""
+    #: The first and the last instant at which the jobs are due, as later_of reads them, to the minute.
+    due_from: str = ""
+    due_until: str = ""
     retries: str = ""
 
     @property
     def chosen(self) -> ScheduledFilter:
-        """The jobs that the filter means."""
+        """The jobs that the filter means. Raises Refused (422), OptionInvalid."""
         kind = True if self.job_list is RETRIES else {"yes": True, "no": False}.get(self.retries)
-        return ScheduledFilter(queue=self.queue or None, job=self.job or None, retries=kind)
+        return ScheduledFilter(queue=self.queue or None, job=self.job or None, retries=kind, due=self._due)
+
+    @property
+    def _due(self) -> tuple[float, float] | None:
+        if not self.due_from and not self.due_until:
+            return None
+        # Whole minutes: a list from now on stays the same for a minute, and is not read again for each look.
+        first, last = (later_of(text) // 60 * 60 if text else None for text in (self.due_from, self.due_until))
+        return first or 0.0, MAX_SECONDS if last is None else last
 
     @property
     def written(self) -> dict[str, str]:
         """The text of each filter by name. Empty texts are ignored."""
-        return {"queue": self.queue, "job": self.job, "retries": self.retries}
+        due = {"due_from": self.due_from, "due_until": self.due_until}
+        return {"queue": self.queue, "job": self.job, **due, "retries": self.retries}
 
     @property
     def query(self) -> str:
@@ -92,23 +108,40 @@ class ListFilter:
 
 def list_filter(job_list: JobList, given: Any) -> ListFilter:
     """The filter with these texts by name. Unknown names and kinds are ignored."""
-    values = {name: str(given.get(name) or "").strip()[:1_000] for name in ("queue", "job")}
+    values = {name: str(given.get(name) or "").strip()[:1_000] for name in ("queue", "job", *_DUE)}
     kind = str(given.get("retries") or "")
     return ListFilter(job_list, **values, retries=kind if job_list is SCHEDULED and kind in ("yes", "no") else "")
 
 
 @router.get("/scheduled", name="scheduled")
 def scheduled(
-    request: Request, visit: Visiting, queue: Name = "", job: Name = "", retries: Kind = "", number: Number = 1
+    request: Request,
+    visit: Visiting,
+    queue: Name = "",
+    job: Name = "",
+    due_from: Name = "",
+    due_until: Name = "",
+    retries: Kind = "",
+    number: Number = 1,
 ) -> Response:
     """All jobs that are due later, soonest first."""
-    return _page(request, visit, list_filter(SCHEDULED, {"queue": queue, "job": job, "retries": retries}), number)
+    given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until, "retries": retries}
+    return _page(request, visit, list_filter(SCHEDULED, given), number)
 
 
 @router.get("/retries", name="retries")
-def retries(request: Request, visit: Visiting, queue: Name = "", job: Name = "", number: Number = 1) -> Response:
+def retries(
+    request: Request,
+    visit: Visiting,
+    queue: Name = "",
+    job: Name = "",
+    due_from: Name = "",
+    due_until: Name = "",
+    number: Number = 1,
+) -> Response:
     """All jobs that have failed and wait for their next try, soonest first."""
-    return _page(request, visit, list_filter(RETRIES, {"queue": queue, "job": job}), number)
+    given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
+    return _page(request, visit, list_filter(RETRIES, given), number)
 
 
 def _page(request: Request, visit: Visiting, wanted: ListFilter, number: int) -> Response:
@@ -200,10 +233,10 @@ def act_on_job(
     job_list = RETRIES if act in RETRIES.actions else SCHEDULED
     _check(job_list, act)
     problems = Problems()
-    at = time.read(problems, required=True) if act == MOVE else None
+    at, later = time.read_move(problems) if act == MOVE else (None, None)
     if problems:
         return _ask(request, ListFilter(job_list), act, [id], 1, time, problems)
-    rows = actions.alter_scheduled(visit, act, id, at=at, wait=PATIENCE)
+    rows = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=PATIENCE)
     text, level = outcome(act, rows, id=id)
     to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
     return redirect(request, to, text, level=level)
@@ -264,11 +297,11 @@ def _act(
     which: Which = ids or _filter(job_list, filter).chosen
     check_typed(typed, number, len(ids))
     problems = Problems()
-    at = time.read(problems, required=True) if act == MOVE else None
+    at, later = time.read_move(problems) if act == MOVE else (None, None)
     if problems:
         return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, time, problems)
     retries = True if job_list is RETRIES else None
-    rows = actions.alter_scheduled(visit, act, which, at=at, retries=retries, wait=PATIENCE)
+    rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
     return redirect(request, _back(request, job_list, back), text, level=level)
 
@@ -294,7 +327,7 @@ def _filter(job_list: JobList, text: str) -> ListFilter:
     """
     every, _, query = text.partition("&")
     given = dict(parse_qsl(query, keep_blank_values=True))
-    if every != "all" or not given.keys() <= {"queue", "job", "retries"}:
+    if every != "all" or not given.keys() <= {"queue", "job", "retries", *_DUE}:
         raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
     return list_filter(job_list, given)
 

@@ -7,7 +7,7 @@ If the setting `journal` is "off", nothing is read.
 import threading
 import time
 
-from palermo.client.recorded_jobs import RecordedJob
+from palermo.client.recorded_jobs import RecordedJob, SearchedArguments
 from palermo.core.journal_records import JournalLevel
 from palermo.errors import BrokerUnavailable, NotFound
 from palermo.history.audit import AuditLog
@@ -31,7 +31,9 @@ class JournalViews:
         settings = site.client.settings
         self._timeout = settings.publish_timeout
         self.level = JournalLevel(settings.journal)
-        self.index = Index()
+        #: The arguments of finished jobs as they may be shown and searched.
+        self.arguments = SearchedArguments(site.client.serializers, site.hidden)
+        self.index = Index(self.arguments.text)
         self.audit = AuditLog()
         self.statistics = Statistics()
         self.recurring_runs = RecurringRuns()

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from palermo.contract.rows import Row, silent_text, waits_since
+from palermo.contract.rows import Row, iso_instant, silent_text, waits_since
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, fits
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
+from palermo.history.entry import Entry
 from palermo.inspector.failed_filter import FailedFilter, fits_worker
 from palermo.inspector.rates import Snapshot
 from palermo.jobs import registry
@@ -262,17 +263,21 @@ def _finished(site: Site, query: SearchQuery, limit: int) -> Group:
         text = f"finished jobs: the journal is still being read, {count(progress.records, 'record')} so far"
         return Group(state="finished", total=None, unseen=(text,), reading=True)
     filter = query.history().filter
-    rows = [entry.row() for entry in views.index.page(filter, offset=0, limit=limit)]
+    entries = views.index.page(filter, offset=0, limit=limit)
     unseen = []
-    if query.text:
-        unseen.append("the arguments of finished jobs, which the journal does not hold")
     if views.level is not JournalLevel.ALL:
         unseen.append('jobs that succeeded: they are only counted, unless the setting journal is "all"')
     if views.index.cut:
         unseen.append("jobs that finished before the newest records of the journal that are kept here")
-    shown = ({**row, "preview": row["reason"], "tenant": None} for row in rows)
-    found = tuple(_row(row, row["finished_at"]) for row in shown)
+    found = tuple(_row(_shown(views, entry), iso_instant(entry.at)) for entry in entries)
     return Group(state="finished", rows=found, total=views.index.count(filter), unseen=tuple(unseen))
+
+
+def _shown(views: JournalViews, entry: Entry) -> Row:
+    """A finished job with its arguments, or why it was discarded or cancelled."""
+    row = entry.row()
+    told = views.arguments.text(entry.id, entry.job, entry.queue, entry.more)
+    return {**row, "preview": row["reason"] or told, "tenant": None}
 
 
 # -- rows

@@ -176,12 +176,12 @@ class Orders:
         return {"state": self._worker.state, "jobs": busy}
 
     async def _stack(self, order: WorkerCommand) -> Mapping[str, Any]:
-        parts, stacks, left = [], [], _MAX_TEXT
+        parts, stacks, left = list[str](), list[dict[str, Any]](), _MAX_TEXT
         async for job, text in self._worker.stack_dumps.each():
             parts.append(f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}")
             known = {} if job is None else {"id": job.id, "job": job.job, "slot": job.slot}
             stacks.append({**known, "text": text[:left]})
-            left -= len(stacks[-1]["text"])
+            left -= len(text[:left])
         return {"text": "\n\n".join(parts)[:_MAX_TEXT], "stacks": stacks}
 
     async def _cancel(self, order: WorkerCommand) -> Mapping[str, Any] | None:
