@@ -48,6 +48,13 @@ class RedisNode:
         """The URL for Palermo."""
         return f"redis+unix://{quote(str(self.socket))}"
 
+    def version(self) -> str:
+        """Its name and version, such as Redis 7.0.15 or Valkey 8.1.1."""
+        told = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True).stdout
+        # Redis server v=7.0.15 sha=00000000:0 …
+        name, version = told.split()[0], told.split("v=")[1].split()[0]
+        return f"{name} {version}"
+
     def start(self) -> None:
         """Start it, and return once it answers."""
         program = find_server()
