@@ -1,4 +1,4 @@
-"""How soon an idle worker starts a job, from the call of enqueue to the job's first line.
+"""The time until an idle worker starts a job, from the call of enqueue to the first line of the job.
 
     python -m benchmarks.wake [--broker rabbitmq|redis|sqlite] [-n 300] [--space 0.05]
 
