@@ -24,7 +24,8 @@
 #   make clean    removes .venv, all .venv-…, site and release
 #
 # PYTHON=python3.12 (or a path) chooses another Python than the newest one found, and a folder of its own for it, .venv-3.12;
-# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; REDIS=valkey-9.1 (or valkey-8.1, a path)
+# another Redis; ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
 VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
@@ -50,7 +51,7 @@ demo: $(VENV)/installed
 # their names, by which the long ones come first, and none is left alone with one in the end. Nothing is run again: a
 # test that fails beside others has found a fault, in what it tests or in itself.
 # Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
-PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one PALERMO_TEST_RABBITMQ=$(RABBITMQ) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one PALERMO_TEST_RABBITMQ=$(RABBITMQ) PALERMO_TEST_REDIS=$(REDIS) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 # What runs whole programs by their command lines, kills them or their broker, waits for time limits, or drives a browser.
 REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connections.py tests/worker/test_poison.py tests/worker/test_pool_limits.py \
   tests/cli/test_process.py tests/cli/test_whole_way.py tests/client/test_outages.py tests/rabbitmq/test_live.py tests/scheduling/test_foreign.py

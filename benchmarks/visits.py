@@ -1,6 +1,6 @@
 """Modules and functions of Palermo that a plain job visits on its way from enqueue to acknowledgement.
 
-    python -m benchmarks.visits [--broker rabbitmq|sqlite] [--list] [--rounds 25] [--warm-up 30]
+    python -m benchmarks.visits [--broker rabbitmq|redis|sqlite] [--list] [--rounds 25] [--warm-up 30]
 
 A profile hook sees them in all processes that take part: this one, which enqueues, and those of a worker with one slot.
 After some jobs to warm up, each round records one job alone. A round ends when nothing new is visited for a while after
@@ -23,7 +23,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -34,6 +34,9 @@ PACKAGE = "palermo"
 
 #: The processes, in the order in which a job comes to them. The template only forks slots.
 CLIENT, PARENT, SLOT, TEMPLATE = PROCESSES = ("client", "worker's parent", "slot", "template")
+
+#: The brokers that `connected` can start.
+BROKERS = ("rabbitmq", "redis", "sqlite")
 
 #: Seconds without a new visit after which a job is over: no client can see when RabbitMQ gets the acknowledgement.
 #: A worker with nothing to do changes its titles after twice as long.
@@ -208,18 +211,24 @@ def connected(broker: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield versions(place.version), place.environment()
         return
     import palermo
+    from tests import redis_node
 
-    with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/jobs.db"
+    with ExitStack() as stack:
+        if broker == "redis":
+            node = stack.enter_context(redis_node.running())
+            name, url = node.version(), node.url
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            name, url = f"SQLite {sqlite3.sqlite_version}", f"sqlite:///{folder}/jobs.db"
         client = palermo.connect(url)
         own = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
-        yield f"SQLite {sqlite3.sqlite_version}, Python {platform.python_version()}", own | {"PALERMO_URL": url}
+        yield f"{name}, Python {platform.python_version()}", own | {"PALERMO_URL": url}
         client.close()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="How much of Palermo a plain job visits, from enqueue to its ack.")
-    parser.add_argument("--broker", choices=("rabbitmq", "sqlite"), default="rabbitmq", help="%(default)s unless given")
+    parser.add_argument("--broker", choices=BROKERS, default="rabbitmq", help="%(default)s unless given")
     parser.add_argument("--list", action="store_true", help="name the modules and functions too")
     parser.add_argument("--rounds", type=int, default=25, help="of one job each; %(default)s unless given")
     parser.add_argument("--warm-up", type=int, default=30, metavar="JOBS", help="%(default)s unless given")

@@ -8,12 +8,13 @@ import os
 import secrets
 import signal
 import zlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 
 import hypothesis
 import pytest
 
-from tests import chromium_found, promtool_found, rabbitmq_found
+from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
 from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
@@ -40,13 +41,14 @@ _HALVED = tuple(
     f"tests/{folder}/"
     for folder in ("acceptance", "worker", "webui", "inspector", "history", "results", "cli", "events")
 )
-_BROKERS = ("sqlite", "rabbitmq")
+_BROKERS = ("sqlite", "rabbitmq", "redis")
 
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {
     "rabbitmq_url": lambda: rabbitmq_found.given_url() or rabbitmq_found.find(),
     "start_node": rabbitmq_found.find,
     "module_node": rabbitmq_found.find,
+    "redis_url": redis_node.find_server,
     "chromium": chromium_found.find,
     "promtool": promtool_found.find,
     "amqplib": clients.find_amqplib,
@@ -63,17 +65,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if os.environ.get("PALERMO_TEST_BROKERS") != "one":
         return
-    left = [item for item in items if _is_for_the_other_broker(item)]
+    brokers: dict[str, set[str]] = defaultdict(set)
+    for item in items:
+        function, broker = _function_and_broker(item)
+        brokers[function].add(broker)
+    left = [item for item in items if _is_for_other_brokers(item, brokers)]
     config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item not in set(left)]
 
 
-def _is_for_the_other_broker(item: pytest.Item) -> bool:
-    function, _, parameters = item.nodeid.partition("[")
-    broker = next((name for name in _BROKERS if name in parameters.rstrip("]").split("-")), None)
-    if broker is None or not function.startswith(_HALVED):
+def _is_for_other_brokers(item: pytest.Item, brokers: Mapping[str, set[str]]) -> bool:
+    """Whether this test runs on another broker; `brokers` are those that each function has tests for."""
+    function, broker = _function_and_broker(item)
+    if not broker or not function.startswith(_HALVED):
         return False
-    return broker != _BROKERS[zlib.crc32(function.encode()) % 2]
+    possible = [name for name in _BROKERS if name in brokers[function]]
+    return broker != possible[zlib.crc32(function.encode()) % len(possible)]
+
+
+def _function_and_broker(item: pytest.Item) -> tuple[str, str]:
+    """The test's function, and the broker that it runs on; "" if it is about one of them, or about none."""
+    function, _, parameters = item.nodeid.partition("[")
+    return function, next((name for name in _BROKERS if name in parameters.rstrip("]").split("-")), "")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -104,6 +117,13 @@ def rabbitmq_url(tidy: Tidy) -> Iterator[str]:
         if node.evaluates_at_once:
             tidy.nodes[url_of(node)] = node
         yield url_of(node)
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis that all tests share and none may harm."""
+    with redis_node.running() as node:
+        yield node.url
 
 
 @pytest.fixture

@@ -12,13 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from tests import debian
+from tests import debian, debian_root
 
 #: Seconds a server may take to answer.
 _START_WITHIN = 60.0
 
-#: The names of the program; the first that is found is used. PALERMO_TEST_REDIS names another one.
+#: The names of the program; the first that is found is used.
 _PROGRAMS = ("redis-server", "valkey-server")
+
+#: The Debian suites that have another server. sid goes on to later versions: the tests print what they run on.
+#: PALERMO_TEST_REDIS names one of these, or the path of a program.
+SUITES = {"valkey-8.1": "trixie", "valkey-9.1": "sid"}
 
 #: Every job is on the disk before its enqueue returns.
 _CONFIG = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no")
@@ -47,6 +51,13 @@ class RedisNode:
     def url(self) -> str:
         """The URL for Palermo."""
         return f"redis+unix://{quote(str(self.socket))}"
+
+    def version(self) -> str:
+        """Its name and version, such as Redis 7.0.15 or Valkey 8.1.1."""
+        told = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True).stdout
+        # Redis server v=7.0.15 sha=00000000:0 …
+        name, version = told.split()[0], told.split("v=")[1].split()[0]
+        return f"{name} {version}"
 
     def start(self) -> None:
         """Start it, and return once it answers."""
@@ -96,13 +107,22 @@ class RedisNode:
 def find_server() -> str:
     """The server's program, installed if that is allowed. Raises debian.NotInstalled."""
     wanted = os.environ.get("PALERMO_TEST_REDIS")
+    if wanted in SUITES:
+        package = f"{wanted.partition('-')[0]}-server"
+        scripts = debian_root.scripts_of(
+            wanted, suite=SUITES[wanted], package=package, programs=(f"/usr/bin/{package}",)
+        )
+        return str(scripts / package)
     names = (wanted,) if wanted else _PROGRAMS
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None and not wanted and debian.can_install():
         debian.install("redis-server")
         found = shutil.which("redis-server")
     if found is None:
-        raise debian.NotInstalled(f"the tests need {' or '.join(names)}. Install Redis: apt install redis-server.")
+        raise debian.NotInstalled(
+            f"the tests need {' or '.join(names)}. Install Redis, as by apt install redis-server; or let"
+            f" PALERMO_TEST_REDIS be {', '.join(SUITES)} or the path of a server."
+        )
     return found
 
 

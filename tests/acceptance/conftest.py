@@ -1,4 +1,4 @@
-"""Each test here runs on both brokers, unless it is about one of them."""
+"""Each test here runs on every broker, unless it is about one of them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,16 +6,19 @@ from pathlib import Path
 import pytest
 
 from palermo.inspector import control
+from tests import redis_node
 from tests.acceptance.place import Place
+from tests.acceptance.restarting import RestartingBroker
 from tests.rabbitmq.patience import SECONDS, have_patience
+from tests.rabbitmq_node import url_of
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
+@pytest.fixture(params=["sqlite", "rabbitmq", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A broker; on the one that is shared, `exchange` is the test's own."""
+    """A broker; on those that are shared, `exchange` is the test's own."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("rabbitmq_url")
+    found: str = request.getfixturevalue(f"{request.param}_url")
     return found
 
 
@@ -31,6 +34,17 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process asks of workers has an answer of each that lives: on a busy machine it may take seconds."""
     have_patience(monkeypatch)
     monkeypatch.setattr(control, "PATIENCE", SECONDS)
+
+
+@pytest.fixture(scope="module", params=["rabbitmq", "redis"])
+def restarting(request: pytest.FixtureRequest) -> Iterator[RestartingBroker]:
+    """A broker of this module's own, to stop and kill."""
+    if request.param == "redis":
+        with redis_node.running() as node:
+            yield RestartingBroker(node, url=node.url, listens_at=str(node.socket))
+    else:
+        node = request.getfixturevalue("module_node")
+        yield RestartingBroker(node, url=url_of(node), listens_at=f"{node.host}:{node.port}")
 
 
 @pytest.fixture

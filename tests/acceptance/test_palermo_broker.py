@@ -1,4 +1,4 @@
-"""Promises of the original Palermo on a RabbitMQ that restarts: P3, P6, P12, P13, P18."""
+"""Promises of the original Palermo on a RabbitMQ of their own: P3, P6, P12, P13, P18; and U3."""
 
 import socket
 from collections.abc import Iterator
@@ -9,12 +9,10 @@ import pika
 import pytest
 
 from palermo.core.address import parse_url
-from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.acceptance.place import Place, command_line
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_node import Node, url_of
-from tests.scale import RESTARTS
 
 
 @pytest.fixture
@@ -24,88 +22,10 @@ def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-@pytest.mark.parametrize("restart", RESTARTS)
-def test_P3_jobs_that_wait_and_jobs_that_failed_survive_a_restart_of_the_broker(
-    place: Place, module_node: Node, restart: str
-) -> None:
-    failed = [place.enqueue("fail", f"{number}") for number in range(5)]
-    place.burst()
-    place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(1_000)])
-
-    if restart == "by kill -9":
-        module_node.kill9()
-        module_node.start()
-    else:
-        module_node.restart()
-
-    eventually(lambda: place.pending() == 1_000)
-    assert list(place.failed()) == failed
-    place.burst()
-    assert place.lines() == [f"{number}" for number in range(1_000)]
-
-
-def test_P3_right_after_a_restart_no_queue_is_missing_from_the_listing(place: Place, module_node: Node) -> None:
-    queues = {"mail", "images"}
-    for queue in queues:
-        place.enqueue("note", "x", queue=queue)
-
-    module_node.restart()
-    try:
-        seen = {row["name"] for row in place.inspector.queues()}
-    except BrokerUnavailable:
-        return  # it said that it cannot know: also an answer
-
-    assert seen >= queues
-
-
-def test_P3_workers_on_all_queues_live_through_a_restart_whenever_in_it_they_connect(
-    place: Place, module_node: Node
-) -> None:
-    place.enqueue("note", "before", queue="mail")
-    place.client.close()
-    module_node.kill9()
-    # Their attempts fall all over the second in which the broker answers and has not started its streams.
-    workers = [place.worker("-q", "*") for _ in range(4)]
-    eventually(lambda: all("broker unavailable" in worker.log for worker in workers))
-
-    module_node.start()
-
-    lines = eventually(lambda: place.lines() or not all(worker.alive for worker in workers))
-    assert [worker.log for worker in workers if not worker.alive] == []
-    assert lines == ["before"]
-
-
 def test_P3_jobs_in_the_embedded_broker_survive_the_end_of_every_process(sqlite_place: Place) -> None:
     ids = [sqlite_place.palermo("enqueue", "shop.note", "--args", f'["{n}"]', "-q", "jobs").strip() for n in range(2)]
 
     assert [row["id"] for row in sqlite_place.rows("jobs", "jobs")] == ids
-
-
-def test_P3_a_worker_comes_back_by_itself_when_the_broker_does(place: Place, module_node: Node) -> None:
-    workers = (place.worker("-q", "jobs"), place.worker("-q", "mail,jobs", "-c", "2"))
-    place.ready(*workers)
-    place.enqueue("hold", "through the restart")
-    place.await_lines(1)
-
-    module_node.restart()
-    place.open_gate()
-    place.enqueue("note", "after", queue="mail")
-
-    def has_run() -> bool:
-        # What it says when it fails tells a job that is lost from a worker that is deaf.
-        assert "after" in place.lines(), (place.inspector.queues(), place.workers())
-        return True
-
-    eventually(has_run, every=0.2)
-    eventually(lambda: place.pending() == 0 and not any(row["jobs"] for row in place.workers()))
-    assert all(worker.alive for worker in workers)
-    assert any("connection lost" in worker.log for worker in workers)
-    assert not any("Traceback" in worker.log for worker in workers)
-    # What ran when the broker went away was given back by it: it runs again, unless it has ended before another worker
-    # looks into it, and who ran it says so.
-    assert place.lines().count("through the restart begins") in (1, 2)
-    assert place.failed() == {}
-    place.ready(*workers)
 
 
 def test_P6_without_any_setting_jobs_go_by_the_exchange_palermo_to_the_queue_jobs(
@@ -344,34 +264,3 @@ def test_U3_a_worker_that_has_worked_outlasts_a_change_of_its_password(place: Pl
     assert worker.alive
     module_node.ctl("change_password", "changing", "first")
     eventually(lambda: worker.log.count("connected broker") >= 2)
-
-
-def test_a_worker_started_before_its_broker_says_so_each_time_and_works_once_it_is_there(
-    place: Place, module_node: Node
-) -> None:
-    place.client.close()
-    module_node.stop()
-    where = f"{module_node.host}:{module_node.port}"
-
-    worker = place.worker()
-    eventually(lambda: len(complaints(worker.log)) >= 2)
-    watch = Stopwatch()
-    enqueued = place.run("enqueue", "shop.note", "-q", "jobs", PALERMO_PUBLISH_TIMEOUT="5")
-    took = watch.seconds()
-    module_node.start()
-    place.enqueue("note", "at last")
-
-    assert place.await_lines(1) == ["at last"]
-    assert enqueued.returncode == 3
-    assert "BrokerUnavailable" in enqueued.stderr
-    assert where in enqueued.stderr
-    assert took < 5 + 15  # and the interpreter's own start
-    for number, line in enumerate(complaints(worker.log), 1):
-        assert where in line
-        assert f"attempt={number}" in line
-        assert "retry_in=" in line
-    assert "Traceback" not in worker.log
-
-
-def complaints(log: str) -> list[str]:
-    return [line for line in log.splitlines() if "broker unavailable" in line]

@@ -6,15 +6,16 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.place import Place
+from tests.acceptance.restarting import RestartingBroker
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import RESTARTS, scaled
 
 
 @pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    """On a RabbitMQ that only this module has."""
-    with Place(tmp_path, url_of(module_node), exchange) as place:
+def place(restarting: RestartingBroker, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """On a RabbitMQ or a Redis that only this module has."""
+    with Place(tmp_path, restarting.url, exchange) as place:
         yield place
 
 
@@ -23,23 +24,17 @@ def obeyed(patient: None) -> None:
     """A pause is one for every worker when the call returns."""
 
 
-def restart(node: Node, how: str) -> None:
-    if how == "by kill -9":
-        node.kill9()
-        node.start()
-    else:
-        node.restart()
-
-
 @pytest.mark.parametrize("how", RESTARTS)
-def test_a_pause_survives_the_restart_of_the_broker_under_a_worker(place: Place, module_node: Node, how: str) -> None:
+def test_a_pause_survives_the_restart_of_the_broker_under_a_worker(
+    place: Place, restarting: RestartingBroker, how: str
+) -> None:
     worker = place.worker()
     place.ready(worker)
     place.inspector.pause("jobs")
     for number in range(3):
         place.enqueue("note", f"{number}")
 
-    restart(module_node, how)
+    restarting.restart(how)
     place.ready(worker)
     place.enqueue("note", "after")
     # A worker that took from the paused queue would have done so before a job of another queue has run.
@@ -54,7 +49,9 @@ def test_a_pause_survives_the_restart_of_the_broker_under_a_worker(place: Place,
 
 
 @pytest.mark.parametrize("how", RESTARTS)
-def test_pauses_and_marks_survive_the_restart_of_everything(place: Place, module_node: Node, how: str) -> None:
+def test_pauses_and_marks_survive_the_restart_of_everything(
+    place: Place, restarting: RestartingBroker, how: str
+) -> None:
     ids = [place.enqueue("note", f"{number}") for number in range(6)]
     place.palermo("pause", "jobs")
     place.palermo("cancel", *ids[::2])
@@ -62,7 +59,7 @@ def test_pauses_and_marks_survive_the_restart_of_everything(place: Place, module
     place.ready(worker)
 
     worker.kill9()
-    restart(module_node, how)
+    restarting.restart(how)
 
     eventually(lambda: place.pending() == 6)
     assert [row["state"] for row in place.rows("jobs", "jobs")] == ["cancelled", "pending"] * 3
@@ -88,17 +85,20 @@ def test_thousands_of_waiting_jobs_are_cancelled(place: Place) -> None:
     assert place.pending() == 0
 
 
-def test_a_worker_goes_on_without_the_marks_if_their_stream_is_gone(place: Place, module_node: Node) -> None:
-    worker = place.worker()
-    place.ready(worker)
-    place.inspector.pause("jobs")
-    place.enqueue("note", "x")
-    eventually(lambda: place.pending() == 1)
+def test_a_worker_goes_on_without_the_marks_if_their_stream_is_gone(
+    module_node: Node, exchange: str, tmp_path: Path
+) -> None:
+    with Place(tmp_path, url_of(module_node), exchange) as place:
+        worker = place.worker()
+        place.ready(worker)
+        place.inspector.pause("jobs")
+        place.enqueue("note", "x")
+        eventually(lambda: place.pending() == 1)
 
-    module_node.ctl("delete_queue", f"{place.exchange}.~pauses")
+        module_node.ctl("delete_queue", f"{place.exchange}.~pauses")
 
-    assert place.await_lines(1) == ["x"]
-    place.inspector.pause("jobs")
-    place.enqueue("note", "y")
-    eventually(lambda: place.pending() == 1)
-    assert worker.alive
+        assert place.await_lines(1) == ["x"]
+        place.inspector.pause("jobs")
+        place.enqueue("note", "y")
+        eventually(lambda: place.pending() == 1)
+        assert worker.alive

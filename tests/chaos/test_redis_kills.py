@@ -1,8 +1,12 @@
 """Redis and its workers are killed: every job whose enqueue returned runs, and the killed worker's job runs again."""
 
 import asyncio
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from palermo.brokers.redis.workers import LEASE
 from palermo.contract.broker import Broker, SessionParameters, open_broker
@@ -10,8 +14,25 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.errors import BrokerError
 from tests import redis_node
+from tests.acceptance.place import Place
 from tests.contract.tools import PATIENT, Report, consume, counts, message, take, until
-from tests.helpers import Stopwatch
+from tests.helpers import HANGS, Stopwatch, eventually
+from tests.scale import scaled
+
+#: How often the server, a worker and a client are killed in the storm. PALERMO_KILLS=3 asks for fewer than 20.
+KILLS = scaled(3, int(os.environ.get("PALERMO_KILLS") or 20))
+
+#: A program that enqueues for ever, and writes down each job whose enqueue has returned.
+_CLIENT = """
+import itertools, sys
+import palermo
+from shop import write
+
+for number in itertools.count():
+    text = f"{sys.argv[1]}-{number}"
+    palermo.enqueue("shop.note", [text], queue="jobs")
+    write("enqueued", text)
+"""
 
 #: A worker that takes one job, says so, and holds it.
 _HOLDER = """
@@ -98,3 +119,52 @@ async def publish(broker: Broker, name: str, enqueued: set[str]) -> None:
             return
         enqueued.add(id)
         number += 1
+
+
+def test_workers_clients_and_the_server_are_killed_under_load_and_every_job_that_was_enqueued_runs(
+    tmp_path: Path,
+) -> None:
+    with redis_node.running() as node, Place(tmp_path, node.url, "palermo") as place:
+        # A job that dies with three workers by chance runs all the same.
+        workers = [place.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
+        for storm in range(KILLS):
+            with enqueuing(place, f"{storm}") as client:
+                go_on(place)
+                node.kill9()
+                node.start()
+                go_on(place)
+                workers.pop(0).kill9()
+                client.kill()
+            workers.append(place.worker("-c", "2", PALERMO_MAX_DEATHS="none"))
+
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
+
+        enqueued, ran = place.lines("enqueued"), place.lines()
+        assert len(enqueued) >= 2 * KILLS * _SOME
+        assert set(enqueued) - set(ran) == set()
+        assert place.failed() == {}
+        for worker in workers:
+            assert "Traceback" not in worker.log
+
+
+#: How many jobs are enqueued and run between two kills.
+_SOME = 100
+
+
+def go_on(place: Place) -> None:
+    """Wait until jobs are enqueued and run again."""
+    place.await_lines(len(place.lines("enqueued")) + _SOME, "enqueued")
+    place.await_lines(len(place.lines()) + _SOME)
+
+
+@contextmanager
+def enqueuing(place: Place, name: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A client as a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _CLIENT, name], env=place.environment, cwd=place.path, stdin=subprocess.DEVNULL
+    ) as client:
+        try:
+            yield client
+        finally:
+            client.kill()
+            client.wait(HANGS)

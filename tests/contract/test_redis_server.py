@@ -203,12 +203,15 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
         found = {one.check: one for one in await broker.diagnose()}
         await broker._store.call("CONFIG", "SET", "appendonly", "yes", "appendfsync", "everysec")
         after = {one.check: one for one in await broker.diagnose()}
+        await broker._store.call("CONFIG", "SET", "appendfsync", "always", "no-appendfsync-on-rewrite", "yes")
+        rewriting = {one.check: one for one in await broker.diagnose()}
         await broker.close()
 
     assert (found["durability"].level, found["eviction"].level) == ("warning", "problem")
     assert "appendonly" in found["durability"].text
     assert "allkeys-lru" in found["eviction"].text
     assert "everysec" in after["durability"].text
+    assert "no-appendfsync-on-rewrite" in rewriting["durability"].text
 
 
 async def test_a_job_starts_within_moments_of_its_enqueue(session: SessionParameters, sessions: list[Broker]) -> None:

@@ -54,9 +54,16 @@ async def _durability(store: Store, info: Mapping[str, str]) -> Finding:
         )
     try:
         _, policy = await store.call("CONFIG", "GET", "appendfsync")
+        _, pausing = await store.call("CONFIG", "GET", "no-appendfsync-on-rewrite")
     except (BrokerError, ValueError):
         return Finding.warning(
             "durability", "the server does not say what appendfsync is", "Make sure that it is always."
+        )
+    if policy == b"always" and pausing == b"yes":
+        return Finding.warning(
+            "durability",
+            "no-appendfsync-on-rewrite yes: while the server rewrites its file, a crash of the machine loses jobs",
+            "Set no-appendfsync-on-rewrite no in redis.conf.",
         )
     if policy == b"always":
         return Finding.ok("durability", "appendfsync always: what was enqueued outlives a crash of the machine")

@@ -1,0 +1,126 @@
+"""Promises of the original Palermo on a broker that restarts, a RabbitMQ or a Redis: P3."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from palermo.errors import BrokerUnavailable
+from tests.acceptance.place import Place
+from tests.acceptance.restarting import RestartingBroker
+from tests.helpers import Stopwatch, eventually
+from tests.scale import RESTARTS
+
+
+@pytest.fixture
+def place(restarting: RestartingBroker, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """On a broker that only this module has."""
+    with Place(tmp_path, restarting.url, exchange) as place:
+        yield place
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_P3_jobs_that_wait_and_jobs_that_failed_survive_a_restart_of_the_broker(
+    place: Place, restarting: RestartingBroker, how: str
+) -> None:
+    failed = [place.enqueue("fail", f"{number}") for number in range(5)]
+    place.burst()
+    place.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(1_000)])
+
+    restarting.restart(how)
+
+    eventually(lambda: place.pending() == 1_000)
+    assert list(place.failed()) == failed
+    place.burst()
+    assert place.lines() == [f"{number}" for number in range(1_000)]
+
+
+def test_P3_right_after_a_restart_no_queue_is_missing_from_the_listing(
+    place: Place, restarting: RestartingBroker
+) -> None:
+    queues = {"mail", "images"}
+    for queue in queues:
+        place.enqueue("note", "x", queue=queue)
+
+    restarting.restart("in good order")
+    try:
+        seen = {row["name"] for row in place.inspector.queues()}
+    except BrokerUnavailable:
+        return  # it said that it cannot know: also an answer
+
+    assert seen >= queues
+
+
+def test_P3_workers_on_all_queues_live_through_a_restart_whenever_in_it_they_connect(
+    place: Place, restarting: RestartingBroker
+) -> None:
+    place.enqueue("note", "before", queue="mail")
+    place.client.close()
+    restarting.node.kill9()
+    # Their attempts fall all over the second in which the broker answers and has not started its streams.
+    workers = [place.worker("-q", "*") for _ in range(4)]
+    eventually(lambda: all("broker unavailable" in worker.log for worker in workers))
+
+    restarting.node.start()
+
+    lines = eventually(lambda: place.lines() or not all(worker.alive for worker in workers))
+    assert [worker.log for worker in workers if not worker.alive] == []
+    assert lines == ["before"]
+
+
+def test_P3_a_worker_comes_back_by_itself_when_the_broker_does(place: Place, restarting: RestartingBroker) -> None:
+    workers = (place.worker("-q", "jobs"), place.worker("-q", "mail,jobs", "-c", "2"))
+    place.ready(*workers)
+    place.enqueue("hold", "through the restart")
+    place.await_lines(1)
+
+    restarting.restart("in good order")
+    place.open_gate()
+    place.enqueue("note", "after", queue="mail")
+
+    def has_run() -> bool:
+        # What it says when it fails tells a job that is lost from a worker that is deaf.
+        assert "after" in place.lines(), (place.inspector.queues(), place.workers())
+        return True
+
+    eventually(has_run, every=0.2)
+    eventually(lambda: place.pending() == 0 and not any(row["jobs"] for row in place.workers()))
+    assert all(worker.alive for worker in workers)
+    assert any("connection lost" in worker.log for worker in workers)
+    assert not any("Traceback" in worker.log for worker in workers)
+    # What ran when the broker went away was given back by it: it runs again, unless it has ended before another worker
+    # looks into it, and who ran it says so.
+    assert place.lines().count("through the restart begins") in (1, 2)
+    assert place.failed() == {}
+    place.ready(*workers)
+
+
+def test_a_worker_started_before_its_broker_says_so_each_time_and_works_once_it_is_there(
+    place: Place, restarting: RestartingBroker
+) -> None:
+    place.client.close()
+    restarting.node.stop()
+    where = restarting.listens_at
+
+    worker = place.worker()
+    eventually(lambda: len(complaints(worker.log)) >= 2)
+    watch = Stopwatch()
+    enqueued = place.run("enqueue", "shop.note", "-q", "jobs", PALERMO_PUBLISH_TIMEOUT="5")
+    took = watch.seconds()
+    restarting.node.start()
+    place.enqueue("note", "at last")
+
+    assert place.await_lines(1) == ["at last"]
+    assert enqueued.returncode == 3
+    assert "BrokerUnavailable" in enqueued.stderr
+    assert where in enqueued.stderr
+    assert took < 5 + 15  # and the interpreter's own start
+    for number, line in enumerate(complaints(worker.log), 1):
+        assert where in line
+        assert f"attempt={number}" in line
+        assert "retry_in=" in line
+    assert "Traceback" not in worker.log
+
+
+def complaints(log: str) -> list[str]:
+    return [line for line in log.splitlines() if "broker unavailable" in line]
