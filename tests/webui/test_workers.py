@@ -1,15 +1,21 @@
 """The pages of workers: the stacks of their jobs, what they use, their releases, and orders to many of them."""
 
+import json
 import logging
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from palermo.core.version import VERSION
+from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui.render.stacks import stacks_of
+from palermo.webui.state import usage
 from tests.helpers import eventually
 from tests.webui.server import Web
 from tests.worker.site import Site
@@ -148,3 +154,54 @@ def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_we
     assert re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", page)
     rows = {row["release"]: row["version"] for row in any_web.http.get("/api/workers").json()["rows"]}
     assert rows == {"2.14.0": VERSION, "2.15.0": VERSION}
+
+
+def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, site: Site) -> None:
+    site.start("--log-level", "warning")
+    eventually(site.workers)
+    worker = site.worker()["id"]
+
+    first = any_web.http.get(f"/workers/{worker}").text
+    assert "when this web process first asked the worker" in first
+    plots = [json.loads(unescape(text)) for text in re.findall(r'data-plot="([^"]+)"', first)]
+    assert [plot["unit"] for plot in plots] == ["bytes", "percent"]
+    assert [value for (value,) in plots[0]["rows"] if value is not None][-1] > 10_000_000
+    assert [value for (value,) in plots[1]["rows"] if value is not None] == []
+
+    # The page of all workers asks none: it shows what is known, and is told when there is more.
+    eventually(lambda: re.search(r"\d+ MB, \d+ %", any_web.http.get("/workers").text))
+    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", any_web.http.get(f"/workers/{worker}").text))
+
+
+def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
+    answers = [
+        usage.Answer(1_000.0, 50e6, 1.0),
+        usage.Answer(1_010.0, 80e6, 6.0),
+        usage.Answer(1_200.0, 60e6, 6.0),
+        usage.Answer(1_204.0, None, None),
+    ]
+
+    parts = usage.parts(answers, 1_205.0)
+
+    start = usage.begin(1_205.0)
+    at = {start + nth * usage.PART: part for nth, part in enumerate(parts) if part != usage.Part()}
+    # 5 s of processor time in 10 s; after a gap an answer holds for half a minute before it.
+    assert at[1_000.0] == at[1_010.0] == usage.Part(80e6, 50.0)
+    assert at[1_170.0] == at[1_200.0] == usage.Part(60e6, 0.0)
+    assert set(at) == {1_000.0, 1_010.0, 1_170.0, 1_180.0, 1_190.0, 1_200.0}
+    assert usage.newest(parts) == usage.Part(60e6, 0.0)
+
+
+def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
+    asked = cast(Inspector, SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids]))
+    known = usage.WorkerUsage(asked)
+    many = [{"id": f"{nth}", "answers": nth != 3} for nth in range(usage.MOST_WORKERS + 9)]
+
+    known.ask(many, 1_000.0)
+    known.ask(many, 1_001.0)
+
+    assert known.version == 1
+    assert [len(known.answers(id, 1_000.0)) for id in ("2", "3", f"{usage.MOST_WORKERS + 8}")] == [1, 0, 0]
+    assert known.answers("2", 1_000.0 + usage.KEPT) == []
+    known.ask(many[:1], 1_010.0)
+    assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)

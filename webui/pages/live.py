@@ -23,7 +23,7 @@ from palermo.webui.state.scheduled_view import PAGE_SIZE, scheduled_view
 router = APIRouter()
 
 #: Pages with lists whose changes the queues' counts do not show.
-Of = Literal["", "scheduled", "retries", "recurring", "history", "job"]
+Of = Literal["", "scheduled", "retries", "recurring", "history", "job", "workers"]
 
 #: The most streams at a time. Pages without a stream poll instead.
 MAX_STREAMS = 100
@@ -85,6 +85,8 @@ def _list_version(site: Site, of: Of, id: str, query: QueryParams, number: int) 
         return lambda: str(journal_views(site).progress.version)
     if of == "job":
         return lambda: str(len(life(journal_views(site).index, journal_views(site).audit, id)))
+    if of == "workers":
+        return lambda: str(live_state(site).sampler.usage.version)
     if of == "recurring":
         return scheduled_view(site).recurring_version
     if of in JOB_LISTS:

@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query
@@ -14,12 +14,15 @@ from starlette.responses import Response
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.history.filters import HistoryFilter
+from palermo.history.series import Window
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
+from palermo.webui.render.charts import usage_chart, usage_spark
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.stacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.state import usage
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
@@ -58,12 +61,21 @@ def _deployed(visit: Visit) -> Row:
     return {"release": printable(newest.release), "at": iso_instant(newest.at)}
 
 
+def _used(visit: Visit, worker: str, now: float) -> list[usage.Part]:
+    """What a worker used in the last ten minutes, as far as this process has asked it."""
+    return usage.parts(live_state(visit.site).sampler.usage.answers(worker, now), now)
+
+
 @router.get("/workers", name="workers")
 def workers(request: Request, visit: Visiting) -> Response:
     snapshot = live_state(visit.site).snapshot()
+    used = {row["id"]: _used(visit, row["id"], time.time()) for row in snapshot.workers}
     return page(
         request,
         "workers.html",
+        watched={"of": "workers"},
+        used={id: usage.newest(parts) for id, parts in used.items()},
+        sparks={id: usage_spark([part.cpu for part in parts]) for id, parts in used.items()},
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},
@@ -103,6 +115,12 @@ _LAST_HOUR, _FINISHED = 3_600.0, 100
 def worker(request: Request, visit: Visiting, id: str) -> Response:
     """One worker, with the jobs that it runs and those that it ran in the last hour."""
     row = masked_worker(visit.inspector.worker(id), visit.site.hidden)
+    now = time.time()
+    sampler = live_state(visit.site).sampler
+    sampler.snapshot(5.0)  # From now on it asks the workers again and again.
+    if row["memory"] is not None:
+        sampler.usage.add(id, row["memory"], row["cpu"], now)
+    answers, parts = sampler.usage.answers(id, now), _used(visit, id, now)
     known = journal_views(visit.site)
     state = known.wait_until_read()
     # Whole seconds, so that requests within one second share a count.
@@ -110,7 +128,11 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
     return page(
         request,
         "worker.html",
+        watched={"of": "workers"},
         worker=row,
+        used=usage.newest(parts),
+        used_since=iso_instant(answers[0].at) if answers and now - answers[0].at < usage.KEPT - usage.PART else None,
+        **_charts(visit, parts, now),
         running=[{**job, "worker": id} for job in row["jobs"]],
         deployed=_deployed(visit),
         journal=state,
@@ -120,6 +142,19 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
         query=urlencode({"worker": id, "since": "1h"}),
     )
+
+
+def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, Any]:
+    """The charts of what a worker used, with the deploys in that time."""
+    known = journal_views(visit.site)
+    report = known.report(Window.HOUR) if not known.off and known.progress.ready else None
+    deploys = report.deploys if report else []
+    start = usage.begin(now)
+    memory, cpu = [part.memory for part in parts], [part.cpu for part in parts]
+    return {
+        "memory_chart": usage_chart(memory, start=start, step=usage.PART, unit="bytes", deploys=deploys),
+        "cpu_chart": usage_chart(cpu, start=start, step=usage.PART, unit="percent", deploys=deploys),
+    }
 
 
 #: The message after an order, by order.

@@ -77,7 +77,7 @@ class Lines:
 
 
 #: What the values of a plot are. The script knows how each is written.
-Unit = Literal["jobs", "jobs/s", "seconds"]
+Unit = Literal["jobs", "jobs/s", "seconds", "bytes", "percent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,6 +240,41 @@ def waiting_chart(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> Waiti
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageChart:
+    """The chart of the memory or the processor time of a worker."""
+
+    path: str
+    grid: tuple[Label, ...]
+    plot: Plot
+
+
+def usage_chart(
+    parts: Sequence[float | None],
+    *,
+    start: float,
+    step: float,
+    unit: Literal["bytes", "percent"],
+    deploys: Sequence[Deploy] = (),
+) -> UsageChart:
+    """The line of what a worker used in each part of the time from `start` on, in Unix seconds."""
+    name, size, word = ("memory", 1e6, "MB") if unit == "bytes" else ("cpu", 1.0, "%")
+    top = _round_up(max((value for value in parts if value is not None), default=0.0), size)
+    return UsageChart(
+        path=_steps([None if value is None else HEIGHT - value / top * HEIGHT for value in parts]),
+        grid=tuple(Label(place, f"{top * part / size:,g} {word}") for place, part in ((0, 1), (50, 0.5), (100, 0))),
+        plot=Plot(
+            unit=unit,
+            start=start,
+            step=step,
+            bars={},
+            lines={name: "CPU" if name == "cpu" else name},
+            rows=[(None if value is None else round(value, 1),) for value in parts],
+            deploys=[each for each in deploys if each.at >= start],
+        ),
+    )
+
+
 def jobs_of(jobs: str, cell: Cell) -> str:
     """The address of the jobs that ended in a cell, from the address of all jobs."""
     # The end of a filter belongs to it, and the end of a cell to the next one.
@@ -336,6 +371,13 @@ def spark(counts: Sequence[tuple[int, int]], *, width: int = 96, height: int = 2
                 foot += tall
     good, bad = (sum(each[part] for each in counts) for part in (0, 1))
     return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed")
+
+
+def usage_spark(percents: Sequence[float | None]) -> Spark:
+    """The small chart of the processor time of a worker, in per cent of one processor."""
+    known = [value for value in percents if value is not None]
+    text = f"CPU in the last ten minutes, at most {round(max(known, default=0.0)):,} %"
+    return Spark(sparkline([round((value or 0.0) * 10) for value in percents]), "", text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

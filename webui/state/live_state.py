@@ -21,6 +21,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
 from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
 from palermo.webui.site import Site
+from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
 log = logging.getLogger("palermo.webui")
@@ -297,6 +298,7 @@ class Sampler:
         self._lock = threading.Lock()
         self._samples = Samples(WINDOW)
         self._waiting = WaitingHistory()
+        self.usage = WorkerUsage(inspector)
         self._last_request = 0.0
         self._is_invalid = False
         self._thread: threading.Thread | None = None
@@ -362,6 +364,9 @@ class Sampler:
                 with self._lock:
                     if self.last is None or self._clock() - self.last.at >= VIEWED_INTERVAL / 2:
                         self._sample()
+                # Without the lock: a worker may take a second to answer, and pages do not wait for that.
+                if self.last is not None:
+                    self.usage.ask(self.last.workers, self._clock())
                 unavailable = False
             except PalermoError as error:
                 if not unavailable:

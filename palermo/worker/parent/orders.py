@@ -181,7 +181,7 @@ class Orders:
             parts.append(f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}")
             known = {} if job is None else {"id": job.id, "job": job.job, "slot": job.slot}
             stacks.append({**known, "text": text[:left]})
-            left -= len(text[:left])
+            left = max(0, left - len(text))
         return {"text": "\n\n".join(parts)[:_MAX_TEXT], "stacks": stacks}
 
     async def _cancel(self, order: WorkerCommand) -> Mapping[str, Any] | None:

@@ -1,0 +1,118 @@
+"""Memory and processor time of workers in the last ten minutes, as this web process has asked them.
+
+It is bounded and may be thrown away: it starts empty with the process, and two web processes have two of it.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from palermo.contract.rows import Row
+from palermo.inspector.inspector import Inspector
+
+#: Seconds for which answers are kept; between two questions to all; and between two answers of a worker that are kept.
+KEPT, EVERY, _APART = 600.0, 4.0, 2.0
+
+#: The most workers that are asked, and the most answers of each that are kept.
+MOST_WORKERS, _MOST_ANSWERS = 500, 300
+
+#: Seconds before an answer for which it still holds, if there was none in between.
+_HOLDS = 30.0
+
+#: The seconds of a part of a chart, and the number of parts.
+PART = 10.0
+PARTS = int(KEPT / PART)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a worker told at one instant."""
+
+    #: Unix seconds.
+    at: float
+    #: Bytes of RAM, and seconds of processor time since its processes began; None if it did not tell.
+    memory: float | None
+    cpu: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The most that a worker used in a part of the time; None where that is not known."""
+
+    memory: float | None = None
+    #: Per cent of one processor.
+    cpu: float | None = None
+
+
+class WorkerUsage:
+    """The answers of each worker in the last ten minutes. Safe to share between threads."""
+
+    def __init__(self, inspector: Inspector) -> None:
+        self._inspector = inspector
+        self._lock = threading.Lock()
+        self._answers: dict[str, deque[Answer]] = {}
+        self._asked_at = 0.0
+        #: Grows with each question to all workers.
+        self.version = 0
+
+    def ask(self, workers: Sequence[Row], now: float) -> None:
+        """Ask these workers, and forget others; does nothing if that was done a moment ago. Raises BrokerError."""
+        with self._lock:
+            if 0 <= now - self._asked_at < EVERY:
+                return
+            self._asked_at = now
+            alive = {row["id"] for row in workers}
+            self._answers = {id: answers for id, answers in self._answers.items() if id in alive}
+        ids = [row["id"] for row in workers if row["answers"]][:MOST_WORKERS]
+        for row in self._inspector.usage(ids):
+            self.add(row["worker"], row["memory"], row["cpu"], now)
+        self.version += 1
+
+    def add(self, worker: str, memory: float | None, cpu: float | None, now: float) -> None:
+        """Keep the answer of a worker, unless one of a moment ago is kept."""
+        with self._lock:
+            if worker not in self._answers and len(self._answers) >= MOST_WORKERS:
+                return
+            answers = self._answers.setdefault(worker, deque(maxlen=_MOST_ANSWERS))
+            if not answers or not 0 <= now - answers[-1].at < _APART:
+                answers.append(Answer(now, memory, cpu))
+
+    def answers(self, worker: str, now: float) -> list[Answer]:
+        """The answers of a worker in the last ten minutes, oldest first."""
+        with self._lock:
+            return [each for each in self._answers.get(worker, ()) if now - KEPT < each.at <= now]
+
+
+def begin(now: float) -> float:
+    """The instant at which the first part of a chart begins."""
+    return now // PART * PART + PART - KEPT
+
+
+def parts(answers: Iterable[Answer], now: float) -> list[Part]:
+    """What was used in each part of the last ten minutes, oldest first."""
+    found = [Part()] * PARTS
+    known = list(answers)
+    for before, each in pairwise([None, *known]):
+        assert each is not None
+        cpu, since = None, each.at
+        if before is not None and before.at < each.at:
+            since = max(before.at, each.at - _HOLDS)
+            if before.cpu is not None and each.cpu is not None:
+                # Processes that ended may count no more: see palermo.worker.limits.processor_time.
+                cpu = max(0.0, each.cpu - before.cpu) / (each.at - before.at) * 100
+        first, last = (int((at - begin(now)) // PART) for at in (since, each.at))
+        for nth in range(max(0, first), min(last, PARTS - 1) + 1):
+            found[nth] = Part(_most(found[nth].memory, each.memory), _most(found[nth].cpu, cpu))
+    return found
+
+
+def newest(found: Sequence[Part]) -> Part:
+    """What is used now: the last values that are known."""
+    memory = next((each.memory for each in reversed(found) if each.memory is not None), None)
+    return Part(memory, next((each.cpu for each in reversed(found) if each.cpu is not None), None))
+
+
+def _most(one: float | None, other: float | None) -> float | None:
+    return max((each for each in (one, other) if each is not None), default=None)
