@@ -22,6 +22,7 @@ from palermo.client.status import JobStatus
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs.current import CurrentJob
 from palermo.jobs.hooks import FailureReport, WorkerContext
 from palermo.jobs.options import EnqueueOptions
@@ -34,7 +35,7 @@ MADE = "<!-- Made by `make reference` from the code; not to be edited. -->"
 _COMMON = ("--url", "--exchange", "--debug", "--json", "--help")
 
 #: Classes whose fields matter to programs, and whose methods do not.
-_VALUES = (FailedFilter, ScheduledFilter, Listing)
+_VALUES = (FailedFilter, WaitingFilter, ScheduledFilter, Listing)
 
 #: Fields and methods that only Palermo itself uses.
 _NOT_FOR_PROGRAMS = (
@@ -104,6 +105,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("palermo.inspector", vars(palermo)["_inspector"]),
             ("palermo.Inspector", palermo.Inspector),
             ("palermo.inspector.failed_filter.FailedFilter", FailedFilter),
+            ("palermo.inspector.waiting.WaitingFilter", WaitingFilter),
             ("palermo.contract.scheduled.ScheduledFilter", ScheduledFilter),
             ("palermo.contract.rows.Listing", Listing),
         ],

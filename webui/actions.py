@@ -20,12 +20,13 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.failure import printable
 from palermo.core.topology import check_id, check_job_queue
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import NotFound, PalermoError, UsageError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
+from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
@@ -180,7 +181,7 @@ def _on_failed(
     wait: float,
     **changes: Any,
 ) -> Operation:
-    """Start a command; `changes` are those of Inspector.requeue."""
+    """Start a command on failed jobs; `changes` are those of Inspector.requeue."""
     one = isinstance(which, str)
     chosen: Which = which if isinstance(which, str | FailedFilter) else list(dict.fromkeys(which))
     if expected is None and not isinstance(chosen, FailedFilter):
@@ -196,18 +197,22 @@ def _on_failed(
         **changes,
     )
 
-    def ended(operation: Operation) -> None:
-        audit_done(
-            visit, f"{action} ended", operation=operation.id, status=operation.status, jobs=operation.taken, of=about
-        )
-
     edited = any(changes.get(name) for name in ("args", "kwargs"))
     with audited_action(visit, action, Role.OPERATOR, of=about, to=changes.get("queue") or "-", edited=edited) as facts:
-        failed_jobs(visit.site).operations.start(operation, done=ended)
+        _start(visit, operation)
         facts["operation"] = operation.id
     if operation.wait(wait) and (one or operation.status == "failed") and operation.problems and not operation.taken:
         raise operation.problems[0]
     return operation
+
+
+def _start(visit: Visit, operation: Operation) -> None:
+    """Start an operation; its end is written to the audit log."""
+
+    def ended(done: Operation) -> None:
+        audit_done(visit, f"{done.action} ended", operation=done.id, status=done.status, jobs=done.taken, of=done.about)
+
+    failed_jobs(visit.site).operations.start(operation, done=ended)
 
 
 def _about(which: Which) -> str:
@@ -215,6 +220,48 @@ def _about(which: Which) -> str:
     if isinstance(which, FailedFilter):
         return "all failed jobs" if which.everything else f"failed jobs with {which}"
     return describe_ids([which] if isinstance(which, str) else list(which))
+
+
+# -- waiting jobs
+
+#: The roles that the commands on waiting jobs need: to discard is to purge a part of the queue.
+WAITING_ROLES: dict[str, Role] = {"cancel": Role.OPERATOR, "move": Role.OPERATOR, "discard": Role.ADMIN}
+
+
+def alter_waiting(
+    visit: Visit,
+    action: Action,
+    queue: str,
+    which: WaitingJobs,
+    *,
+    to: str | None = None,
+    expected: int | None = None,
+    wait: float = 5.0,
+) -> Operation:
+    """Cancel, move or discard jobs that wait in a queue. Returns when that is done, or after `wait` seconds."""
+    if not isinstance(which, WaitingFilter):
+        which = [which] if isinstance(which, str) else list(dict.fromkeys(which))
+    about = f"jobs waiting in {queue} with {which}" if isinstance(which, WaitingFilter) else describe_ids(list(which))
+    operation = Operation(
+        id=new_id(),
+        action=action,
+        by=visit.user.name,
+        about=about,
+        expected=expected,
+        which=which,
+        waits_in=queue,
+        queue=to,
+    )
+    with audited_action(
+        visit, f"{action} waiting", WAITING_ROLES[action], of=about, queue=queue, to=to or "-"
+    ) as facts:
+        check_job_queue(queue)
+        if to == queue:
+            raise UsageError(f"the jobs wait in {queue} already: name another queue.")
+        _start(visit, operation)
+        facts["operation"] = operation.id
+    operation.wait(wait)
+    return operation
 
 
 # -- single jobs, and keys of unique jobs

@@ -23,7 +23,7 @@ from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
-from palermo.inspector import again, events, keys
+from palermo.inspector import again, events, keys, waiting
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
 from palermo.inspector import recurring as recurring_jobs
@@ -91,6 +91,11 @@ class Inspector(Context):
     recorded = again.recorded
     run_again = again.run_again
     edit = again.edit
+
+    count_waiting = waiting.count_waiting
+    cancel_waiting = waiting.cancel_waiting
+    move_waiting = waiting.move_waiting
+    discard_waiting = waiting.discard_waiting
 
     # -- queues, and the tenants that share them
 

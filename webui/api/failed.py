@@ -12,7 +12,7 @@ from palermo.inspector.judges import Which
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.failed.operations import Operation
+from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import failed_filter
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.listings import MAX_LIMIT
@@ -97,17 +97,17 @@ class Change(BaseModel):
 
 
 class OperationRow(BaseModel):
-    """A long command on failed jobs."""
+    """A long command on failed jobs, or one of the pages on waiting jobs."""
 
     id: str
-    action: Literal["requeue", "discard"]
+    action: Action
     status: Literal["waiting", "running", "done", "stopped", "failed"]
     by: str
     about: str
     expected: int | None = Field(description="How many jobs were meant, where that was known.")
-    taken: int = Field(description="How many left `failed`.")
+    taken: int = Field(description="How many left their queue, or were cancelled.")
     gone: int = Field(description="How many of those meant were not there any more.")
-    seen: int = Field(description="How many failed jobs it went through so far.")
+    seen: int = Field(description="How many jobs it went through so far.")
     total: int = Field(description="How many it has to go through.")
     asked_at: str
     ended_at: str | None

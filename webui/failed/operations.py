@@ -1,4 +1,4 @@
-"""Commands on failed jobs. Each runs on its own thread and goes on when the user leaves the page.
+"""Commands on failed jobs, and on those that wait in a queue. Each runs on its own thread and goes on without its page.
 
 Reaching one job at the end of a long queue takes as long as going through all jobs. So every command is an
 operation: the request waits a moment for its end, and then shows its progress. Finished operations are kept for a
@@ -9,25 +9,29 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from palermo.client.actor import Actor
 from palermo.contract.sweep import SweepProgress
-from palermo.core.topology import check_new_queue
+from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import NotFound, PalermoError
+from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.judges import Selection, TakenJob, Which
+from palermo.inspector.judges import TakenJob, Which
+from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui.failed.view import FailedView
 from palermo.webui.site import Refused
 
 #: The most operations that are kept, the newest, and the most that may wait for their turn.
 MAX_KEPT, MAX_WAITING = 100, 10
 
-Action = Literal["requeue", "discard"]
+#: Requeue and discard are for failed jobs; cancel, move and discard for those that wait in a queue.
+Action = Literal["requeue", "discard", "cancel", "move"]
 Status = Literal["waiting", "running", "done", "stopped", "failed"]
 
-_DONE = {"requeue": "requeued", "discard": "discarded"}
+_DONE = {"requeue": "requeued", "discard": "discarded", "cancel": "cancelled", "move": "moved"}
 
 
 @dataclass(kw_only=True)
@@ -42,7 +46,9 @@ class Operation:
     about: str
     #: How many jobs were meant; None if that was not known.
     expected: int | None
-    which: Which
+    which: Which | WaitingJobs
+    #: The queue in which the jobs wait; "" for failed jobs.
+    waits_in: str = ""
     args: Sequence[object] | None = None
     kwargs: Mapping[str, object] | None = None
     queue: str | None = None
@@ -52,10 +58,10 @@ class Operation:
     status: Status = "waiting"
     asked_at: float = field(default_factory=time.time)
     ended_at: float | None = None
-    #: How many failed jobs it has looked at, and how many it will look at.
+    #: How many jobs it has looked at, and how many it will look at.
     seen: int = 0
     total: int = 0
-    #: How many jobs it has taken out of `failed`, and the first of them.
+    #: How many jobs it has taken out of their queue or cancelled, and the first of them.
     taken: int = 0
     first: TakenJob | None = None
     #: The errors of single jobs, or of the whole command.
@@ -91,7 +97,7 @@ class Operation:
         text = ", ".join(parts)
         match self.status:
             case "stopped":
-                text += f", then stopped: {self.seen:,} of {self.total:,} failed jobs were checked"
+                text += f", then stopped: {self.seen:,} of {self.total:,} jobs were checked"
             case "failed":
                 text += ", then failed"
         reasons = "; ".join(str(problem).rstrip(".") for problem in self.problems if not isinstance(problem, NotFound))
@@ -115,7 +121,9 @@ class Operations:
         """
         if operation.queue is not None:
             check_new_queue(operation.queue)
-        Selection(operation.which if not isinstance(operation.which, str) else [operation.which])
+        if not isinstance(operation.which, FailedFilter | WaitingFilter):
+            for id in [operation.which] if isinstance(operation.which, str) else operation.which:
+                check_id(id)
         with self._lock:
             if self._closed or sum(not each.over for each in self._all.values()) > MAX_WAITING:
                 raise Refused(503, "too many long commands are under way here. Wait for one of them to end.")
@@ -149,7 +157,8 @@ class Operations:
 
     def _run(self, operation: Operation, done: Callable[[Operation], None]) -> None:
         try:
-            with self._view.exclusive():
+            # A reading of the failed jobs need not wait for a command on other queues.
+            with nullcontext() if operation.waits_in else self._view.exclusive():
                 operation.status = "running"
                 self._act(operation)
             if operation.status == "running":
@@ -157,7 +166,8 @@ class Operations:
         except PalermoError as error:
             operation.status = "failed"
             operation.problems.append(error)
-            self._view.request_reading()
+            if not operation.waits_in:
+                self._view.request_reading()
         finally:
             if operation.status in (
                 "waiting",
@@ -177,13 +187,15 @@ class Operations:
         def progress(swept: SweepProgress) -> None:
             nonlocal removed
             operation.seen, operation.total = swept.seen, swept.total
-            self._view.count_removed(swept.removed + swept.moved - removed)
+            if not operation.waits_in:
+                self._view.count_removed(swept.removed + swept.moved - removed)
             removed = swept.removed + swept.moved
 
         def taken(jobs: Sequence[TakenJob]) -> None:
             operation.first = operation.first or jobs[0]
             operation.taken += len(jobs)
-            self._view.forget(jobs)
+            if not operation.waits_in:
+                self._view.forget(jobs)
 
         common: dict[str, Any] = {
             "progress": progress,
@@ -192,18 +204,31 @@ class Operations:
             "stop": lambda: operation.stop_asked,
         }
         inspector = self._inspector.on_behalf_of(Actor(operation.by, "web"))
-        if operation.action == "discard":
-            inspector.discard(operation.which, **common)
-        else:
-            inspector.requeue(
-                operation.which,
-                args=operation.args,
-                kwargs=operation.kwargs,
-                queue=operation.queue,
-                priority=operation.priority,
-                at=operation.at,
-                **common,
-            )
+        which: Any = operation.which
+        match operation.action:
+            case "discard" if operation.waits_in:
+                inspector.discard_waiting(operation.waits_in, which, **common)
+            case "cancel":
+                inspector.cancel_waiting(operation.waits_in, which, **common)
+            case "move":
+                inspector.move_waiting(operation.waits_in, which, operation.queue or "", **common)
+            case "discard":
+                inspector.discard(which, **common)
+            case _:
+                self._requeue(inspector, operation, common)
+
+    @staticmethod
+    def _requeue(inspector: Inspector, operation: Operation, common: dict[str, Any]) -> None:
+        which: Any = operation.which
+        inspector.requeue(
+            which,
+            args=operation.args,
+            kwargs=operation.kwargs,
+            queue=operation.queue,
+            priority=operation.priority,
+            at=operation.at,
+            **common,
+        )
 
 
 def new_id() -> str:

@@ -17,12 +17,14 @@ from palermo.webui.pages import (
     statistics,
     tenants,
     topics,
+    waiting,
     workers,
 )
 
 ROUTERS = (
     queues.router,
     enqueue.router,
+    waiting.router,
     search.router,
     failures.router,
     scheduled.router,

@@ -1,4 +1,4 @@
-"""What all forms of the pages share: how their fields are read, and the errors that are shown at the fields."""
+"""The parts that all forms of the pages share: they read the fields, and show each error at its field."""
 
 import json
 import time

@@ -14,6 +14,7 @@ from palermo.contract.rows import Row, silent_text
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
@@ -98,7 +99,13 @@ def _sparks(visit: Visit, rows: Iterable[Row]) -> dict[str, Spark]:
 
 @router.get("/queues/{name:palermo}", name="queue")
 def queue(
-    request: Request, visit: Visiting, name: str, text: Text = "", newest: bool = False, number: Number = 1
+    request: Request,
+    visit: Visiting,
+    name: str,
+    text: Text = "",
+    job: Text = "",
+    newest: bool = False,
+    number: Number = 1,
 ) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
@@ -107,12 +114,14 @@ def queue(
         raise NotFound(f"there is no queue {name!r}. It is made when the first job is enqueued to it.")
     [line] = live.queue_summaries(rows)
     jobs, unseen = [], ""
+    wanted = waiting_filter(text, job)
     try:
-        jobs = _jobs(visit, name, text=text, newest=newest, number=number) if line.pending else []
+        jobs = _jobs(visit, name, wanted, newest=newest, number=number) if line.pending else []
     except NotBrowsable as error:
         unseen = str(error)
     live.recent_jobs.add(jobs)
-    kept = {"text": text, "newest": "1" if newest else ""}
+    asks = {"job": job.strip(), "text": text.strip()}
+    kept = asks | {"newest": "1" if newest else ""}
     return page(
         request,
         "queue.html",
@@ -123,7 +132,9 @@ def queue(
         types=Counter(row["content_type"] for row in jobs).most_common(),
         unseen=unseen,
         running=running_jobs(snapshot, name)[:_RUNNING],
-        text=text,
+        asks=asks,
+        query=urlencode({each: value for each, value in asks.items() if value}),
+        operations=[each for each in failed_jobs(visit.site).operations.running() if each.waits_in == name],
         newest=newest,
         number=number,
         limit=LIMIT,
@@ -194,12 +205,16 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     }
 
 
-def _jobs(visit: Visit, name: str, *, text: str, newest: bool, number: int) -> list[Row]:
-    if not text:
+def waiting_filter(text: str, job: str) -> WaitingFilter:
+    """The filter that these texts of an address mean."""
+    return WaitingFilter(text=text.strip() or None, job=job.strip() or None)
+
+
+def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int) -> list[Row]:
+    if wanted == WaitingFilter():
         return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest).rows
-    wanted = text.casefold()
     rows = listings.jobs(visit, name, page=1, limit=SEARCHED, newest=newest).rows
-    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if listings.says(row, wanted)][:LIMIT]
+    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.fits_row(row)][:LIMIT]
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")

@@ -3,7 +3,6 @@
 An event topology is a listing of groups and exchanges. It is cached, so that many readers cause few requests.
 """
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -31,17 +30,6 @@ def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = Fals
         )
     listing = visit.inspector.jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
-
-
-def says(row: Row, wanted: str) -> bool:
-    """Whether a job's masked row has this text, in lower case: in its id, name, arguments or error.
-
-    Only what is shown is searched, so that nobody can find hidden values by searching.
-    """
-    error = row.get("error") or {}
-    arguments = json.dumps([row["args"], row["kwargs"]], ensure_ascii=False)
-    texts = (row["id"], row["job"], row["preview"], arguments, error.get("class"), error.get("message"))
-    return any(wanted in text.casefold() for text in texts if text)
 
 
 def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:

@@ -20,6 +20,7 @@ from palermo.errors import NotBrowsable, NotFound
 from palermo.history.entry import Entry
 from palermo.inspector.failed_filter import FailedFilter, fits_worker
 from palermo.inspector.rates import Snapshot
+from palermo.inspector.waiting import contains
 from palermo.jobs import registry
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.filters import CHIPS, SEARCHED_STATES, SearchQuery
@@ -321,7 +322,7 @@ def _fits(query: SearchQuery, row: Row, at: str | None) -> bool:
         and (not (pattern := query.pattern("worker")) or fits_worker(row["worker"] or "", pattern))
         and (query.since is None or (moment is not None and moment >= query.since))
         and (query.until is None or moment is None or moment <= query.until)
-        and (not query.text or listings.says(row, query.text.casefold()))
+        and (not query.text or contains(row, query.text.casefold()))
     )
 
 

@@ -1,0 +1,270 @@
+"""The inspector's methods for jobs that wait in a queue: count, cancel, move and discard many of them at once.
+
+The class Inspector takes these functions as its methods. WaitingFilter says which jobs are meant.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from palermo.contract.rows import Row
+from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision
+from palermo.core.job_edit import JobEdit
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+from palermo.core.text import fits
+from palermo.core.topology import check_id, check_job_queue, check_new_queue
+from palermo.errors import DuplicateJob, NotFound, PalermoError, UsageError
+from palermo.inspector.context import Context, Progress
+from palermo.inspector.control import cancel
+from palermo.inspector.failed import OnError, OnTaken, Stopping
+from palermo.inspector.judges import TakenJob, report_errors, report_taken, stoppable
+from palermo.jobs.redaction import masked_row
+
+#: The most jobs that one call cancels: the broker keeps so many marks.
+MAX_CANCELLED = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingFilter:
+    """The conditions that a waiting job must meet, all at once; a filter without conditions matches every job."""
+
+    #: Its wire name; it may hold `*`, `?` and `[…]`.
+    job: str | None = None
+    #: Text, in any letter case, in its id, its name, its arguments as they are shown, or the error of its last run
+    #: (what the setting web_redact hides is not searched).
+    text: str | None = None
+
+    def __str__(self) -> str:
+        asked = [f"{name}={value!r}" for name, value in (("job", self.job), ("text", self.text)) if value is not None]
+        return " ".join(asked) or "any name"
+
+    def fits_row(self, row: Row) -> bool:
+        """Whether the row of a job, with hidden values masked, meets the conditions."""
+        named = self.job is None or fits(row["job"] or "", self.job)
+        return named and (self.text is None or contains(row, self.text.casefold()))
+
+
+#: The waiting jobs that are meant: one id, several, or those that a filter matches.
+WaitingJobs = str | Iterable[str] | WaitingFilter
+
+
+def contains(row: Row, wanted: str) -> bool:
+    """Whether a job's masked row has this text, in lower case: in its id, name, arguments or error.
+
+    Only what is shown is searched, so that nobody can find hidden values by searching.
+    """
+    error = row.get("error") or {}
+    arguments = json.dumps([row["args"], row["kwargs"]], ensure_ascii=False)
+    texts = (row["id"], row["job"], row["preview"], arguments, error.get("class"), error.get("message"))
+    return any(wanted in text.casefold() for text in texts if text)
+
+
+class _Selection:
+    """The waiting jobs that are meant, and which of those were there."""
+
+    def __init__(self, context: Context, which: WaitingJobs) -> None:
+        self._context = context
+        self._filter = which if isinstance(which, WaitingFilter) else None
+        ids = [] if isinstance(which, WaitingFilter) else [which] if isinstance(which, str) else which
+        self._ids = dict.fromkeys(check_id(id) for id in ids)
+        self.taken: dict[str, TakenJob] = {}
+
+    def includes(self, message: Message) -> bool:
+        """Whether this message is meant; so is a second copy of a message that was."""
+        if message.id in self.taken or message.id in self._ids:
+            return True
+        if self._filter is None:
+            return False
+        if self._filter.text is None:
+            return self._filter.job is None or fits(message.job, self._filter.job)
+        [row] = self._context._rows((message,), JobState.PENDING)
+        return self._filter.fits_row(masked_row(row, self._context._hidden))
+
+    @property
+    def missing(self) -> PalermoError | None:
+        """NotFound for the given ids that were not there; None if all were."""
+        missing = [id for id in self._ids if id not in self.taken]
+        if not missing:
+            return None
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
+        error = NotFound(f"no job {shown} waits there any more.")
+        error.jobs = len(missing)
+        return error
+
+
+class _Judge:
+    """Takes the jobs that are meant out of their queue: to another one, or for good."""
+
+    def __init__(self, selection: _Selection, to: str | None) -> None:
+        self._selection = selection
+        self._to = to
+        #: The jobs that were taken, in their order; `report_taken` tells of them.
+        self.taken: list[TakenJob] = []
+        self._refused = 0
+
+    def __call__(self, message: Message) -> SweepDecision:
+        if not self._selection.includes(message):
+            return Keep()
+        seen = self._selection.taken
+        if message.id in seen:
+            return Remove()  # A second copy, which a kill between publishing and acknowledging left.
+        job = seen[message.id] = TakenJob(message.id, message.job, self._to or message.queue)
+        self.taken.append(job)
+        if self._to is None:
+            return Remove()
+        return Move(JobEdit(queue=self._to).applied_to(message), lambda: self._refuse(job))
+
+    def _refuse(self, job: TakenJob) -> None:
+        self.taken.remove(job)
+        self._refused += 1
+
+    @property
+    def refusal(self) -> PalermoError | None:
+        """The reason why jobs that are meant stay where they are."""
+        if not self._refused:
+            return None
+        stay = "one unique job stays" if self._refused == 1 else f"{self._refused:,} unique jobs stay"
+        refusal = DuplicateJob(f"{stay} in the queue: the key of each is not its own any more.")
+        refusal.jobs = self._refused
+        return refusal
+
+
+def discard_waiting(
+    context: Context,
+    queue: str,
+    which: WaitingJobs,
+    *,
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+    on_taken: OnTaken | None = None,
+    stop: Stopping | None = None,
+) -> list[TakenJob]:
+    """Remove jobs that wait in a queue: one id, several ids, or all that a filter matches (WaitingFilter() for all).
+
+    A job that a worker has taken meanwhile is left to it. For ids that do not wait there, NotFound is raised after all
+    other jobs are done, or given to `on_error`. `on_taken` gets the jobs that have gone while the command runs, and
+    `stop` can end it early. Raises NotFound for a queue that does not exist.
+    """
+    judge = _Judge(selection := _Selection(context, which), None)
+    return _take(context, queue, judge, selection, "discard", progress, on_error, on_taken, stop)
+
+
+def move_waiting(
+    context: Context,
+    queue: str,
+    which: WaitingJobs,
+    to: str,
+    *,
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+    on_taken: OnTaken | None = None,
+    stop: Stopping | None = None,
+) -> list[TakenJob]:
+    """Move jobs that wait in a queue to the end of another; the rest is as for `discard_waiting`.
+
+    Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run again, the
+    command goes on with those that are left.
+    """
+    check_new_queue(to)
+    if to == queue:
+        raise UsageError(f"the jobs wait in {queue!r} already: name another queue.")
+    judge = _Judge(selection := _Selection(context, which), to)
+    return _take(context, queue, judge, selection, "move", progress, on_error, on_taken, stop)
+
+
+def _take(
+    context: Context,
+    queue: str,
+    judge: _Judge,
+    selection: _Selection,
+    action: str,
+    progress: Progress | None,
+    on_error: OnError | None,
+    on_taken: OnTaken | None,
+    stop: Stopping | None,
+) -> list[TakenJob]:
+    check_job_queue(queue)
+    decide = stoppable(stop, judge)
+    tell = report_taken(judge.taken, progress, on_taken)
+    try:
+        context._client.run(lambda broker: broker.sweep(queue, decide, progress=tell))
+    finally:
+        context._record(action, queue=judge._to or queue, ids=[job.id for job in judge.taken])
+    report_errors(on_error, judge.refusal, selection.missing)
+    return judge.taken
+
+
+def cancel_waiting(
+    context: Context,
+    queue: str,
+    which: WaitingJobs,
+    *,
+    progress: Progress | None = None,
+    on_error: OnError | None = None,
+    on_taken: OnTaken | None = None,
+    stop: Stopping | None = None,
+) -> list[TakenJob]:
+    """Cancel jobs that wait in a queue: each stays there until a worker takes it, and drops it.
+
+    A job that runs already is ended, as by `cancel`. The rest is as for `discard_waiting`, but ids that do not wait
+    there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable where looking would harm.
+    """
+    check_job_queue(queue)
+    if isinstance(which, WaitingFilter):
+        chosen = _found(context, queue, which, progress=progress, stop=stop)
+    else:
+        ids = [which] if isinstance(which, str) else dict.fromkeys(which)
+        chosen = [TakenJob(check_id(id), "", queue) for id in ids]
+    if stop is not None and stop():
+        return []
+    if len(chosen) > MAX_CANCELLED:
+        raise UsageError(
+            f"{len(chosen):,} jobs are meant, and one call cancels at most {MAX_CANCELLED:,}: discard them instead."
+        )
+    if chosen:
+        marked, by = [job.id for job in chosen], context._actor.name
+        context._ask(lambda broker: cancel(broker, marked, by=by), again=True)
+        context._record("cancel", ids=marked)
+        if on_taken is not None:
+            on_taken(chosen)
+    return chosen
+
+
+def count_waiting(context: Context, queue: str, filter: WaitingFilter, *, depth: int | None = None) -> int:
+    """How many of the first `depth` jobs that wait in a queue a filter matches; of all unless given.
+
+    Raises NotFound, and NotBrowsable where looking would harm.
+    """
+    check_job_queue(queue)
+    return len(_found(context, queue, filter, depth=depth))
+
+
+def _found(
+    context: Context,
+    queue: str,
+    filter: WaitingFilter,
+    *,
+    depth: int | None = None,
+    progress: Progress | None = None,
+    stop: Stopping | None = None,
+) -> list[TakenJob]:
+    """The jobs that a filter matches; only the first `depth` jobs of the queue are looked at."""
+    context._ask(lambda broker: broker.browse(queue, limit=0), again=True)
+    found: dict[str, TakenJob] = {}
+    selection = _Selection(context, filter)
+    left = depth
+
+    def look(message: Message) -> SweepDecision:
+        nonlocal left
+        if left == 0:
+            return Stop()
+        if left is not None:
+            left -= 1
+        if selection.includes(message):
+            found[message.id] = TakenJob(message.id, message.job, queue)
+        return Keep()
+
+    decide: Callable[[Message], SweepDecision] = stoppable(stop, look)
+    context._client.run(lambda broker: broker.sweep(queue, decide, progress=progress, only_look=True), again=True)
+    return list(found.values())

@@ -1,0 +1,125 @@
+"""Many waiting jobs at once: counted, cancelled, moved and discarded, on each broker, and through a kill."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from palermo.client.client import Client
+from palermo.errors import NotFound, UsageError
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.waiting import WaitingFilter
+from palermo.settings.settings import Settings
+from tests.helpers import eventually
+from tests.inspector.jobs import message, publish
+
+MAIL = WaitingFilter(job="shop.mail.*")
+
+#: Moves the jobs of a queue, and is killed amid that, as soon as some are told to have moved.
+_KILLED = """
+import os, signal, sys
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.waiting import WaitingFilter
+from palermo.settings.settings import Settings
+
+def see(swept):
+    if swept.moved:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+url, exchange = sys.argv[1:]
+Inspector(Client(Settings(url=url, exchange=exchange))).move_waiting("mail", WaitingFilter(), "aside", progress=see)
+"""
+
+
+def fill(client: Client, number: int = 6) -> None:
+    """Jobs of two names in turn."""
+    publish(
+        client,
+        *(
+            message(f"j{nth}", f"to-{nth}", queue="mail", job="shop.mail.Send" if nth % 2 else "shop.Resize")
+            for nth in range(number)
+        ),
+    )
+
+
+def waiting(inspector: Inspector, queue: str = "mail") -> list[str]:
+    return [row["id"] for row in inspector.jobs(queue, limit=5_000).rows]
+
+
+def test_those_that_a_filter_matches_are_counted_and_moved_and_the_rest_stays_in_order(
+    client: Client, inspector: Inspector
+) -> None:
+    fill(client)
+
+    assert inspector.count_waiting("mail", MAIL) == 3
+    assert inspector.count_waiting("mail", MAIL, depth=2) == 1
+    assert inspector.count_waiting("mail", WaitingFilter(text="TO-4")) == 1
+    moved = inspector.move_waiting("mail", MAIL, "slow")
+
+    assert [(job.id, job.queue) for job in moved] == [("j1", "slow"), ("j3", "slow"), ("j5", "slow")]
+    eventually(lambda: waiting(inspector) == ["j0", "j2", "j4"])
+    eventually(lambda: waiting(inspector, "slow") == ["j1", "j3", "j5"])
+    assert {row["queue"] for row in inspector.jobs("slow").rows} == {"slow"}
+
+
+def test_a_selection_is_discarded_and_what_is_not_there_is_told(client: Client, inspector: Inspector) -> None:
+    fill(client, 4)
+
+    with pytest.raises(NotFound, match="no job nobody waits there"):
+        inspector.discard_waiting("mail", ["j1", "nobody", "j2"])
+
+    eventually(lambda: waiting(inspector) == ["j0", "j3"])
+
+
+def test_those_that_a_filter_matches_are_cancelled(client: Client, inspector: Inspector) -> None:
+    fill(client, 4)
+
+    assert [job.id for job in inspector.cancel_waiting("mail", MAIL)] == ["j1", "j3"]
+
+    states = eventually(lambda: {row["id"]: row["state"] for row in inspector.jobs("mail").rows})
+    assert states == {"j0": "pending", "j1": "cancelled", "j2": "pending", "j3": "cancelled"}
+
+
+def test_jobs_are_not_moved_to_where_they_are_or_cannot_be(client: Client, inspector: Inspector) -> None:
+    fill(client, 2)
+
+    for to in ("mail", "failed", "a*"):
+        with pytest.raises(UsageError):
+            inspector.move_waiting("mail", MAIL, to)
+    with pytest.raises(NotFound):
+        inspector.discard_waiting("nowhere", MAIL)
+    assert waiting(inspector) == ["j0", "j1"]
+
+
+def test_a_move_that_is_stopped_leaves_the_rest_where_it_is(client: Client, inspector: Inspector) -> None:
+    fill(client)
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        return len(asked) > 2
+
+    moved = inspector.move_waiting("mail", WaitingFilter(), "slow", stop=stop)
+
+    assert [job.id for job in moved] == ["j0", "j1"]
+    eventually(lambda: waiting(inspector) == ["j2", "j3", "j4", "j5"])
+
+
+def test_a_move_that_is_killed_in_the_middle_loses_nothing_and_goes_on_when_run_again(
+    client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
+) -> None:
+    fill(client, 1_500)
+    eventually(lambda: inspector.size("mail") == 1_500)
+
+    killed = subprocess.run([sys.executable, "-c", _KILLED, settings.url, settings.exchange], cwd=tmp_path, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    all_ids = {f"j{nth}" for nth in range(1_500)}
+    eventually(lambda: set(waiting(inspector)) | set(waiting(inspector, "aside")) == all_ids)
+    assert inspector.size("mail")
+    inspector.move_waiting("mail", WaitingFilter(), "aside")
+
+    eventually(lambda: inspector.size("mail") == 0)
+    assert set(waiting(inspector, "aside")) == all_ids

@@ -1,0 +1,142 @@
+"""The pages that cancel, move and discard many jobs that wait in a queue: they show how many, ask, and act."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import APIRouter, Form, Query
+from starlette.requests import Request
+from starlette.responses import Response
+
+from palermo.core.topology import check_new_queue
+from palermo.inspector.waiting import WaitingFilter, WaitingJobs
+from palermo.webui import actions
+from palermo.webui.failed.operations import Action
+from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed
+from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm
+from palermo.webui.pages.queues import waiting_filter
+from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.site import Refused, Visiting
+
+router = APIRouter()
+
+#: The first jobs of a queue among which those that a filter matches are counted.
+DEPTH = 10_000
+
+Text = Annotated[str, Query(max_length=200)]
+
+
+@router.get("/queues/{name:palermo}/confirm", name="confirm_waiting")
+def confirm(
+    request: Request,
+    visit: Visiting,
+    name: str,
+    act: Annotated[Action, Query()],
+    id: Annotated[list[str] | None, Query(max_length=500)] = None,
+    every: Annotated[str, Query(alias="all", max_length=5)] = "",
+    text: Text = "",
+    job: Text = "",
+) -> Response:
+    """Show how many waiting jobs are meant, and ask."""
+    _check(act)
+    query = _query(text, job)
+    ids = [] if every else list(dict.fromkeys(id or ()))
+    number = len(ids)
+    if every:
+        # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
+        wanted = waiting_filter(text, job)
+        size = visit.inspector.size(name)
+        number = size if wanted == WaitingFilter() else visit.inspector.count_waiting(name, wanted, depth=DEPTH)
+    if not number:
+        said = "No waiting job matches that any more." if every else "Select some jobs first."
+        return redirect(request, _back(request, name, query), said, level="note")
+    return _ask(request, visit, name, act, ids, number, query)
+
+
+@router.post("/queues/{name:palermo}/act", name="act_on_waiting")
+def act(
+    request: Request,
+    visit: Visiting,
+    name: str,
+    act: Annotated[Action, Form()],
+    id: Annotated[list[str] | None, Form()] = None,
+    filter: Annotated[str, Form(max_length=10_000)] = "",
+    number: Annotated[int, Form(ge=0)] = 0,
+    typed: Annotated[str, Form(max_length=50)] = "",
+    queue: Annotated[str, Form(max_length=500)] = "",
+    back: Annotated[str, Form(max_length=10_000)] = "",
+) -> Response:
+    """Do what was confirmed."""
+    _check(act)
+    ids = list(dict.fromkeys(id or ()))
+    which: WaitingJobs = ids or _filter(filter)
+    check_typed(typed, number, len(ids))
+    problems, to = Problems(), queue.strip()
+    if act == "move":
+        with problems.at("queue"):
+            check_new_queue(to)
+        if to == name:
+            problems["queue"] = f"the jobs wait in {name} already: name another queue."
+        if problems:
+            return _ask(request, visit, name, act, ids, number, back, to=to, problems=problems)
+    done = actions.alter_waiting(
+        visit, act, name, which, to=to if act == "move" else None, expected=number if ids else None, wait=PATIENCE
+    )
+    if not done.over:
+        return redirect(request, path(request, "operation", id=done.id))
+    fine = done.status == "done" and not done.gone and not done.problems
+    return redirect(request, _back(request, name, back), done.outcome(), level="done" if fine else "note")
+
+
+def _ask(
+    request: Request,
+    visit: Visiting,
+    name: str,
+    act: str,
+    ids: list[str],
+    number: int,
+    query: str,
+    *,
+    to: str = "",
+    problems: Mapping[str, str] = NO_PROBLEMS,
+) -> Response:
+    more: dict[str, Any] = {"behind": max(0, visit.inspector.size(name) - DEPTH) if query and not ids else 0}
+    return page(
+        request,
+        "waiting_confirm.html",
+        status=422 if problems else 200,
+        form=ShownForm("confirm", {"queue": to}, problems),
+        queue=name,
+        act=act,
+        ids=ids,
+        number=number,
+        depth=DEPTH,
+        typed=f"{number}" if number > UNTYPED else "",
+        query=query,
+        back=_back(request, name, query),
+        **more,
+    )
+
+
+def _filter(text: str) -> WaitingFilter:
+    """The filter that a form sends back. Unexpected fields are refused, so that they cannot widen it."""
+    every, _, query = text.partition("&")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    if every != "all" or not given.keys() <= {"job", "text"}:
+        raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
+    return waiting_filter(given.get("text", ""), given.get("job", ""))
+
+
+def _query(text: str, job: str) -> str:
+    asks = (("job", job.strip()), ("text", text.strip()))
+    return urlencode([(name, value) for name, value in asks if value])
+
+
+def _check(act: str) -> None:
+    if act not in actions.WAITING_ROLES:
+        raise Refused(422, f"{act[:40]!r} is no action on waiting jobs; those are {', '.join(actions.WAITING_ROLES)}.")
+
+
+def _back(request: Request, name: str, query: str) -> str:
+    """The queue that the user came from. Only its query is taken, so it cannot lead anywhere else."""
+    return path(request, "queue", name=name) + (f"?{query}" if query else "")
