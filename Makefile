@@ -15,6 +15,7 @@
 #   make bench-start  what imports, start, stop and memory of an idle worker take; a minute
 #   make bench-peers  the same work by Palermo, a bare client and other job systems in turns; twelve minutes
 #   make bench-web  the page of 200,000 failed jobs, on a broker of its own
+#   make bench-pages  every page with 200,000 failed and 100,000 scheduled jobs and a million records; some minutes
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
 #   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, wake, tenants, doctor, …
@@ -41,7 +42,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-looks bench-journal bench-growth bench-visits pins release-check clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-pages bench-looks bench-journal bench-growth bench-visits pins release-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -112,6 +113,9 @@ bench-peers: $(VENV)/installed-dev $(PEERS)/installed
 
 bench-web: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.failed_jobs $(ARGS)
+
+bench-pages: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.pages $(ARGS)
 
 bench-looks: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.watched $(ARGS)

@@ -10,9 +10,11 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
-from tests.helpers import Stopwatch
+from tests.helpers import Stopwatch, eventually
+from tests.history.written import ended, write
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
@@ -323,3 +325,22 @@ def test_a_delay_for_jobs_of_too_many_times_is_refused(any_web: Web, monkeypatch
 
 def scheduled(web: Web) -> list[dict[str, Any]]:
     return web.inspector.scheduled().rows
+
+
+def test_the_page_of_a_job_that_is_over_reads_no_scheduled_jobs(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(any_web.client, [ended("over")])
+    schedule(any_web.client, due("later", 900))
+    eventually(lambda: any_web.http.get("/api/history/over").status_code == 200)
+    looked: list[frozenset[str] | None] = []
+    listed = scheduled_views.listed
+
+    def counted(context: Any, chosen: ScheduledFilter, **page: int) -> Any:
+        looked.append(chosen.ids)
+        return listed(context, chosen, **page)
+
+    monkeypatch.setattr(scheduled_views, "listed", counted)
+
+    assert any_web.http.get("/jobs/over").status_code == 200
+    assert frozenset({"over"}) not in looked
+    assert any_web.http.get("/jobs/later").status_code == 200
+    assert frozenset({"later"}) in looked

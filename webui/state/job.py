@@ -13,7 +13,7 @@ from palermo.client.recorded_jobs import RecordedJob
 from palermo.client.status import State
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
-from palermo.core.journal_records import Record
+from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message, to_headers
 from palermo.core.topology import check_id
@@ -24,6 +24,7 @@ from palermo.inspector.context import waiting_job
 from palermo.jobs.redaction import MASK, is_hidden, masked_row, masked_value
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.site import Refused, Site, Visit
+from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, RecentJob, Run, live_state, running_jobs
 from palermo.webui.state.scheduled_view import scheduled_view
 
@@ -39,6 +40,10 @@ _NONE: dict[str, Any] = dict.fromkeys(
 _SHOWN_ELSEWHERE = {
     *("id", "job-class", "queue", "preview", "arguments", "exception-class", "exception-message", "stack-trace"),
 }
+
+
+#: The records after which a job is over, and is not put into a queue again.
+_FOR_GOOD = frozenset({RecordKind.SUCCEEDED, RecordKind.DISCARDED, RecordKind.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,10 +169,17 @@ def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
 
 def _scheduled(site: Site, id: str) -> FoundJob | None:
     try:
-        row = scheduled_view(site).find(id)
+        # Fast path: a job that is over is due nowhere. Else its page reads all scheduled jobs: 2 s of 20,000.
+        row = scheduled_view(site).find(id, everywhere=not _is_over(site, id))
     except BrokerUnavailable:
         return None  # There are so many that reading takes long; the page shows what else is known of the job.
     return None if row is None else replace(_of_row(row), due=row["run_at"])
+
+
+def _is_over(site: Site, id: str) -> bool:
+    """Whether the journal, as far as it was read, tells that the job has ended for good."""
+    views = site.existing(JournalViews)
+    return views is not None and not views.off and any(entry.kind in _FOR_GOOD for entry in views.index.of(id))
 
 
 def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:

@@ -117,14 +117,19 @@ class ScheduledView:
         except PalermoError:
             return None
 
-    def find(self, id: str) -> Row | None:
-        """The unmasked row of one scheduled job; None if it is not there. Raises BrokerError."""
+    def find(self, id: str, *, everywhere: bool = True) -> Row | None:
+        """The unmasked row of one scheduled job; None if it is not there. Raises BrokerError.
+
+        Without `everywhere` only where it was listed before: on RabbitMQ else all scheduled jobs are read.
+        """
         if not self._listing(ListingKey(ScheduledFilter()), self._timeout).total:
             return None
         # First only the time at which it was due: that reads one time slot.
         limited = self._limited_to_due_time([id])
         anywhere = ScheduledFilter(ids=frozenset([id]))
-        for chosen in (limited, anywhere) if limited else (anywhere,):
+        for chosen in (limited, anywhere if everywhere else None):
+            if chosen is None:
+                continue
             if rows := self._listing(ListingKey(chosen, 0, 1), self._timeout).rows:
                 return rows[0]
         return None
