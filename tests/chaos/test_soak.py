@@ -26,8 +26,9 @@ SHORT, EACH_KIND = 8.0, 60.0
 SECONDS = float(os.environ.get("PALERMO_SOAK_SECONDS") or SHORT)
 SEED = os.environ.get("PALERMO_SOAK_SEED") or ("suite" if SECONDS == SHORT else secrets.token_hex(4))
 
-#: Seconds of bad weather before the workers' size is taken for the first time.
-WARM = min(10.0, SECONDS / 3)
+#: Seconds of bad weather before the workers' size is taken for the first time: by then they have led, lost their lines,
+#: and read what others left behind. What they grow by after that may not come from it.
+WARM = SECONDS / 3
 
 #: Seconds without a job that begins after which what is left is stuck: lines that were silent are given up, and opened
 #: again.
