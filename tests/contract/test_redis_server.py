@@ -231,8 +231,33 @@ async def test_a_job_starts_within_moments_of_its_enqueue(session: SessionParame
     assert sorted(took)[10] < 0.2, took
 
 
-async def idle(broker: RedisBroker) -> int:
-    return int(await broker._store.call("SCARD", broker._store.key("idle:jobs")))
+async def test_a_job_goes_to_a_worker_that_waits_and_not_to_one_that_was_just_given_another(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    """A worker that has its slot full gives the job back: then it would be one that was delivered before."""
+    broker = await opened(session, sessions)
+    await broker.publish_many([message("first", "high"), message("second", "low")])
+    both = await consume(await opened(session, sessions), "high,low")
+    other = await consume(await opened(session, sessions), "low", report=Report("low", pid=2))
+    for _ in range(2):
+        await take_and_ack(both)
+    for _ in range(5):
+        taking = [asyncio.ensure_future(take(worker)) for worker in (both, other)]
+        await until(lambda: idle(broker, "low"), 2)
+        await until(lambda: idle(broker, "high"), 1)
+
+        await broker.publish(message("urgent", "high"))
+        first = await taking[0]
+        await broker.publish(message("7c9e", "low"))
+        second = await taking[1]
+
+        assert [(one.message.id, one.redelivered) for one in (first, second)] == [("urgent", False), ("7c9e", False)]
+        await both.settle(first, Ack())
+        await other.settle(second, Ack())
+
+
+async def idle(broker: RedisBroker, queue: str = "jobs") -> int:
+    return int(await broker._store.call("SCARD", broker._store.key(f"idle:{queue}")))
 
 
 def test_every_error_of_redis_py_becomes_one_of_ours() -> None:

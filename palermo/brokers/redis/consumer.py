@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from random import random
 from typing import Any
 
+import msgpack
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.redis import limits
@@ -86,6 +87,8 @@ class RedisConsumer:
         #: Whether there is more to do when that script has ended, and whether Redis has woken us.
         self._again = False
         self._woken = False
+        #: How many jobs came with the message that woke us.
+        self._given = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
@@ -272,7 +275,9 @@ class RedisConsumer:
         done = [value for claim in self._done for value in (claim.number, claim.times)]
         step = stride(1.0, self._order, random())
         self._working = self._store.begin(
-            "work", self._holder, self._served.version, wanted, step, self._deleting, *done, *self._served.order()
+            "work",
+            *(self._holder, self._served.version, wanted, step, self._given),
+            *(self._deleting, *done, *self._served.order()),
         )
         self._working.add_done_callback(self._worked)
 
@@ -439,10 +444,18 @@ class RedisConsumer:
     # -- messages, and the lease -----------------------------------------------
 
     def _on_wake(self, text: bytes) -> None:
+        """Redis tells that there are jobs, or has claimed one for us and sends it along."""
         if self._store.lost.done():
             self._lose(self._store.lost.result())
             return
-        self._woken = True
+        if not text:
+            self._woken = True
+        elif self._lost is None:
+            self._given += 1
+            try:
+                self._hand_out(self._delivery(msgpack.unpackb(text, raw=True)))
+            except BrokerError as unreadable:  # somebody changed the database by hand
+                self._lose(unreadable)
         self._look()
 
     def _look(self) -> None:

@@ -45,7 +45,7 @@ class Outcome:
 def _script(name: str) -> tuple[str, str]:
     """The text of a script, and the hash that Redis knows it by."""
     folder = files("palermo.brokers.redis") / "scripts"
-    parts = ("common", *(("claiming",) if name in ("work", "similar") else ()), name)
+    parts = ("common", *(("claiming",) if name in ("publish", "work", "similar") else ()), name)
     text = "\n".join((folder / f"{part}.lua").read_text(encoding="utf-8") for part in parts)
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 

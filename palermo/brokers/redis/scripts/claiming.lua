@@ -1,4 +1,4 @@
--- How a worker claims the next job of a queue. After common.lua, for the scripts that claim.
+-- How a worker claims the next job of a queue. After common.lua, for the scripts that use it.
 -- A tenant's stride is how far it moves on when it is served: palermo/core/fair_scheduling.py.
 
 -- The tenant of the queue whose turn it is has had its turn.
@@ -61,7 +61,8 @@ local function claim(holder, queue, stride)
 end
 
 -- Have the worker woken for a job of the queue, in the same step in which it finds none: so no job comes unheard.
-local function wait_for(holder, queue)
+-- `idle` is the version of the queues by which the worker has a free slot, or 'batch' if it waits for a batch's next job.
+local function wait_for(holder, queue, idle)
   call('SADD', key('idle:' .. queue), holder)
-  call('HSET', key('worker:' .. holder), 'idle', '1')
+  call('HSET', key('worker:' .. holder), 'idle', idle)
 end

@@ -50,11 +50,19 @@ local function declare(queue)
   end
 end
 
--- Wake one idle worker that serves the queue. One that has died does not hear it: then the next one is woken.
+-- Of publish.lua alone: gives the next job of a queue to an idle worker; returns whether it did.
+local hand_over
+
+-- Wake one idle worker that serves the queue. One that has died does not hear it, and one that was given a job from
+-- another queue is not idle any more: then the next one is woken.
 local function wake(queue)
   local holder = call('SPOP', key('idle:' .. queue))
   while holder do
-    if call('PUBLISH', key('wake:' .. holder), '') > 0 then
+    local idle = call('HGET', key('worker:' .. holder), 'idle')
+    if idle and hand_over and hand_over(holder, queue, idle) then
+      return
+    end
+    if idle and call('PUBLISH', key('wake:' .. holder), '') > 0 then
       return
     end
     holder = call('SPOP', key('idle:' .. queue))

@@ -14,7 +14,7 @@ if not number then
 end
 local blob = number and call('HGET', key('jobs'), number)
 if not blob then
-  wait_for(holder, queue)
+  wait_for(holder, queue, 'batch')
   return {}
 end
 if wanted == '' then

@@ -1,10 +1,12 @@
 -- Deletes jobs that a worker has done, and claims the next ones for it.
 -- ARGV: the worker, the version of the queues that it knows, how many jobs it wants, its stride among tenants, how many
--- jobs are done, of each of them its number and claim, and the queues that it serves, the first to be asked first.
+-- jobs came to it with messages, how many jobs are done, of each of them its number and claim, and the queues that it
+-- serves, the first to be asked first.
 -- Returns 'gone' if others took the worker for dead, else how many of the done jobs were still its own, the version of
 -- the queues, and the claimed jobs. If the version is another one, nothing was claimed.
 
-local holder, version, wanted, stride, done = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local holder, version, wanted, stride = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local given, done = tonumber(ARGV[5]), tonumber(ARGV[6])
 local worker = key('worker:' .. holder)
 if call('EXISTS', worker) == 0 then
   return { 'gone' }
@@ -12,7 +14,7 @@ end
 
 write_in_any_case()
 local ours = 0
-for index = 6, 4 + 2 * done, 2 do
+for index = 7, 5 + 2 * done, 2 do
   if drop(holder, ARGV[index], ARGV[index + 1], '') then
     ours = ours + 1
   end
@@ -23,7 +25,9 @@ if wanted > 0 and current ~= version then
   return { 'old', ours, current }
 end
 
-local queues = 6 + 2 * done
+-- A job that is on its way to the worker has one of the slots.
+wanted = wanted - (tonumber(call('HGET', worker, 'given') or 0) - given)
+local queues = 7 + 2 * done
 local claimed = {}
 local index = queues
 while #claimed < wanted and index <= #ARGV do
@@ -37,9 +41,9 @@ end
 
 if #claimed < wanted then
   for each = queues, #ARGV do
-    wait_for(holder, ARGV[each])
+    wait_for(holder, ARGV[each], current)
   end
-elseif call('HGET', worker, 'idle') == '1' then
+elseif call('HEXISTS', worker, 'idle') == 1 then
   -- It was woken, perhaps for a job that another idle worker must take now.
   for each = queues, #ARGV do
     call('SREM', key('idle:' .. ARGV[each]), holder)
