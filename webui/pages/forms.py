@@ -163,10 +163,11 @@ class TimeFields:
     def read_move(self, problems: Problems) -> tuple[float | None, float | None]:
         """The new time of jobs: in Unix seconds, or else for +1h the seconds by which each is due later."""
         when = self.when.strip()
-        if when.startswith("+") and not self.on.strip():
-            with problems.at("when"):
-                return None, _delay_of(when)
-        return self.read(problems, required=True), None
+        if not when.startswith("+") or self.on.strip():
+            return self.read(problems, required=True), None
+        with problems.at("when"):
+            return None, _delay_of(when)
+        return None, None
 
 
 def is_time_zone(name: str) -> bool:
