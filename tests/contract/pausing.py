@@ -51,6 +51,24 @@ class MarkingContract:
         await broker.resume("jobs", by="anna@desk")
         assert [(await take_and_ack(consumer)).id for _ in range(2)] == ["jobs-0", "jobs-1"]
 
+    async def test_who_waits_when_a_queue_is_paused_gets_none_of_its_jobs(self, broker: Broker, another: Open) -> None:
+        consumer = await consume(await another(), "jobs,other")
+        await broker.publish_many([*messages(1), *messages(1, "other")])
+        assert {(await take_and_ack(consumer)).id for _ in range(2)} == {"jobs-0", "other-0"}
+        waiting = asyncio.ensure_future(take_and_ack(consumer))
+
+        await broker.pause("jobs")
+        await broker.publish(message("goes on", queue="other"))
+        assert (await waiting).id == "goes on"
+        waiting = asyncio.ensure_future(take_and_ack(consumer))
+        assert (await asyncio.wait({waiting}, timeout=0.3))[0] == set()
+        await broker.publish_many(messages(1))
+        assert (await asyncio.wait({waiting}, timeout=0.3))[0] == set()
+
+        await broker.publish(message("the last", queue="other"))
+        assert (await waiting).id == "the last"
+        await until(lambda: counts(broker), (1, 0))
+
     async def test_who_waits_when_a_queue_is_resumed_gets_its_jobs(self, broker: Broker, another: Open) -> None:
         await broker.pause("jobs")
         consumer = await consume(await another())

@@ -56,7 +56,7 @@ def test_a_scheduled_job_is_changed_on_its_page(web: Web, open_page: Open) -> No
 
     page.get_by_role("link", name="Edit", exact=True).click()
     page.get_by_label("Positional arguments").fill('["new"]')
-    page.get_by_role("combobox", name="Queue").fill("slow")
+    page.get_by_role("combobox", name="Queue", exact=True).fill("slow")
     page.get_by_role("textbox", name="Time a delay from now").fill("3d")
     page.get_by_role("button", name="Save").click()
 
