@@ -20,18 +20,25 @@ async def failed_queues(broker: Broker) -> dict[str, int]:
 
 
 async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool) -> Page:
-    """A page of all failed jobs: queue after queue, each in its order."""
+    """A page of all failed jobs: queue after queue, each in its order.
+
+    A queue that somebody reads seems to hold fewer jobs, or none: its page says how many it holds.
+    """
     queues = await failed_queues(broker)
     messages: list[Message] = []
     before = unseen = 0
     for queue in reversed(queues) if newest else queues:
-        start = max(0, offset - before)
         wanted = limit - len(messages)
-        if wanted > 0 and start < queues[queue]:
-            page = await broker.browse(queue, offset=start, limit=wanted, newest=newest)
-            messages += page.messages
-            unseen += page.unseen
-        before += queues[queue]
+        if wanted <= 0:
+            before += queues[queue]
+            continue
+        try:
+            page = await broker.browse(queue, offset=max(0, offset - before), limit=wanted, newest=newest)
+        except NotFound:
+            continue  # deleted since it was listed
+        messages += page.messages
+        unseen += page.unseen
+        before += page.total
     return Page(messages=tuple(messages), total=before, unseen=unseen)
 
 

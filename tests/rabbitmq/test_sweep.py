@@ -1,4 +1,4 @@
-"""Sweeps that take failed jobs get all of them, also those that another session looks at meanwhile."""
+"""Who reads failed jobs gets all of them, also those that another session looks at meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,6 +10,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep, waits
+from palermo.client.failed_queues import browse_failed
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Move, Remove, SweepDecision
 from palermo.core.address import parse_url
@@ -91,6 +92,25 @@ def test_jobs_that_are_looked_at_during_a_sweep_are_swept(session: SessionParame
 
             assert swept.moved == 30
             assert sorted(moved) == sorted(f"jobs-{number}" for number in range(30))
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("count", [10, 30])
+def test_who_looks_at_failed_jobs_sees_those_too_that_another_session_looks_at(
+    session: SessionParameters, count: int
+) -> None:
+    async def work() -> None:
+        async with thirty_failed(session) as (broker, connection):
+            look = await held(connection, session.exchange, count)
+            browsing = asyncio.ensure_future(browse_failed(broker, offset=0, limit=100, newest=False))
+            # A page that does not wait for the look has come by then.
+            await asyncio.wait([browsing], timeout=0.5)
+            await look.close()
+
+            page = await browsing
+            assert [job.id for job in page.messages] == [f"jobs-{number}" for number in range(30)]
+            assert page.total == 30
 
     asyncio.run(work())
 

@@ -112,8 +112,9 @@ _PAGE_BYTES = 32 * 1024 * 1024
 #: Browsing takes at most this many messages on its first page.
 _LOOK = 100
 
-#: Seconds for which a reader that takes failed jobs waits for those that look at them: 40,000 take about five.
-_OTHERS = 20.0
+#: Seconds for which a reader of failed jobs waits for other readers: one that takes jobs, and one that only looks.
+#: To look at 40,000 takes about five seconds.
+_OTHERS, _OTHERS_OF_A_LOOK = 20.0, 5.0
 
 #: Seconds between two looks at whether other sessions still hold failed jobs.
 _LOOK_EVERY = 0.05
@@ -139,13 +140,13 @@ class Reader:
 
         With `max_body` a longer body is cut to one byte more; such a message is shown, and never published again.
 
-        A reader that takes failed jobs waits for those that only look: what they hold is part of the queue. In other
-        queues workers hold messages too, and cannot be told from them.
+        A reader of failed jobs waits for other readers: what they hold is part of the queue. In other queues workers
+        hold messages too, and cannot be told from them.
         """
         self.connection = connection
         self.only_look = only_look
         self.max_body = max_body
-        self._waits = not only_look and is_failed(queue)
+        self._failed = is_failed(queue)
         self._queue = queue or name
         self._name = name or amqp_queue(exchange, queue)
         self._held: list[Channel] = []
@@ -162,8 +163,7 @@ class Reader:
 
         RabbitMQ answers a declare out of turn, but a get only after all that came before it, and with a count.
         """
-        if self._waits:
-            await self._await_others()
+        await self.await_others()
         channel = await self.connection.channel()
         try:
             got = await channel.get(self._name)
@@ -176,9 +176,11 @@ class Reader:
         await channel.close()
         return 0 if got is None else got.left + 1
 
-    async def _await_others(self) -> None:
-        """Wait until no other session looks at the queue, but not for ever: another program may consume from it."""
-        deadline = time.monotonic() + _OTHERS
+    async def await_others(self) -> None:
+        """Wait until no other session reads these failed jobs, but not for ever: another program may consume them."""
+        if not self._failed:
+            return
+        deadline = time.monotonic() + (_OTHERS_OF_A_LOOK if self.only_look else _OTHERS)
         while (await self.connection.probe(self._name)).consumers:
             if time.monotonic() > deadline:
                 log.warning("failed jobs that another session holds are left out queue=%s", self._queue)
@@ -210,7 +212,7 @@ class Reader:
                 max_body=self.max_body,
             )
             if not page:
-                if self._waits and await self.count_all():
+                if self._failed and not self.only_look and await self.count_all():
                     continue
                 return
             count -= len(page)
@@ -258,13 +260,14 @@ async def _requeue_all(channel: Channel) -> None:
 
 async def browse(reader: Reader, queue: str, *, offset: int, limit: int, newest: bool) -> Page:
     """A page of the queue; see palermo.contract.broker.Broker.browse."""
+    await reader.await_others()
     total = await reader.count()
     first = max(0, total - offset - limit) if newest else offset
     last = total - offset if newest else min(total, offset + limit)
     chosen: list[Got] = []
     seen = 0
     try:
-        async for _, page in reader.pages(last, first=max(_FIRST_PAGE, min(limit, _LOOK))):
+        async for _, page in reader.pages(last if first < last else 0, first=max(_FIRST_PAGE, min(limit, _LOOK))):
             chosen += page[max(0, first - seen) :]
             seen += len(page)
     finally:
