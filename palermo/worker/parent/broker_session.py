@@ -79,6 +79,7 @@ class BrokerSessions:
                 async with leader_duties(broker, self._duties):
                     await self._ended.wait()
             except (BrokerError, NotFound) as error:
+                check_cancelled()
                 log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
             finally:
                 if watch is not None:
@@ -108,6 +109,17 @@ class BrokerSessions:
             self.available.clear()
             self._ended.set()
             self._on_loss()
+
+
+def check_cancelled() -> None:
+    """Raise CancelledError if this task was cancelled. To be called where a broker's error is caught, and work goes on.
+
+    `asyncio.gather` forgets that it was cancelled if one of its tasks fails in the same turn of the loop. So it is for
+    a worker that was stopped for a while, and then finds its connection lost and a TERM.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 async def _close(broker: Broker, session: BrokerSession | None) -> None:
