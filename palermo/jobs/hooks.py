@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from palermo.core.text import nearest
 from palermo.errors import OptionInvalid
 
 if TYPE_CHECKING:
@@ -190,6 +191,25 @@ def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
         raise OptionInvalid(f"{name!r} is no hook: its name must start with one of {', '.join(kinds)}.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise OptionInvalid(f"hook {name!r} is a coroutine function; hooks are plain functions.")
+
+
+def check_methods(cls: type) -> None:
+    """Raise OptionInvalid for a method of a job's class whose name is nearly that of a hook: it would never be called.
+
+    Resque calls a run `perform`. A name that begins with an underscore is no hook's.
+    """
+    for name in dir(cls):
+        written = name.lower().replace("perform", "process")
+        alike = [kind for kind in JOB_HOOKS if kind[:2] == written[:2]]
+        if not alike or kind_of(name, JOB_HOOKS) or not callable(getattr(cls, name, None)):
+            continue
+        # A hook's name is two words, and more may follow.
+        question = nearest("_".join(written.split("_")[:2]), alike, cutoff=0.8)
+        if question:
+            raise OptionInvalid(
+                f"method {name!r} of class {cls.__qualname__!r} is no hook, and would never be called.{question}"
+                " If it is not meant to be one, give it another name, for instance with an underscore in front."
+            )
 
 
 #: The hooks that `@palermo.hook` registered.

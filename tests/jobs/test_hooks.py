@@ -255,6 +255,31 @@ def test_two_failure_back_ends_without_a_name_both_run() -> None:
     assert called == ["tracker", "mail"]
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("before_proces", "before_process"),
+        ("on_fail", "on_failure"),
+        ("on_failed_tell", "on_failure"),
+        ("onFailure", "on_failure"),
+        ("after_processing", "after_process"),
+        ("before_queue", "before_enqueue"),
+        ("before_perform", "before_process"),
+        ("around_perform_timed", "around_process"),
+    ],
+)
+def test_a_method_that_is_nearly_a_hook_is_refused_with_the_name_that_was_meant(name: str, meant: str) -> None:
+    cls = type("Mail", (), {"process": lambda self: None, name: lambda self, *args: None})
+
+    with pytest.raises(OptionInvalid, match=f"method '{name}' of class 'Mail' is no hook.* Did you mean '{meant}'?"):
+        palermo.job(cls)
+
+
+@pytest.mark.parametrize("name", ["on_error", "failure", "_on_fail", "before_noon", "after_hours", "enqueue_all"])
+def test_a_method_that_is_not_like_a_hook_is_the_jobs_own_affair(name: str) -> None:
+    palermo.job(type("Mail", (), {"process": lambda self: None, name: lambda self: None}))
+
+
 def report() -> hooks.FailureReport:
     failure = Failure(exception_class="ValueError", message="broken\nbadly", stack_trace="", failed_at=1)
     return hooks.FailureReport(id="1", job="shop.work", queue="jobs", preview="'x'", failure=failure, worker="pid:1@h")
