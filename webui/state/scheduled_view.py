@@ -19,6 +19,7 @@ from typing import NamedTuple, TypeVar
 from palermo.client.actor import Actor
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
+from palermo.core.times import parse_instant
 from palermo.errors import BrokerUnavailable, OptionInvalid, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.scheduled import GONE, Which, listed
@@ -226,7 +227,7 @@ class ScheduledView:
         with self._lock:
             for row in rows:
                 if row["run_at"] is not None:
-                    self._due[row["id"]] = datetime.fromisoformat(row["run_at"]).timestamp()
+                    self._due[row["id"]] = parse_instant(row["run_at"])
                     self._due.move_to_end(row["id"])
             while len(self._due) > MAX_DUE_TIMES:
                 self._due.popitem(last=False)
@@ -278,7 +279,7 @@ def _move_later(acting: Inspector, chosen: ScheduledFilter, seconds: float) -> l
     listing = listed(acting, chosen, limit=MAX_DEPTH)
     due: dict[int, list[str]] = {}
     for row in listing.rows:
-        due.setdefault(int(datetime.fromisoformat(row["run_at"]).timestamp()), []).append(row["id"])
+        due.setdefault(int(parse_instant(row["run_at"])), []).append(row["id"])
     if len(due) > MAX_TIMES:
         raise OptionInvalid(
             f"these jobs are due at {len(due):,} different times, and a delay moves at most {MAX_TIMES:,}:"
