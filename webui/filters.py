@@ -233,6 +233,19 @@ def instant_of(value: str | float, name: str) -> float:
         raise Refused(422, f"{name}: {error}") from None
 
 
+def due_of(value: str | float | None, name: str) -> float | None:
+    """Unix seconds of the instant from or until which jobs are due: as above, or a duration from now.
+
+    Raises Refused (422), OptionInvalid.
+    """
+    if not isinstance(value, str):
+        return None if value is None else unix_seconds(value)
+    try:
+        return unix_seconds(parse_time(value, time.time(), ago=False))
+    except ValueError as error:
+        raise Refused(422, f"{name}: {error}") from None
+
+
 def _seconds(text: str, name: str) -> float:
     try:
         return parse_duration(text)
