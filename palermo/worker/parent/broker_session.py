@@ -133,6 +133,7 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
         with suppress(PalermoError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await broker.close()
+        log.debug("session closed broker=%s", broker.describe())
 
 
 class Opener:
@@ -160,6 +161,7 @@ class Opener:
         else:
             self._attempts = 0
         while True:
+            log.debug("opening a session broker=%s", self._session.address)
             try:
                 broker = await open_broker(self._session)
             except BrokerUnavailable as error:
