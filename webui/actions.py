@@ -452,7 +452,9 @@ def _states(rows: list[Row]) -> dict[str, object]:
 def _filtered(chosen: ScheduledFilter) -> str:
     """A short text for the scheduled jobs that a filter means."""
     what = {None: "scheduled jobs", True: "retries", False: "scheduled jobs but retries"}[chosen.retries]
-    parts = [f"{name}={value}" for name, value in (("queue", chosen.queue), ("job", chosen.job)) if value is not None]
+    due = chosen.due and "/".join(iso_instant(each) or "" for each in chosen.due)
+    named = (("queue", chosen.queue), ("job", chosen.job), ("due", due))
+    parts = [f"{name}={value}" for name, value in named if value is not None]
     return f"{what} with {' '.join(parts)}" if parts else f"all {what}"
 
 

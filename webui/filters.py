@@ -7,13 +7,12 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
 from palermo.core.failure import printable
 from palermo.core.text import nearest
-from palermo.core.times import parse_duration, unix_seconds
+from palermo.core.times import parse_duration, parse_instant, parse_time, unix_seconds
 from palermo.errors import OptionInvalid
 from palermo.history.filters import STATES, AuditFilter, HistoryFilter
 from palermo.inspector.failed_filter import FailedFilter
@@ -229,9 +228,22 @@ def instant_of(value: str | float, name: str) -> float:
     if not isinstance(value, str):
         return unix_seconds(value)
     try:
-        return unix_seconds(datetime.fromisoformat(value))
-    except ValueError:
-        raise Refused(422, f"{name} is {value[:40]!r}, no instant such as 2026-12-01T09:00Z.") from None
+        return unix_seconds(parse_instant(value))
+    except ValueError as error:
+        raise Refused(422, f"{name}: {error}") from None
+
+
+def due_of(value: str | float | None, name: str) -> float | None:
+    """Unix seconds of the instant from or until which jobs are due: as above, or a duration from now.
+
+    Raises Refused (422), OptionInvalid.
+    """
+    if not isinstance(value, str):
+        return None if value is None else unix_seconds(value)
+    try:
+        return unix_seconds(parse_time(value, time.time(), ago=False))
+    except ValueError as error:
+        raise Refused(422, f"{name}: {error}") from None
 
 
 def _seconds(text: str, name: str) -> float:
@@ -247,14 +259,8 @@ def _instant(text: str, name: str, now: float) -> float:
         if text.startswith("@"):
             moment = float(text[1:])
         else:
-            try:
-                moment = now - parse_duration(text)
-            except ValueError:
-                # An unquoted plus sign in an address arrives as a blank.
-                found = datetime.fromisoformat(text.replace(" ", "+") if text.count(" ") == 1 else text)
-                if found.tzinfo is None:
-                    raise ValueError(text) from None
-                moment = found.timestamp()
+            # An unquoted plus sign in an address arrives as a blank.
+            moment = parse_time(text.replace(" ", "+") if text.count(" ") == 1 else text, now, ago=True)
     except (ValueError, OverflowError):
         raise Refused(
             422, f"{name} is {text[:40]!r}: write a duration ago, such as 90s, 5m or 2d, or 2026-12-01T09:00Z."

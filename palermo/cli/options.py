@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any, TypeVar
 
 import click
@@ -46,21 +45,31 @@ def parse_prefetch(text: str) -> Prefetch:
 
 def parse_instant(text: str) -> float:
     """Unix seconds of an instant in ISO 8601 with a zone. Raises click.BadParameter."""
+    from palermo.core import times
+
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not an instant. Write 2026-12-01T09:00Z.") from None
-    if moment.tzinfo is None:
-        raise click.BadParameter(f"{text!r} has no time zone. Write {text}Z or {text}+01:00.")
-    return moment.timestamp()
+        return times.parse_instant(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def parse_since(text: str) -> float:
     """Unix seconds of an instant, or of a duration before now. Raises click.BadParameter."""
+    return max(0.0, _parse_time(text, ago=True))
+
+
+def parse_due(text: str) -> float:
+    """Unix seconds of an instant, or of a duration from now. Raises click.BadParameter."""
+    return _parse_time(text, ago=False)
+
+
+def _parse_time(text: str, *, ago: bool) -> float:
+    from palermo.core import times
+
     try:
-        return max(0.0, time.time() - parse_duration(text))
-    except click.BadParameter:
-        return parse_instant(text)
+        return times.parse_time(text, time.time(), ago=ago)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def broker_options(command: F) -> F:

@@ -10,10 +10,10 @@ from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import scheduled_ids, whole_ids
 from palermo.cli.listings import note_rest
-from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant, yes_option
+from palermo.cli.options import broker_options, json_option, parse_due, parse_duration, parse_instant, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, print_json, print_rows
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import GIVE_UP, ScheduledFilter
+from palermo.contract.scheduled import GIVE_UP, ScheduledFilter, due_between
 from palermo.core.text import count, safe
 from palermo.inspector.scheduled import DONE, GONE
 
@@ -23,8 +23,11 @@ def scheduled() -> None:
     """Look at jobs that are due later; cancel them, run them now, change their time."""
 
 
-def name_options(command: Any) -> Any:
-    """Add `--queue` and `--job`."""
+def filter_options(command: Any) -> Any:
+    """Add `--queue`, `--job`, `--due-from` and `--due-until`."""
+    for name, text in (("--due-until", "before"), ("--due-from", "after")):
+        told = f"Only what is due then or {text}: 2h (from now) or 2026-12-01T09:00Z."
+        command = click.option(name, type=parse_due, metavar="WHEN", help=told)(command)
     command = click.option(
         "--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?."
     )(command)
@@ -36,7 +39,7 @@ def name_options(command: Any) -> Any:
 def selection_options(command: Any) -> Any:
     """Add the options that choose jobs (ids, or `--all` with filters), `--yes`, `--json` and those of the broker."""
     command = click.option("--all", "every", is_flag=True, help="All of them, or all that the filters match.")(
-        name_options(command)
+        filter_options(command)
     )
     return click.argument("ids", nargs=-1, metavar="[ID]...")(yes_option(broker_options(json_option(command))))
 
@@ -44,15 +47,13 @@ def selection_options(command: Any) -> Any:
 @scheduled.command("list")
 @broker_options
 @json_option
-@name_options
+@filter_options
 @click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page.")
 @click.pass_obj
-def list_scheduled(
-    context: Context, /, as_json: bool, queue: str | None, job: str | None, page: int, limit: int
-) -> None:
+def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that are due later, soonest first."""
-    listing = context.inspector().scheduled(queue=queue, job=job, offset=(page - 1) * limit, limit=limit)
+    listing = context.inspector().scheduled(**_names_and_due(**filters), offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -101,16 +102,31 @@ def run_now(context: Context, /, yes: bool, as_json: bool, **selection: Any) -> 
 @selection_options
 @click.option("--at", type=parse_instant, metavar="WHEN", help="The instant, such as 2026-12-01T09:00Z.")
 @click.option("--in", "after", type=parse_duration, metavar="TIME", help="So long from now, such as 90s, 5m or 2d.")
+@click.option("--later", type=parse_duration, metavar="TIME", help="Each so much later than it is due, such as 1h.")
 @click.pass_obj
 def move(
-    context: Context, /, yes: bool, as_json: bool, at: float | None, after: float | None, **selection: Any
+    context: Context,
+    /,
+    yes: bool,
+    as_json: bool,
+    at: float | None,
+    after: float | None,
+    later: float | None,
+    **selection: Any,
 ) -> None:
     """Have jobs that are due later run at another instant."""
     instant = instant_of(at, after)
-    if instant is None:
-        raise click.UsageError("say when: --at 2026-12-01T09:00Z or --in 5m", click.get_current_context())
+    if (instant is None) == (later is None):
+        raise click.UsageError(
+            "say when: --at 2026-12-01T09:00Z, --in 5m or --later 1h, and only one", click.get_current_context()
+        )
     which = chosen(context, "Move", yes=yes, **selection)
-    print_altered(context.inspector().reschedule(which, instant), as_json=as_json)
+    print_altered(context.inspector().reschedule(which, instant, later=later), as_json=as_json)
+
+
+def _names_and_due(*, due_from: float | None, due_until: float | None, **names: str | None) -> dict[str, Any]:
+    """The filters as the inspector takes them."""
+    return {**names, "due": due_between(due_from, due_until)}
 
 
 def _chosen_by_arguments(
@@ -121,18 +137,17 @@ def _chosen_by_arguments(
     yes: bool,
     ids: tuple[str, ...],
     every: bool,
-    queue: str | None,
-    job: str | None,
+    **filters: Any,
 ) -> tuple[str, ...]:
     """The ids of the jobs with these arguments; the user has confirmed to cancel them. Raises UsageError, Abort."""
-    if ids or not every or not job:
+    if ids or not every or not filters["job"]:
         raise click.UsageError(
             "--args and --kwargs choose among the jobs of one name: add --all and --job NAME",
             click.get_current_context(),
         )
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     ask_to_confirm(yes=yes)
-    found = context.inspector().scheduled_with(ScheduledFilter(queue=queue, job=job), args, kwargs)
+    found = context.inspector().scheduled_with(ScheduledFilter(**_names_and_due(**filters)), args, kwargs)
     if found:
         confirm(f"Cancel {count(len(found), 'scheduled job')}?", yes=yes)
     return tuple(found)
@@ -152,9 +167,8 @@ def chosen(
     yes: bool,
     ids: tuple[str, ...],
     every: bool,
-    queue: str | None,
-    job: str | None,
     retries: bool | None = None,
+    **filters: Any,
 ) -> tuple[str, ...] | ScheduledFilter:
     """The jobs that the options choose; the user has confirmed `--all`. `retries` is as in ScheduledFilter.
 
@@ -162,16 +176,17 @@ def chosen(
     """
     ctx = click.get_current_context()
     if ids:
-        if every or queue or job:
+        if every or any(each is not None for each in filters.values()):
             raise click.UsageError("name ids, or say --all with filters, not both", ctx)
         return whole_ids(context, ids, scheduled_ids)
     if not every:
-        raise click.UsageError("name ids, or say --all, with --queue or --job for some", ctx)
+        raise click.UsageError("name ids, or say --all, with --queue, --job or --due-until for some", ctx)
+    asked = _names_and_due(**filters)
     if not yes:
         ask_to_confirm(yes=yes)
-        total = context.inspector().scheduled(queue=queue, job=job, retries=retries, limit=1).total or 0
+        total = context.inspector().scheduled(**asked, retries=retries, limit=1).total or 0
         confirm(f"{verb} {count(total, 'retrying job' if retries else 'scheduled job')}?", yes=yes)
-    return ScheduledFilter(queue=queue, job=job, retries=retries)
+    return ScheduledFilter(**asked, retries=retries)
 
 
 def print_altered(rows: list[Row], *, as_json: bool) -> None:
@@ -197,13 +212,13 @@ def retries() -> None:
 @retries.command("list")
 @broker_options
 @json_option
-@name_options
+@filter_options
 @click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page.")
 @click.pass_obj
-def list_retries(context: Context, /, as_json: bool, queue: str | None, job: str | None, page: int, limit: int) -> None:
+def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that wait to be tried again, the next one on top, each with its last error."""
-    listing = context.inspector().retries(queue=queue, job=job, offset=(page - 1) * limit, limit=limit)
+    listing = context.inspector().retries(**_names_and_due(**filters), offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         ("Due", lambda row: row["run_at"]),

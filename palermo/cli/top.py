@@ -28,6 +28,7 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.core.text import duration, one_line, shorter
+from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import BrokerError
 from palermo.history.journal_reader import JournalFollower
@@ -261,7 +262,7 @@ def _failures(data: ScreenData, shown: int) -> Table:
 
 
 def _since(started: str | None, now: float) -> str:
-    return "" if started is None else duration(max(0.0, round(now - datetime.fromisoformat(started).timestamp(), 1)))
+    return "" if started is None else duration(max(0.0, round(now - parse_instant(started), 1)))
 
 
 def _rate(jobs_per_second: float | None) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 
 from palermo.client import forking
 from palermo.client.handle import Job
+from palermo.contract import clock
 from palermo.core.times import Delay, Instant, delay_seconds
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import JobDefinition, define
@@ -96,7 +97,9 @@ class Enqueuer(Generic[P, R]):
 
     def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs after so many seconds, or a timedelta. Raises OptionInvalid too."""
-        options = {**self._options, "delay": delay, "run_at": None}
+        # From the call on: the first one in a process imports the client, which takes up to a second.
+        run_at = clock.now() + wait if (wait := delay_seconds(delay)) else None
+        options = {**self._options, "delay": None if wait else 0, "run_at": run_at}
         return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
 
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:

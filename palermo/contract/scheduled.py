@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from palermo.core.job_edit import JobEdit
-from palermo.core.message import Message
+from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.text import fits
 
 
@@ -64,6 +64,11 @@ class ScheduledFilter:
             retries=plain.get("retries"),
             due=tuple(plain["due"]) if plain.get("due") else None,
         )
+
+
+def due_between(first: float | None, last: float | None) -> tuple[float, float] | None:
+    """The value of `ScheduledFilter.due` from one instant to another; None stands for an open end."""
+    return None if first is None and last is None else (first or 0.0, MAX_SECONDS if last is None else last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,11 +65,11 @@ def _escaped(character: str) -> str:
     return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A blank and a question whether the closest known name was meant; "" if none is close."""
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """A blank and a question whether the closest known name was meant; "" if none is so close, from 0 to 1."""
     import difflib  # for misspelt names only: it takes long to import
 
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -61,3 +61,28 @@ def parse_duration(text: str) -> float:
     if found is None or not any(found.groups()):
         raise ValueError(f"{text!r} is no duration")
     return sum(float(number) * unit for number, unit in zip(found.groups(), _UNITS, strict=True) if number)
+
+
+def parse_instant(text: str) -> float:
+    """Unix seconds of an instant in ISO 8601 with a time zone. Raises ValueError, whose text is for people."""
+    return _instant(text, "write 2026-12-01T09:00Z")
+
+
+def parse_time(text: str, now: float, *, ago: bool) -> float:
+    """Unix seconds of an instant, or of a duration before (`ago`) or after `now`. Raises ValueError as above."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        return _instant(text, f"write 5m or 2d {'ago' if ago else 'from now'}, or 2026-12-01T09:00Z")
+    return now - seconds if ago else now + seconds
+
+
+def _instant(text: str, advice: str) -> float:
+    text = text.strip()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text[:40]!r} is no time: {advice}.") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
+    return moment.timestamp()

@@ -9,11 +9,11 @@ import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from fnmatch import fnmatchcase
 
 from palermo.contract import clock
 from palermo.contract.rows import Row, silent_text, waits_since
+from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import NotBrowsable, NotFound, SettingInvalid
 from palermo.inspector.inspector import Inspector
@@ -189,7 +189,7 @@ def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
     if not rows:
         return 0.0
     since = waits_since(rows[0])
-    return None if since is None else max(0.0, now - datetime.fromisoformat(since).timestamp())
+    return None if since is None else max(0.0, now - parse_instant(since))
 
 
 def _exists(pid: int) -> bool:

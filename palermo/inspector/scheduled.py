@@ -13,8 +13,9 @@ from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instan
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.times import Instant, unix_seconds
+from palermo.core.times import Delay, Instant, delay_seconds, parse_instant, unix_seconds
 from palermo.core.topology import check_id
+from palermo.errors import OptionInvalid
 from palermo.inspector.context import Context
 from palermo.jobs import registry
 
@@ -23,6 +24,9 @@ Which = str | Iterable[str] | ScheduledFilter
 
 #: The limit of a page that has all scheduled jobs.
 _ALL = 2**31
+
+#: The most different times, to the second, from which one call moves jobs by a delay.
+MAX_TIMES = 1_000
 
 #: The answer about an id with which nothing was done.
 GONE = "fired already or not there"
@@ -38,16 +42,20 @@ def scheduled(
     queue: str | None = None,
     job: str | None = None,
     retries: bool | None = None,
+    due: tuple[float, float] | None = None,
     offset: int = 0,
     limit: int = 100,
 ) -> Listing:
     """Jobs that are due later, soonest first; `queue` and `job` may hold `*` and `?`.
 
+    With `due` only jobs due from one instant to another are listed, both included, in Unix seconds.
+
     A row is that of a job, with `run_at`. Its state is "scheduled"; "retrying" for a job that has failed and waits to
     be tried again; "cancelled" for a job that will not run. With `retries` only jobs to be tried again are
     listed, with `retries=False` only the others.
     """
-    return listed(context, ScheduledFilter(queue=queue, job=job, retries=retries), offset=offset, limit=limit)
+    chosen = ScheduledFilter(queue=queue, job=job, retries=retries, due=due)
+    return listed(context, chosen, offset=offset, limit=limit)
 
 
 def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing:
@@ -63,14 +71,20 @@ def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit:
 
 
 def retries(
-    context: Context, *, queue: str | None = None, job: str | None = None, offset: int = 0, limit: int = 100
+    context: Context,
+    *,
+    queue: str | None = None,
+    job: str | None = None,
+    due: tuple[float, float] | None = None,
+    offset: int = 0,
+    limit: int = 100,
 ) -> Listing:
     """Jobs that have failed and wait for the instant of their next try, soonest first.
 
     `error` says why, `attempts` what went wrong each time, `run_at` when the job is tried again. A job whose instant
     has come waits in its queue, with the state "retrying" there too.
     """
-    return scheduled(context, queue=queue, job=job, retries=True, offset=offset, limit=limit)
+    return scheduled(context, queue=queue, job=job, retries=True, due=due, offset=offset, limit=limit)
 
 
 def cancel_scheduled(context: Context, which: Which) -> list[Row]:
@@ -111,12 +125,39 @@ def run_now(context: Context, which: Which) -> list[Row]:
     return _alter(context, which, RUN)
 
 
-def reschedule(context: Context, which: Which, at: Instant) -> list[Row]:
+def reschedule(context: Context, which: Which, at: Instant | None = None, *, later: Delay | None = None) -> list[Row]:
     """Let scheduled jobs run at another instant; rows as of cancel_scheduled, with the state "moved".
 
-    `at` is a datetime with a time zone, or Unix seconds; an instant that has passed means now. Raises OptionInvalid.
+    `at` is a datetime with a time zone, or Unix seconds; an instant that has passed means now. With `later`, seconds or
+    a timedelta, each job is moved so much later than it is due, to the second. Raises OptionInvalid, also for a `later`
+    of jobs that are due in more than 1,000 different seconds.
     """
-    return _alter(context, which, MOVE, unix_seconds(at))
+    if (at is None) == (later is None):
+        raise OptionInvalid("say to when the jobs are moved: give at or later, and not both.")
+    if later is None:
+        return _alter(context, which, MOVE, unix_seconds(at))
+    return _move_later(context, _chosen(which)[0], delay_seconds(later))
+
+
+def _move_later(context: Context, chosen: ScheduledFilter, seconds: float) -> list[Row]:
+    """Move each of the chosen jobs so many seconds later.
+
+    The jobs are listed first, and each is moved only from the time that was listed: none is moved twice, also where
+    the broker does a command twice because an answer was lost.
+    """
+    due: dict[int, list[str]] = {}
+    for row in listed(context, chosen, limit=_ALL).rows:
+        due.setdefault(int(parse_instant(row["run_at"])), []).append(row["id"])
+    if len(due) > MAX_TIMES:
+        raise OptionInvalid(
+            f"these jobs are due at {len(due):,} different times, and a delay moves at most {MAX_TIMES:,}:"
+            " filter by the time at which they are due, or move them all to one time."
+        )
+    rows = []
+    for second, ids in sorted(due.items(), reverse=True):
+        there = replace(chosen, ids=frozenset(ids), due=(float(second), second + 0.9999))
+        rows += _alter(context, there, MOVE, unix_seconds(second + seconds))
+    return rows + _missing(sorted((chosen.ids or frozenset()) - {row["id"] for row in rows}))
 
 
 def retry_now(context: Context, which: Which) -> list[Row]:
@@ -147,9 +188,13 @@ def _alter(
     altered = context._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))
     rows = {one.id: _row(one, action, at) for one in altered}
     context._record(_CALLED[action], ids=list(rows), what=iso_instant(at) if action == MOVE else None)
+    return [*rows.values(), *_missing([id for id in ids if id not in rows])]
+
+
+def _missing(ids: Iterable[str]) -> list[Row]:
+    """The rows of ids with which nothing was done."""
     none = {"job": None, "queue": None, "run_at": None}
-    missing = [{"id": id, "state": GONE, **none} for id in ids if id not in rows]
-    return [*rows.values(), *missing]
+    return [{"id": id, "state": GONE, **none} for id in ids]
 
 
 def _chosen(which: Which) -> tuple[ScheduledFilter, list[str]]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ForwardRef, get_type_hints
 
 from palermo.errors import ArgumentsInvalid, OptionInvalid
-from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, kind_of
+from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
@@ -255,6 +255,8 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
             f"{target!r} cannot be a job: @palermo.job goes on a function, or on a class with a method `process`."
         )
     process = _process_of(target) if is_class else target
+    if is_class:
+        check_methods(target)
     if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
         raise OptionInvalid(
             f"job {target.__qualname__!r} is a generator; a job is called once and its yields would not run."

@@ -8,11 +8,13 @@ coroutines: some run where no event loop can be.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from palermo.core.text import nearest
 from palermo.errors import OptionInvalid
 
 if TYPE_CHECKING:
@@ -110,12 +112,43 @@ def kind_of(name: str, kinds: Sequence[str] = JOB_HOOKS + WORKER_HOOKS) -> str |
     return next((kind for kind in kinds if name == kind or name.startswith(kind + "_")), None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Registered:
+    """A function of the user's, and what tells it from another one of the same name."""
+
+    function: Callable[..., Any]
+    name: tuple[str, str]
+    #: The line where it begins.
+    line: int
+    #: The execution of its module that registered it. A reload is another one.
+    execution: object
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "_Registered":
+        space = getattr(function, "__module__", "")
+        module = sys.modules.get(space)
+        return cls(
+            function,
+            (space, getattr(function, "__qualname__", "") or repr(function)),
+            getattr(getattr(inspect.unwrap(function), "__code__", None), "co_firstlineno", 0),
+            # A shell has neither: what is typed there anew replaces what was typed before.
+            getattr(module, "__spec__", None) or getattr(module, "__file__", None) or object(),
+        )
+
+    def added_to(self, others: Sequence["_Registered"]) -> tuple["_Registered", ...]:
+        """The others, without the one that it replaces, and this one last."""
+        return (*(other for other in others if not self._replaces(other)), self)
+
+    def _replaces(self, other: "_Registered") -> bool:
+        return self.name == other.name and (self.line == other.line or self.execution is not other.execution)
+
+
 class Hooks:
     """Functions registered as hooks, found again by kind."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self._kinds = tuple(kinds)
-        self._functions: dict[tuple[str, str], Callable[..., Any]] = {}
+        self._functions: tuple[_Registered, ...] = ()
         self._sorted: dict[str, tuple[Callable[..., Any], ...]] = {}
         #: The kinds that have a function.
         self.present: frozenset[str] = frozenset()
@@ -123,30 +156,30 @@ class Hooks:
     def add(self, function: F) -> F:
         """Register a function by its name; a reload of its module replaces it.
 
-        Raises OptionInvalid for a name that is no hook's, and for a coroutine function.
+        Two functions of one name that stand in different lines of a module both run. Raises OptionInvalid for a name
+        that is no hook's, and for a coroutine function.
         """
-        name = getattr(function, "__name__", "")
-        check_hook(name, function, self._kinds)
-        qualified = getattr(function, "__qualname__", name)
-        self._functions[function.__module__, qualified] = function
+        check_hook(getattr(function, "__name__", ""), function, self._kinds)
+        self._functions = _Registered.of(function).added_to(self._functions)
         self._changed()
         return function
 
     def remove(self, function: Callable[..., Any]) -> None:
         """Forget a function; nothing happens if it is not there."""
-        self._functions = {key: value for key, value in self._functions.items() if value is not function}
+        self._functions = tuple(one for one in self._functions if one.function is not function)
         self._changed()
 
     def _changed(self) -> None:
         self._sorted = {}
-        kinds = (kind_of(function.__name__, self._kinds) for function in self._functions.values())
+        kinds = (kind_of(one.function.__name__, self._kinds) for one in self._functions)
         self.present = frozenset(kind for kind in kinds if kind is not None)
 
     def of(self, kind: str) -> tuple[Callable[..., Any], ...]:
         """The functions of one kind, by name."""
         found = self._sorted.get(kind)
         if found is None:
-            named = [(f.__name__, f) for f in self._functions.values() if kind_of(f.__name__, self._kinds) == kind]
+            named = [(one.function.__name__, one.function) for one in self._functions]
+            named = [(name, function) for name, function in named if kind_of(name, self._kinds) == kind]
             found = tuple(function for _, function in sorted(named, key=lambda pair: pair[0]))
             self._sorted[kind] = found
         return found
@@ -158,6 +191,25 @@ def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
         raise OptionInvalid(f"{name!r} is no hook: its name must start with one of {', '.join(kinds)}.")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise OptionInvalid(f"hook {name!r} is a coroutine function; hooks are plain functions.")
+
+
+def check_methods(cls: type) -> None:
+    """Raise OptionInvalid for a method of a job's class whose name is nearly that of a hook: it would never be called.
+
+    Resque calls a run `perform`. A name that begins with an underscore is no hook's.
+    """
+    for name in dir(cls):
+        written = name.lower().replace("perform", "process")
+        alike = [kind for kind in JOB_HOOKS if kind[:2] == written[:2]]
+        if not alike or kind_of(name, JOB_HOOKS) or not callable(getattr(cls, name, None)):
+            continue
+        # A hook's name is two words, and more may follow.
+        question = nearest("_".join(written.split("_")[:2]), alike, cutoff=0.8)
+        if question:
+            raise OptionInvalid(
+                f"method {name!r} of class {cls.__qualname__!r} is no hook, and would never be called.{question}"
+                " If it is not meant to be one, give it another name, for instance with an underscore in front."
+            )
 
 
 #: The hooks that `@palermo.hook` registered.
@@ -193,7 +245,7 @@ class FailureReport:
 
 B = TypeVar("B", bound=Callable[[FailureReport], Any])
 
-_backends: dict[tuple[str, str], Callable[[FailureReport], Any]] = {}
+_backends: tuple[_Registered, ...] = ()
 
 
 def failure_backend(function: B) -> B:
@@ -202,16 +254,16 @@ def failure_backend(function: B) -> B:
     It runs in the slot. An error that it raises is logged and changes nothing for the job. A reload
     of its module replaces it.
     """
+    global _backends
     if not callable(function) or isinstance(function, type):
         raise OptionInvalid(f"{function!r} cannot be a failure back end: give a function that takes a FailureReport.")
-    name = getattr(function, "__qualname__", "") or repr(function)
-    _backends[getattr(function, "__module__", ""), name] = function
+    _backends = _Registered.of(function).added_to(_backends)
     return function
 
 
 def failure_backends() -> tuple[Callable[[FailureReport], Any], ...]:
     """The registered failure back ends, in the order of registration."""
-    return tuple(_backends.values())
+    return tuple(one.function for one in _backends)
 
 
 def log_failure(report: FailureReport) -> None:

@@ -208,6 +208,7 @@ def test_U3_a_broker_that_refuses_says_which_and_never_the_password(
         assert worker.alive
     else:
         assert worker.wait() == 3
+        assert [line.split()[1:4] for line in worker.log.splitlines()[:-1]] == [["INFO", "worker", "started"]]
         assert told in worker.log.splitlines()[-1]
         assert "BrokerRefused" in worker.log.splitlines()[-1]
 

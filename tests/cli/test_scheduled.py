@@ -30,6 +30,23 @@ def test_all_that_a_filter_matches_are_changed_at_once(palermo: Palermo) -> None
     assert palermo("scheduled", "list").stderr == "no scheduled jobs.\n"
 
 
+def test_jobs_of_a_stretch_of_time_are_moved_each_by_an_hour_from_its_own_time(palermo: Palermo) -> None:
+    ids = [enqueue(palermo, "--at", f"2030-01-01T0{hour}:00Z") for hour in (1, 2, 3, 4)]
+    stretch = ("--due-from", "2030-01-01T02:00Z", "--due-until", "2030-01-01T03:30Z")
+
+    listed = json.loads(palermo("scheduled", "list", *stretch, "--json").stdout)
+    assert [row["id"] for row in listed] == ids[1:3]
+    moved = palermo("scheduled", "move", "--all", *stretch, "--later", "1h30m", "-y").stdout
+
+    assert sorted(moved.splitlines()) == sorted(
+        [f"{ids[1]}: moved, due 2030-01-01T03:30:00Z.", f"{ids[2]}: moved, due 2030-01-01T04:30:00Z."]
+    )
+    assert palermo("scheduled", "move", ids[0], "--later", "30m").stdout.endswith("due 2030-01-01T01:30:00Z.\n")
+    palermo("scheduled", "cancel", "--all", "--due-until", "2030-01-01T03:59Z", "-y")
+    left = json.loads(palermo("scheduled", "list", "--json").stdout)
+    assert [row["run_at"] for row in left] == ["2030-01-01T04:00:00Z", "2030-01-01T04:30:00Z"]
+
+
 def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
     def one(*arguments: str) -> str:
         return enqueue(palermo, "--in", "1h", *arguments)
@@ -61,6 +78,8 @@ def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> No
         ["cancel", "--all", "--job", "shop.resize", "--args", "{}"],
         ["move", "1"],
         ["move", "1", "--in", "5m", "--at", "2126-12-01T09:00Z"],
+        ["move", "1", "--in", "5m", "--later", "5m"],
+        ["move", "1", "--later", "5m", "--due-until", "2h"],
         ["move", "1", "--at", "2126-12-01T09:00"],
         ["list", "--page", "0"],
     ],

@@ -12,8 +12,10 @@ import pytest
 
 import palermo
 from palermo.client import client as clients
-from palermo.client import forking, prepare
+from palermo.client import decorator, forking, prepare
 from palermo.client.client import Client
+from palermo.contract import clock
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.errors import (
     ArgumentsInvalid,
     BodyTooLarge,
@@ -27,6 +29,7 @@ from palermo.errors import (
 )
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from palermo.testing.movable_clock import MovableClock
 from tests.client.conftest import Waiting
 
 
@@ -162,6 +165,29 @@ def test_what_cannot_be_enqueued_is_refused_and_leaves_nothing_behind(
 
 
 # -- hooks
+
+
+def test_a_delay_counts_from_the_call_on_however_long_the_client_takes_to_load(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = MovableClock()
+    before = clock.use(moved)
+
+    def slow() -> Client:
+        moved.advance(3.0)
+        return client
+
+    monkeypatch.setattr(decorator, "_client", slow)
+    try:
+        moved.freeze()
+        called = moved.now()
+        later, now = resize.enqueue_in(60, "x.png"), resize.options(delay=60).enqueue_in(0, "x.png")
+        found = client.run(lambda broker: broker.scheduled(ScheduledFilter())).messages
+    finally:
+        clock.use(before)
+
+    assert [(message.id, message.run_at) for message in found] == [(later.id, called + 60.0)]
+    assert now.status() == "pending"
 
 
 def test_a_before_enqueue_hook_may_veto(client: Client, waiting: Waiting) -> None:

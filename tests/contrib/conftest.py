@@ -24,7 +24,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "30")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
-    monkeypatch.setattr(hooks, "_backends", {})
+    monkeypatch.setattr(hooks, "_backends", ())
     monkeypatch.setattr(registry, "_jobs", dict(registry._jobs))
     monkeypatch.setattr(program, "_declared", {})
     monkeypatch.setattr(clients, "_default", None)

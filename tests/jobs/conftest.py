@@ -14,7 +14,7 @@ from palermo.jobs.definition import JobDefinition
 def clean_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kept: dict[str, JobDefinition] = dict(jobs.registry._jobs)
     monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
-    monkeypatch.setattr(hooks, "_backends", {})
+    monkeypatch.setattr(hooks, "_backends", ())
     monkeypatch.setattr(clients, "_default", None)
     yield
     jobs.registry._jobs = kept

@@ -1,6 +1,9 @@
 """The functions that are hooks, the order in which they run, and their arguments."""
 
+import importlib
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -207,6 +210,74 @@ def test_a_hook_that_is_registered_again_does_not_run_twice() -> None:
 
     assert hooks.run_before_hooks("before_process", work.definition, [], {})
     assert called == [2]
+
+
+def test_two_hooks_of_one_name_both_run() -> None:
+    def open_database(worker: hooks.WorkerContext) -> None:
+        called.append("database")
+
+    def open_cache(worker: hooks.WorkerContext) -> None:
+        called.append("cache")
+
+    palermo.hook(named("after_fork", open_database))
+    palermo.hook(named("after_fork", open_cache))
+
+    for function in hooks.registered.of("after_fork"):
+        function(None)
+
+    assert called == ["database", "cache"]
+
+
+def test_a_reloaded_module_has_its_hooks_once_also_if_they_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    source = "\n@palermo.hook\ndef after_fork(worker): return {!r}\n"
+    file = tmp_path / "reloaded_hooks.py"
+    file.write_text("import palermo\n" + source.format("old") + source.format("old too"))
+    module = importlib.import_module("reloaded_hooks")
+    assert [function(None) for function in hooks.registered.of("after_fork")] == ["old", "old too"]
+
+    file.write_text("import palermo\n\n\n\n" + source.format("new") + source.format("new too"))
+    importlib.reload(module)
+
+    assert [function(None) for function in hooks.registered.of("after_fork")] == ["new", "new too"]
+
+
+def test_two_failure_back_ends_without_a_name_both_run() -> None:
+    palermo.failure_backend(lambda report: called.append("tracker"))
+    palermo.failure_backend(lambda report: called.append("mail"))
+
+    for backend in hooks.failure_backends():
+        backend(report())
+
+    assert called == ["tracker", "mail"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("before_proces", "before_process"),
+        ("on_fail", "on_failure"),
+        ("on_failed_tell", "on_failure"),
+        ("onFailure", "on_failure"),
+        ("after_processing", "after_process"),
+        ("before_queue", "before_enqueue"),
+        ("before_perform", "before_process"),
+        ("around_perform_timed", "around_process"),
+    ],
+)
+def test_a_method_that_is_nearly_a_hook_is_refused_with_the_name_that_was_meant(name: str, meant: str) -> None:
+    cls = type("Mail", (), {"process": lambda self: None, name: lambda self, *args: None})
+
+    with pytest.raises(OptionInvalid, match=f"method '{name}' of class 'Mail' is no hook.* Did you mean '{meant}'?"):
+        palermo.job(cls)
+
+
+@pytest.mark.parametrize("name", ["on_error", "failure", "_on_fail", "before_noon", "after_hours", "enqueue_all"])
+def test_a_method_that_is_not_like_a_hook_is_the_jobs_own_affair(name: str) -> None:
+    palermo.job(type("Mail", (), {"process": lambda self: None, name: lambda self: None}))
 
 
 def report() -> hooks.FailureReport:

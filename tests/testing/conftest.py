@@ -14,18 +14,17 @@ PROGRAMS = Path(__file__).parent / "programs"
 # As a worker imports them.
 sys.path.insert(0, str(PROGRAMS))
 
-_before, _backends = set(registry.names()), dict(hooks._backends)
+_before, _backends = set(registry.names()), hooks._backends
 for module in ("stories", "tests.testing.jobs"):
     import_module(module)
 _DECLARED = [registry.get(name) for name in registry.names() if name not in _before]
-_TOLD = {key: one for key, one in hooks._backends.items() if key not in _backends}
+_TOLD = tuple(one for one in hooks._backends if one not in _backends)
 
 
 def _forget() -> None:
     for definition in _DECLARED:
         registry.unregister(definition.name)
-    for key in _TOLD:
-        hooks._backends.pop(key, None)
+    hooks._backends = tuple(one for one in hooks._backends if one not in _TOLD)
 
 
 _forget()
@@ -36,7 +35,7 @@ def declared() -> Iterator[None]:
     """Declare the jobs for the tests of a module."""
     for definition in _DECLARED:
         registry.register(definition)
-    hooks._backends.update(_TOLD)
+    hooks._backends += _TOLD
     yield
     _forget()
 

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
+from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
@@ -17,6 +18,9 @@ from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 
 GONE = "fired already or not there"
+
+#: Unix seconds of 2030-01-01T00:00Z.
+YEAR = 1_893_456_000.0
 
 
 def listed(web: Web, path: str = "/api/scheduled", **asked: Any) -> list[str]:
@@ -226,3 +230,31 @@ async def _keep(broker: Any) -> Any:
         await asyncio.wait({task})
 
     return stop
+
+
+def test_jobs_of_a_stretch_of_time_are_moved_each_from_its_own_time(any_web: Web) -> None:
+    schedule(any_web.client, *(due(f"job-{hour}", YEAR + hour * 3_600 - time.time()) for hour in range(4)))
+    stretch: dict[str, Any] = {"due_from": "2030-01-01T00:30Z", "due_until": "2030-01-01T02:30Z"}
+
+    assert listed(any_web, **stretch) == ["job-1", "job-2"]
+    moved = told(any_web, "/api/scheduled/move", {"filter": stretch, "later": 7_200})
+
+    assert moved == {"job-1": "moved", "job-2": "moved"}
+    rows = any_web.http.get("/api/scheduled").json()["rows"]
+    hours = {row["id"]: round((parse_instant(row["run_at"]) - YEAR) / 3_600) for row in rows}
+    assert hours == {"job-0": 0, "job-1": 3, "job-2": 4, "job-3": 3}
+    assert told(any_web, "/api/scheduled/job-0/move", {"later": 5}) == {"job-0": "moved"}
+    assert told(any_web, "/api/scheduled/cancel", {"filter": {"due_until": YEAR + 60}}) == {"job-0": "cancelled"}
+    assert listed(any_web, "/api/retries", **stretch) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/scheduled/a/move", {"later": 5, "delay": 5}),
+        ("/api/scheduled/a/move", {"later": -5}),
+        ("/api/scheduled/move", {"filter": {"due_from": "soon"}, "later": 5}),
+    ],
+)
+def test_a_delay_or_a_time_that_means_nothing_is_refused(web: Web, path: str, body: Any) -> None:
+    assert web.http.post(path, json=body).status_code == 422

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.inspector import scheduled as scheduled_jobs
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import Stopwatch, eventually
@@ -315,7 +316,7 @@ def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(any_web: Web)
 
 
 def test_a_delay_for_jobs_of_too_many_times_is_refused(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled_views, "MAX_TIMES", 2)
+    monkeypatch.setattr(scheduled_jobs, "MAX_TIMES", 2)
     schedule(any_web.client, *(due(f"job-{nth}", nth * 60 + 600) for nth in range(3)))
 
     answer = confirmed(any_web, "/scheduled/confirm?act=move&all=1", when="+1h")

@@ -6,10 +6,12 @@ import sqlite3
 
 import pytest
 
+from palermo.contract.broker import Broker, Consumer
+from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent import broker_session
-from palermo.worker.parent.broker_session import Opener
-from tests.helpers import eventually
+from palermo.worker.parent.broker_session import BrokerSessions, Opener
+from tests.helpers import HANGS, eventually
 from tests.worker.site import Site
 
 
@@ -92,6 +94,30 @@ def test_a_burst_gives_up_when_its_patience_is_over(monkeypatch: pytest.MonkeyPa
     settings = Settings(url="amqp://guest:guest@127.0.0.1:1/")
 
     assert asyncio.run(Opener(settings.session("worker"), give_up=True).open()) is None
+
+
+def test_a_worker_that_is_told_to_end_while_its_session_is_lost_opens_no_other(site: Site) -> None:
+    async def told() -> bool:
+        loop = asyncio.get_running_loop()
+        calls: asyncio.Future[list[asyncio.Future[None]]] = loop.create_future()
+
+        async def consume(broker: Broker) -> Consumer:
+            calls.set_result([loop.create_future(), loop.create_future()])
+            await asyncio.gather(*calls.result())
+            raise AssertionError
+
+        sessions = BrokerSessions(
+            site.settings.session("worker"), give_up=False, consume=consume, opened=lambda _: None, lost=lambda: None
+        )
+        task = asyncio.ensure_future(sessions.keep_open())
+        first, _ = await calls
+        # Both in one turn of the loop, as when a worker that was stopped (SIGSTOP) goes on.
+        first.set_exception(BrokerUnavailable("lost"))
+        task.cancel()
+        await asyncio.wait({task}, timeout=HANGS)
+        return task.cancelled()
+
+    assert asyncio.run(told())
 
 
 def test_slots_that_cannot_be_forked_are_tried_again(site: Site) -> None:

@@ -18,9 +18,9 @@ from tests.worker.bench import Bench
 @pytest.fixture(autouse=True)
 def _hooks() -> Iterator[None]:
     """What a test registers for all jobs is gone behind it."""
-    before = dict(hooks.registered._functions), dict(hooks._backends)
+    before = hooks.registered._functions, hooks._backends
     yield
-    hooks.registered._functions, hooks._backends = before[0], before[1]
+    hooks.registered._functions, hooks._backends = before
     hooks.registered._changed()
 
 

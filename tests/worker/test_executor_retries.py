@@ -15,7 +15,7 @@ from tests.worker.bench import Bench
 
 @pytest.fixture(autouse=True)
 def _backends() -> Iterator[None]:
-    before = dict(hooks._backends)
+    before = hooks._backends
     yield
     hooks._backends = before
 

@@ -184,3 +184,18 @@ def test_the_level_keeps_lines_out(site: Site) -> None:
     site.enqueue("nothing")
 
     assert site.burst("--log-level", "error") == ""
+
+
+def test_debug_follows_jobs_and_the_connection(any_site: Site) -> None:
+    done, failed = any_site.enqueue("nothing"), any_site.enqueue("raises", "x")
+
+    log = any_site.burst("--log-level", "debug")
+
+    for id, settled in ((done, "acknowledged"), (failed, "failed")):
+        assert f"DEBUG job received id={id} " in log
+        (line,) = (line for line in log.splitlines() if f"DEBUG job settled id={id} " in line)
+        assert line.endswith(f"as={settled}")
+    told = ["opening a session broker=", "session closed broker="]
+    if any_site.settings.address.scheme == "amqp":
+        told += ["connection opened to=", "queue declared queue=jobs ", "connection closed to="]
+    assert [each for each in told if f"DEBUG {each}" not in log] == []

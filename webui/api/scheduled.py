@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, due_between
 from palermo.contract.scheduled import ScheduledFilter as Conditions
 from palermo.core import times
 from palermo.errors import NotFound
@@ -15,30 +15,34 @@ from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, JobRow, Jobs
-from palermo.webui.filters import instant_of
+from palermo.webui.filters import due_of, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
 
 _NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.")
+_DUE = "Due then or {}: ISO 8601 with a time zone, Unix seconds, or from now, such as 90s or 2h."
 
 router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
 retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
 
 Name = Annotated[str | None, Query(max_length=1_000)]
+Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 Id = Annotated[str, Path(max_length=1_000)]
 
 
 class Names(BaseModel):
-    """A filter by names: every given condition must hold, {} means all. Unknown names are refused."""
+    """A filter by names and times: every given condition must hold, {} means all. Unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     queue: str | None = _NAME
     job: str | None = _NAME
+    due_from: str | float | None = Field(default=None, description=_DUE.format("after"))
+    due_until: str | float | None = Field(default=None, description=_DUE.format("before"))
 
 
 class ScheduledFilter(Names):
@@ -66,12 +70,13 @@ class ChosenScheduled(BaseModel):
 
 
 class Moment(BaseModel):
-    """The new instant. Give either at or delay."""
+    """The new instant. Give one of at, delay and later."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     at: str | float | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
     delay: float | None = Field(default=None, description="Seconds from now.")
+    later: float | None = Field(default=None, description="Seconds by which each job is due later than it was.")
 
 
 class ChosenForMove(ChosenScheduled, Moment):
@@ -103,6 +108,8 @@ def scheduled(
     queue: Name = None,
     job: Name = None,
     retries: bool | None = None,
+    due_from: Due = None,
+    due_until: Due = None,
     page: Number = 1,
     limit: Limit = 100,
 ) -> Jobs:
@@ -111,7 +118,7 @@ def scheduled(
     The state "retrying" means that a job has failed and waits for its next try. `retries` selects only those, or only
     the others. The list may be as old as ten times the time that reading it takes.
     """
-    return _page(visit, Conditions(queue=queue or None, job=job or None, retries=retries), page, limit)
+    return _page(visit, _conditions(queue, job, due_from, due_until, retries), page, limit)
 
 
 @router.post("/cancel", name="api_cancel_scheduled_many")
@@ -132,7 +139,7 @@ def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
 
     An instant in the past means now, and the state is then "enqueued".
     """
-    return _altered(visit, MOVE, _which(chosen.ids, chosen.filter), at=_instant(chosen))
+    return _altered(visit, MOVE, _which(chosen.ids, chosen.filter), **_moment(chosen))
 
 
 @router.get("/{id:palermo}", name="api_scheduled_job")
@@ -159,16 +166,24 @@ def run(visit: Visiting, id: Id) -> AlteredRow:
 @router.post("/{id:palermo}/move", name="api_move_scheduled")
 def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
     """Move one scheduled job to another instant. An instant in the past means now. Role: operator."""
-    return _altered(visit, MOVE, id, at=_instant(moment)).rows[0]
+    return _altered(visit, MOVE, id, **_moment(moment)).rows[0]
 
 
 @retries_router.get("", name="api_retries")
-def retries(visit: Visiting, queue: Name = None, job: Name = None, page: Number = 1, limit: Limit = 100) -> Jobs:
+def retries(
+    visit: Visiting,
+    queue: Name = None,
+    job: Name = None,
+    due_from: Due = None,
+    due_until: Due = None,
+    page: Number = 1,
+    limit: Limit = 100,
+) -> Jobs:
     """Jobs that have failed and wait for the instant of their next try, soonest first.
 
     `error` is the last error, `attempts` are the errors of all tries, `retries` counts the retries by then.
     """
-    return _page(visit, Conditions(queue=queue or None, job=job or None, retries=True), page, limit)
+    return _page(visit, _conditions(queue, job, due_from, due_until, True), page, limit)
 
 
 @retries_router.post("/run", name="api_run_retries_many")
@@ -203,27 +218,46 @@ def _page(visit: Visit, chosen: Conditions, page: int, limit: int) -> Jobs:
     return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
 
 
+def _conditions(
+    queue: str | None,
+    job: str | None,
+    due_from: str | float | None,
+    due_until: str | float | None,
+    retries: bool | None,
+) -> Conditions:
+    """The filter that these values ask for. Raises Refused (422), OptionInvalid."""
+    due = due_between(due_of(due_from or None, "due_from"), due_of(due_until or None, "due_until"))
+    return Conditions(queue=queue or None, job=job or None, retries=retries, due=due)
+
+
 def _which(ids: list[str] | None, filter: Names | None) -> Which:
     if ids is not None and filter is None:
         return ids
     if filter is not None and ids is None:
         retries = filter.retries if isinstance(filter, ScheduledFilter) else True
-        return Conditions(queue=filter.queue or None, job=filter.job or None, retries=retries)
+        return _conditions(filter.queue, filter.job, filter.due_from, filter.due_until, retries)
     raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 
-def _altered(visit: Visit, action: str, which: Which, *, at: float | None = None) -> AlteredRows:
-    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at)
+def _altered(
+    visit: Visit, action: str, which: Which, *, at: float | None = None, later: float | None = None
+) -> AlteredRows:
+    rows: list[Row] | None = actions.alter_scheduled(visit, action, which, at=at, later=later)
     if rows is None:
         raise Refused(503, "that takes long, and goes on here. Look at the list to see how it fares.")
     return AlteredRows.model_validate({"rows": rows, "total": len(rows)})
 
 
-def _instant(moment: Moment) -> float:
-    """The instant that a body names, in Unix seconds. Raises Refused (422), OptionInvalid."""
-    if (moment.at is None) == (moment.delay is None):
-        raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"} or {"delay": 300}, and not both.')
+def _moment(moment: Moment) -> dict[str, float]:
+    """The instant that a body names, in Unix seconds, or the seconds by which each job is due later, by its name here.
+
+    Raises Refused (422), OptionInvalid.
+    """
+    if [moment.at, moment.delay, moment.later].count(None) != 2:
+        raise Refused(422, 'say when: {"at": "2026-12-01T09:00Z"}, {"delay": 300} or {"later": 3600}, and only one.')
+    if moment.later is not None:
+        return {"later": times.delay_seconds(moment.later)}
     if moment.delay is not None:
-        return times.unix_seconds(time.time() + times.delay_seconds(moment.delay))
+        return {"at": times.unix_seconds(time.time() + times.delay_seconds(moment.delay))}
     assert moment.at is not None
-    return instant_of(moment.at, "at")
+    return {"at": instant_of(moment.at, "at")}

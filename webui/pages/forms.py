@@ -202,15 +202,7 @@ def _delay_of(text: str) -> float:
 
 def later_of(text: str) -> float:
     """Unix seconds of a text: a duration from now, or an instant with its zone. Raises Refused (422), OptionInvalid."""
-    text = text.strip()
     try:
-        return times.unix_seconds(time.time() + parse_duration(text))
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise Refused(422, f"{text[:40]!r} is no time: write 5m or 2d from now, or 2026-12-01T09:00Z.") from None
-    if moment.tzinfo is None:
-        raise Refused(422, f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
-    return times.unix_seconds(moment)
+        return times.unix_seconds(times.parse_time(text, time.time(), ago=False))
+    except ValueError as error:
+        raise Refused(422, str(error)) from None

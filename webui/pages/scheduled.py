@@ -13,8 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
-from palermo.core.message import MAX_SECONDS
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
 from palermo.webui.pages.failures import UNTYPED, check_typed
@@ -88,11 +87,9 @@ class ListFilter:
 
     @property
     def _due(self) -> tuple[float, float] | None:
-        if not self.due_from and not self.due_until:
-            return None
         # Whole minutes: a list from now on stays the same for a minute, and is not read again for each look.
         first, last = (later_of(text) // 60 * 60 if text else None for text in (self.due_from, self.due_until))
-        return first or 0.0, MAX_SECONDS if last is None else last
+        return due_between(first, last)
 
     @property
     def written(self) -> dict[str, str]:

@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 from palermo.contract.broker import Finding
+from palermo.core.times import parse_instant
 from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
 from palermo.inspector.problems import COUNTED, Outcomes, PresentProblem, outcomes, present
@@ -93,10 +93,7 @@ class Problems:
         self._look = BrokerLook(found, time.time())
 
     def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None]) -> list[PresentProblem]:
-        ages = {
-            name: None if since is None else snapshot.at - datetime.fromisoformat(since).timestamp()
-            for name, since in oldest.items()
-        }
+        ages = {name: None if since is None else snapshot.at - parse_instant(since) for name, since in oldest.items()}
         return present(
             snapshot.queues, snapshot.workers, all_paused=snapshot.all_paused, ages=ages, jobs=self._outcomes()
         )

@@ -19,7 +19,8 @@ from typing import NamedTuple, TypeVar
 from palermo.client.actor import Actor
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
-from palermo.errors import BrokerUnavailable, OptionInvalid, PalermoError
+from palermo.core.times import parse_instant
+from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.scheduled import GONE, Which, listed
 from palermo.webui.site import BoundedInspector, Refused, Site
@@ -38,9 +39,6 @@ READ_TIMEOUT = 60.0
 
 #: The most scheduled jobs that pages lead through, and the rows of a page by default.
 MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
-
-#: The most different times, to the second, from which one command moves jobs by a delay.
-MAX_TIMES = 1_000
 
 #: Seconds that a page about something else waits for a count.
 _SHORT_TIMEOUT = 0.3
@@ -179,7 +177,9 @@ class ScheduledView:
                     chosen = (
                         which if isinstance(which, ScheduledFilter) else ScheduledFilter(ids=frozenset(_ids(which)))
                     )
-                    return _move_later(acting, chosen if retries is None else replace(chosen, retries=retries), later)
+                    if retries is not None:
+                        chosen = replace(chosen, retries=retries)
+                    return acting.reschedule(chosen, later=later)
                 do = done_by[action] if at is None else lambda which: acting.reschedule(which, at)
                 if isinstance(which, ScheduledFilter):
                     return do(which)
@@ -226,7 +226,7 @@ class ScheduledView:
         with self._lock:
             for row in rows:
                 if row["run_at"] is not None:
-                    self._due[row["id"]] = datetime.fromisoformat(row["run_at"]).timestamp()
+                    self._due[row["id"]] = parse_instant(row["run_at"])
                     self._due.move_to_end(row["id"])
             while len(self._due) > MAX_DUE_TIMES:
                 self._due.popitem(last=False)
@@ -267,30 +267,6 @@ class ScheduledView:
 
 def _ids(which: str | Iterable[str]) -> list[str]:
     return [which] if isinstance(which, str) else list(dict.fromkeys(which))
-
-
-def _move_later(acting: Inspector, chosen: ScheduledFilter, seconds: float) -> list[Row]:
-    """Move each of the chosen jobs so many seconds later than it is due, to the second. Raises OptionInvalid.
-
-    The jobs are listed first, and each is moved only from the time that was listed: none is moved twice, also where
-    the broker does a command twice because an answer was lost.
-    """
-    listing = listed(acting, chosen, limit=MAX_DEPTH)
-    due: dict[int, list[str]] = {}
-    for row in listing.rows:
-        due.setdefault(int(datetime.fromisoformat(row["run_at"]).timestamp()), []).append(row["id"])
-    if len(due) > MAX_TIMES:
-        raise OptionInvalid(
-            f"these jobs are due at {len(due):,} different times, and a delay moves at most {MAX_TIMES:,}:"
-            " filter by the time at which they are due, or move them all to one time."
-        )
-    rows = []
-    for second, ids in sorted(due.items(), reverse=True):
-        there = replace(chosen, ids=frozenset(ids), due=(float(second), second + 0.9999))
-        rows += acting.reschedule(there, second + seconds)
-    missing = (chosen.ids or frozenset()) - {row["id"] for row in rows}
-    none = {"job": None, "queue": None, "run_at": None}
-    return rows + [{"id": id, "state": GONE, **none} for id in sorted(missing)]
 
 
 def _digest(shown: object) -> str:

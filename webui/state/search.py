@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 from palermo.contract.rows import Row, iso_instant, silent_text, waits_since
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, fits
+from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound
 from palermo.history.entry import Entry
@@ -308,7 +308,7 @@ def _fitting(query: SearchQuery, rows: Iterable[Row], *, at: str = "") -> list[R
 
 def _fits(query: SearchQuery, row: Row, at: str | None) -> bool:
     error = (row["error"] or {}).get("class", "")
-    moment = datetime.fromisoformat(at).timestamp() if at else None
+    moment = parse_instant(at) if at else None
     return (
         all(
             pattern is None or fits(value or "", pattern)

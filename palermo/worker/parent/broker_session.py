@@ -79,6 +79,7 @@ class BrokerSessions:
                 async with leader_duties(broker, self._duties):
                     await self._ended.wait()
             except (BrokerError, NotFound) as error:
+                check_cancelled()
                 log.warning("cannot take jobs broker=%s error=%r", broker.describe(), str(error))
             finally:
                 if watch is not None:
@@ -110,6 +111,17 @@ class BrokerSessions:
             self._on_loss()
 
 
+def check_cancelled() -> None:
+    """Raise CancelledError if this task was cancelled. To be called where a broker's error is caught, and work goes on.
+
+    `asyncio.gather` forgets that it was cancelled if one of its tasks fails in the same turn of the loop. So it is for
+    a worker that was stopped for a while, and then finds its connection lost and a TERM.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 async def _close(broker: Broker, session: BrokerSession | None) -> None:
     try:
         with suppress(PalermoError, OSError, TimeoutError):
@@ -121,6 +133,7 @@ async def _close(broker: Broker, session: BrokerSession | None) -> None:
         with suppress(PalermoError, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await broker.close()
+        log.debug("session closed broker=%s", broker.describe())
 
 
 class Opener:
@@ -148,6 +161,7 @@ class Opener:
         else:
             self._attempts = 0
         while True:
+            log.debug("opening a session broker=%s", self._session.address)
             try:
                 broker = await open_broker(self._session)
             except BrokerUnavailable as error:

@@ -9,11 +9,26 @@ from typing import Any
 
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
+from palermo.contract.broker import Delivery
 from palermo.contract.recurring_entries import RECURRING
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.failure import Failure
 from palermo.core.journal_records import RUN_ENDS, JournalLevel, RecordKind
-from palermo.core.lifecycle import SUCCEEDED, Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded
+from palermo.core.lifecycle import (
+    SUCCEEDED,
+    Ack,
+    Cancelled,
+    Dropped,
+    Fail,
+    Interrupted,
+    Raised,
+    Release,
+    Reschedule,
+    Result,
+    Retrying,
+    Settlement,
+    Succeeded,
+)
 from palermo.core.limits import LimitDemand
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
@@ -198,6 +213,33 @@ def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
 
 def _error(failure: Failure) -> dict[str, str]:
     return {"error": failure.exception_class, "message": failure.message[:_MAX_TEXT]}
+
+
+def log_received(slot: int, delivery: Delivery) -> None:
+    """Log that the broker has handed out a job. It may still wait for a key or a limit."""
+    if log.isEnabledFor(logging.DEBUG):
+        again = "yes" if delivery.redelivered else "no"
+        log.debug(
+            "job received id=%s job=%s queue=%s attempt=%d slot=%d redelivered=%s",
+            *_job_values(slot, delivery.message),
+            again,
+        )
+
+
+def log_settled(slot: int, message: Message, settlement: type[Settlement]) -> None:
+    """Log what the broker was told to do with a job that has ended."""
+    if log.isEnabledFor(logging.DEBUG):
+        told = _SETTLED[settlement]
+        log.debug("job settled id=%s job=%s queue=%s attempt=%d slot=%d as=%s", *_job_values(slot, message), told)
+
+
+#: What a settlement does, in a word or two.
+_SETTLED: dict[type[Settlement], str] = {
+    Ack: "acknowledged",
+    Fail: "failed",
+    Reschedule: "rescheduled",
+    Release: "given back",
+}
 
 
 def log_start(slot: int, message: Message) -> None:

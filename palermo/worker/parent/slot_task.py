@@ -21,6 +21,7 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.journal_records import RecordKind
 from palermo.core.lifecycle import (
     SUCCEEDED,
+    Ack,
     Cancelled,
     Dropped,
     Fail,
@@ -49,7 +50,15 @@ from palermo.errors import (
 from palermo.worker.ipc.frames import MAX_TEXT
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
-from palermo.worker.parent.job_events import JobEvents, Progress, log_end, log_start, log_success
+from palermo.worker.parent.job_events import (
+    JobEvents,
+    Progress,
+    log_end,
+    log_received,
+    log_settled,
+    log_start,
+    log_success,
+)
 from palermo.worker.parent.outcomes import Outcomes, RefusedResult, RefusedResults
 from palermo.worker.pools.pool import Pool
 
@@ -212,6 +221,7 @@ class SlotTask:
                 continue
             finally:
                 self._receiving = False
+            log_received(self.number, delivery)
             try:
                 if (
                     not delivery.running_at
@@ -285,6 +295,7 @@ class SlotTask:
             more = await session.consumer.next_for_batch(delivery, wait=max(0.0, until - time.monotonic()))
             if more is None:
                 break
+            log_received(self.number, more)
             taken.append(more)
         return taken
 
@@ -355,6 +366,7 @@ class SlotTask:
         self._plain, self._taken, self._started_at = (session, delivery), [delivery], clock.now()
         worker.job_began()
         self._run_began(message)
+        log_received(self.number, delivery)
         log_start(self.number, message)
         return True
 
@@ -372,6 +384,7 @@ class SlotTask:
             else:
                 self._taken = []
                 log_success(self.number, message, began)
+                log_settled(self.number, message, Ack)
                 worker.job_events.run_ended(
                     self.number, message, SUCCEEDED, began_at=began, ended_at=ended_at, settled=True
                 )
@@ -435,6 +448,7 @@ class SlotTask:
             try:
                 await session.consumer.settle(delivery, settlement)
                 settled = True
+                log_settled(self.number, message, type(settlement))
             except (BrokerUnavailable, DeliveryLost) as error:
                 self._result_lost(session, message, result, error)
             except PalermoError as error:

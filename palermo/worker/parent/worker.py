@@ -30,7 +30,7 @@ from palermo.core.version import VERSION
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
-from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, check_cancelled
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
@@ -345,6 +345,7 @@ class Worker:
                 log.warning("unique jobs are not announced broker=%s error=%r", broker.describe(), str(error))
                 return
             except BrokerError as error:
+                check_cancelled()
                 log.info("unique jobs are not announced yet broker=%s error=%r", broker.describe(), str(error))
             await asyncio.sleep(_ANNOUNCE_TIMEOUT)
 

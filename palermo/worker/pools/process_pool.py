@@ -213,6 +213,7 @@ class ProcessPool:
         self.children.kill()
 
     async def close(self) -> None:
+        self.drain()  # the worker may not have stopped in order; no process that ends now is to be replaced
         if self._watch is not None:
             self._watch.cancel()
         for process in self._slots.values():

@@ -240,6 +240,7 @@ class Declarer:
                 else:
                     self._register_found(queue)
                     kind = await self._make_again(queue)
+                log.debug("queue declared queue=%s type=%s new=%s", queue, kind, "yes" if is_new else "no")
                 self._kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
             return self._kinds[queue]

@@ -1,0 +1,42 @@
+"""Times as people write them."""
+
+import re
+
+import pytest
+
+from palermo.core.times import parse_instant, parse_time
+
+NOW = 1_000_000.0
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1970-01-12T13:46:40Z", NOW),
+        (" 1970-01-12T14:46:40+01:00 ", NOW),
+        ("1970-01-12T13:46:40.5+00:00", NOW + 0.5),
+        ("1970-01-13T00Z", 1_036_800.0),
+    ],
+)
+def test_an_instant_is_iso_8601_with_a_zone(text: str, seconds: float) -> None:
+    assert parse_instant(text) == seconds
+    assert parse_time(text, NOW, ago=True) == parse_time(text, NOW, ago=False) == seconds
+
+
+def test_a_time_may_be_a_duration_before_or_after_now() -> None:
+    assert parse_time("1h30m", NOW, ago=True) == NOW - 5_400
+    assert parse_time("1h30m", NOW, ago=False) == NOW + 5_400
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("soon", "'soon' is no time: write 5m or 2d from now, or 2026-12-01T09:00Z."),
+        ("", "'' is no time"),
+        ("2026-12-01T09:00", "'2026-12-01T09:00' has no time zone: write 2026-12-01T09:00Z or 2026-12-01T09:00+01:00."),
+        ("x" * 1_000, f"'{'x' * 40}' is no time"),
+    ],
+)
+def test_what_is_no_time_is_refused_in_words(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        parse_time(text, NOW, ago=False)
