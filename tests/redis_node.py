@@ -9,10 +9,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from tests import debian, debian_root
+from tests.rabbitmq_node import free_port
 
 #: Seconds a server may take to answer.
 _START_WITHIN = 60.0
@@ -28,6 +30,14 @@ SUITES = {"valkey-8.1": "trixie", "valkey-9.1": "sid"}
 _CONFIG = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no")
 
 
+#: What each Sentinel knows from the beginning: it takes a server for dead after a second, and one vote more than its own
+#: begins a failover. The next attempt comes after twice the last time, in milliseconds.
+_SENTINEL = """
+sentinel monitor shop 127.0.0.1 {port} 2
+sentinel down-after-milliseconds shop 1000
+sentinel failover-timeout shop 4000
+"""
+
 #: Ends with its standard input, that is with the tests, however they end; then kills what still runs and tidies up.
 _GUARD = """
 cat >/dev/null
@@ -41,9 +51,15 @@ rm -rf "$1"
 class RedisNode:
     """A server that a test may stop and kill. Its data lasts as long as its folder."""
 
-    def __init__(self, folder: Path, *config: str) -> None:
+    def __init__(self, folder: Path, *config: str, sentinel: str = "") -> None:
+        """`sentinel` is the file of its settings if it is to be a Sentinel, which writes into that file."""
         self._folder = folder
-        self._config = config
+        self._config = ("--unixsocket", str(folder / "redis.sock"), "--dir", str(folder), *config)
+        if sentinel:
+            (folder / "sentinel.conf").write_text(sentinel)
+            self._config = (str(folder / "sentinel.conf"), "--sentinel", *self._config)
+        else:
+            self._config = (*_CONFIG, *self._config)
         self._process: subprocess.Popen[bytes] | None = None
         self.socket = folder / "redis.sock"
 
@@ -63,7 +79,7 @@ class RedisNode:
         """Start it, and return once it answers."""
         program = find_server()
         self.socket.unlink(missing_ok=True)
-        command = [program, *_CONFIG, "--unixsocket", str(self.socket), "--dir", str(self._folder), *self._config]
+        command = [program, *self._config]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._running_file().touch()
@@ -99,7 +115,7 @@ class RedisNode:
                 connection.settimeout(1)
                 connection.connect(str(self.socket))
                 connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith(b"+PONG")
+                return connection.recv(16).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
 
@@ -127,16 +143,51 @@ def find_server() -> str:
 
 
 @contextlib.contextmanager
-def running(*config: str) -> Iterator[RedisNode]:
+def running(*config: str, sentinel: str = "") -> Iterator[RedisNode]:
     """A server, with these options besides, as long as the block goes on."""
     # Not pytest's own folder: the path of a socket may have no more than about 100 bytes.
     with tempfile.TemporaryDirectory(prefix="palermo-redis-") as folder:
         (Path(folder) / "running").mkdir()
         command = ["sh", "-c", _GUARD, "sh", folder]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True):
-            node = RedisNode(Path(folder), *config)
+            node = RedisNode(Path(folder), *config, sentinel=sentinel)
             try:
                 node.start()
                 yield node
             finally:
                 node.kill9()
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A primary server, two replicas of it, and three Sentinels that watch them by the name "shop"."""
+
+    servers: dict[int, RedisNode]
+    sentinels: dict[int, RedisNode]
+
+    @property
+    def url(self) -> str:
+        """The URL for Palermo."""
+        return f"redis+sentinel://{','.join(f'127.0.0.1:{port}' for port in self.sentinels)}/shop"
+
+    @property
+    def primary(self) -> RedisNode:
+        """The server that was the primary one in the beginning."""
+        return next(iter(self.servers.values()))
+
+
+@contextlib.contextmanager
+def watched(*config: str, sentinel: str = "") -> Iterator[Watched]:
+    """Servers with these options besides, and their Sentinels, as long as the block goes on."""
+    ports = [free_port() for _ in range(6)]
+    replica = ("--replicaof", "127.0.0.1", str(ports[0]))
+    with contextlib.ExitStack() as stack:
+        servers = {
+            port: stack.enter_context(
+                running("--port", str(port), "--repl-diskless-sync-delay", "0", *config, *(replica if number else ()))
+            )
+            for number, port in enumerate(ports[:3])
+        }
+        known = _SENTINEL.format(port=ports[0]) + sentinel
+        sentinels = {port: stack.enter_context(running("--port", str(port), sentinel=known)) for port in ports[3:]}
+        yield Watched(servers, sentinels)

@@ -6,13 +6,13 @@ disturbs no other. The connection is never made again: once it is lost, every ca
 
 import asyncio
 import contextlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import redis.asyncio.connection as library
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
@@ -25,38 +25,22 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from palermo.core.address import Address
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PublishRefused, UrlInvalid
-
-#: The parameters that the query of an address may have, and how they are read. They have redis-py's own names.
-_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "db": int,
-    "socket_connect_timeout": float,
-    "ssl_ca_certs": str,
-    "ssl_ca_path": str,
-    "ssl_certfile": str,
-    "ssl_keyfile": str,
-    "ssl_cert_reqs": str,
-    "ssl_check_hostname": lambda text: text.lower() in ("1", "true", "yes"),
-}
-
-#: Those of them that name files.
-_FILES = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PublishRefused
 
 #: What a text that Redis answers with begins with if it stores nothing now, or never: a full memory, a disk that cannot
-#: be written, too few replicas.
-_STORES_NOTHING = ("OOM", "MISCONF", "NOREPLICAS")
+#: be written.
+_STORES_NOTHING = ("OOM", "MISCONF")
 
 #: The same if it does not let us in. redis-py raises some of these as errors of the connection.
 _NO_ENTRY = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "invalid username-password", "Authentication required")
 
-#: The same for a server that is not, or not yet, the one to ask.
-_NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY ", "UNKILLABLE", "MOVED", "ASK ")
+#: The same for a server that is not, or not yet, the one to ask, or has too few replicas just now.
+_NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY ", "UNKILLABLE")
 
 
 def translated(server: str, error: BaseException) -> BrokerError:
     """Our own error for one of redis-py's, or of the system's. `server` is the address, for people."""
-    text = str(error)
+    text = str(error).rstrip(".")
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _begins(text, _NO_ENTRY):
         return BrokerRefused(
             f"Redis at {server} refuses us: {text}. Check user and password, and what the user may do."
@@ -64,9 +48,9 @@ def translated(server: str, error: BaseException) -> BrokerError:
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return BrokerRefused(f"the certificate of Redis at {server} is not trusted: {text}. Look at ssl_ca_certs.")
     if isinstance(error, OutOfMemoryError) or _begins(text, _STORES_NOTHING):
-        return PublishRefused(
-            f"Redis at {server} stores nothing: {text}. Look at its memory, its disk and its replicas."
-        )
+        return PublishRefused(f"Redis at {server} stores nothing: {text}. Look at its memory and its disk.")
+    if isinstance(error, AskError):
+        return BrokerUnavailable(f"Redis at {server} is not the node of the cluster that has our keys, or moves them.")
     if isinstance(error, ReadOnlyError | BusyLoadingError | ClusterDownError) or _begins(text, _NOT_NOW):
         return BrokerUnavailable(f"Redis at {server} cannot serve us now: {text}")
     if isinstance(error, ResponseError):
@@ -137,6 +121,8 @@ class Connection:
             while True:
                 try:
                     answer, failed = await self._raw.read_response(disable_decoding=True), None
+                except (AskError, ReadOnlyError):
+                    raise  # another server is the one to ask from now on
                 except ResponseError as error:
                     answer, failed = None, error
                 future = self._waiting.popleft()
@@ -231,62 +217,3 @@ class Messages:
         for callbacks in tuple(self._callbacks.values()):
             for callback in tuple(callbacks):
                 callback(b"")
-
-
-async def connect(address: Address, timeout: float, name: str) -> library.AbstractConnection:
-    """A connection of redis-py to the first host that lets us in.
-
-    Raises UrlInvalid, BrokerUnavailable, BrokerRefused.
-    """
-    options = _options(address)
-    common: dict[str, Any] = {
-        "username": address.username or None,
-        "password": address.password or None,
-        "client_name": name,
-        "protocol": 2,
-        "socket_timeout": None,
-        "socket_connect_timeout": timeout,
-        **options,
-    }
-    failed: BrokerError = BrokerUnavailable(f"Redis at {address} has no host.")
-    for host, port in address.hosts or (("", 0),):
-        raw: library.AbstractConnection
-        if address.path:
-            raw = library.UnixDomainSocketConnection(path=address.path, **common)
-        elif address.scheme == "rediss":
-            raw = library.SSLConnection(host=host, port=port, **common)
-        else:
-            raw = library.Connection(host=host, port=port, **common)
-        try:
-            async with asyncio.timeout(timeout):
-                await raw.connect()  # type: ignore[no-untyped-call]
-            return raw
-        except TimeoutError:
-            failed = BrokerUnavailable(f"Redis at {address} did not answer within {timeout:g} s.")
-        except (RedisError, OSError) as error:
-            failed = translated(str(address), error)
-        with contextlib.suppress(RedisError, OSError):
-            await raw.disconnect(nowait=True)
-    raise failed
-
-
-def _options(address: Address) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if address.vhost.strip("/"):
-        found["db"] = _read("db", address.vhost.strip("/"))
-    for name, text in address.options:
-        if name not in _OPTIONS or (name.startswith("ssl_") and address.scheme != "rediss"):
-            known = ", ".join(_OPTIONS)
-            raise UrlInvalid(f"parameter {name!r} of the broker URL means nothing to Redis; known are {known}.")
-        if name in _FILES and not os.path.isfile(text):
-            raise UrlInvalid(f"parameter {name} of the broker URL names {text!r}, and there is no such file.")
-        found[name] = _read(name, text)
-    return found
-
-
-def _read(name: str, text: str) -> Any:
-    try:
-        return _OPTIONS[name](text)
-    except ValueError:
-        what = "database" if name == "db" else f"parameter {name}"
-        raise UrlInvalid(f"{what} {text!r} of the broker URL is no number; write redis://host:6379/0.") from None
