@@ -17,7 +17,15 @@ from palermo.brokers.redis.connection import translated
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, DeliveryLost, PublishRefused, UrlInvalid
+from palermo.errors import (
+    BrokerError,
+    BrokerRefused,
+    BrokerUnavailable,
+    DeliveryLost,
+    PalermoError,
+    PublishRefused,
+    UrlInvalid,
+)
 from tests import redis_node
 from tests.certificates import Authority
 from tests.contract.tools import (
@@ -212,6 +220,46 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
     assert "allkeys-lru" in found["eviction"].text
     assert "everysec" in after["durability"].text
     assert "no-appendfsync-on-rewrite" in rewriting["durability"].text
+
+
+async def test_a_thread_sends_a_job_by_itself_and_jobs_of_many_threads_come_whole_and_in_order(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    answered: list[PalermoError | None] = []
+
+    def publish(thread: int) -> int:
+        begun = 0
+        for number in range(100):
+            one = message(f"{thread}-{number}", body=b"x" * (2_000_000 if number == 50 else 10))
+            if broker.try_publish(one, answered.append):
+                begun += 1
+        return begun
+
+    begun = await asyncio.gather(*(asyncio.to_thread(publish, thread) for thread in range(4)))
+
+    await until(lambda: asyncio.sleep(0, len(answered)), sum(begun))
+    assert sum(begun) > 0
+    assert set(answered) == {None}
+    found = await ids(broker)
+    assert len(found) == len(set(found)) == sum(begun)
+    for thread in range(4):
+        mine = [int(one.partition("-")[2]) for one in found if one.startswith(f"{thread}-")]
+        assert mine == sorted(mine)
+
+
+async def test_a_message_that_a_lost_session_cannot_send_is_left_or_told_of(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    answered: list[PalermoError | None] = []
+    assert broker.try_publish(message(), answered.append)
+
+    await broker.close()
+
+    await until(lambda: asyncio.sleep(0, len(answered)), 1)
+    assert isinstance(answered[0], BrokerUnavailable)
+    assert not broker.try_publish(message(), answered.append)
 
 
 async def test_a_job_starts_within_moments_of_its_enqueue(session: SessionParameters, sessions: list[Broker]) -> None:

@@ -25,6 +25,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from palermo.contract.socket_lock import SocketLock
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PublishRefused
 
 #: What a text that Redis answers with begins with if it stores nothing now, or never: a full memory, a disk that cannot
@@ -69,13 +70,18 @@ class Connection:
     def __init__(self, raw: library.AbstractConnection, server: str) -> None:
         self._raw = raw
         self._server = server
+        #: redis-py's own writer; the name is the same in all versions that have an asyncio connection.
+        self._transport: asyncio.WriteTransport = raw._writer.transport  # type: ignore[union-attr]
+        self._socket_lock = SocketLock()
+        self._socket_lock.fill(self._transport)
+        #: The answers to the commands that were sent, in this order.
         self._waiting: deque[asyncio.Future[Any]] = deque()
-        self._unsent: list[bytes] = []
+        #: What was not sent yet, and the answer to it; None for the rest of a command that a thread has begun.
+        self._unsent: list[tuple[bytes, asyncio.Future[Any] | None]] = []
         self._loop = asyncio.get_running_loop()
-        self._to_send = asyncio.Event()
         #: Why the connection is lost.
         self.lost: asyncio.Future[BrokerError] = self._loop.create_future()
-        self._tasks = [self._loop.create_task(self._send()), self._loop.create_task(self._receive())]
+        self._receiving = self._loop.create_task(self._receive())
 
     def begin(self, *command: Any) -> "asyncio.Future[Any]":
         """Send a command; the future is its answer, or fails with one of redis-py's errors or BrokerUnavailable."""
@@ -83,10 +89,32 @@ class Connection:
         if self.lost.done():
             future.set_exception(BrokerUnavailable(str(self.lost.result())))
             return future
-        self._unsent += self._raw.pack_command(*command)
-        self._waiting.append(future)
-        self._to_send.set()
+        if not self._unsent:
+            self._loop.call_soon(self._send)
+        self._unsent.append((b"".join(self._raw.pack_command(*command)), future))
         return future
+
+    def try_begin(self, answered: Callable[["asyncio.Future[Any]"], None], *command: Any) -> bool:
+        """`begin` in another thread, which writes by itself; the session's thread calls `answered`.
+
+        Returns False if nothing was begun, since something else is being written, or the connection is lost.
+        """
+        data = b"".join(self._raw.pack_command(*command))
+        future: asyncio.Future[Any] = self._loop.create_future()
+        future.add_done_callback(answered)
+        # If an exception comes in the middle, the lock stays taken, and so the connection ends (SocketLock).
+        if not self._socket_lock.borrow():
+            return False
+        begun = not (self.lost.done() or self._unsent or self._transport.get_write_buffer_size())
+        if begun:
+            self._waiting.append(future)
+            sent = self._socket_lock.write(data)
+            if sent < len(data):
+                self._unsent.insert(0, (data[sent:], None))
+                with contextlib.suppress(RuntimeError):  # the loop has ended, and the callers that wait are told
+                    self._loop.call_soon_threadsafe(self._send)
+        self._socket_lock.give_back()
+        return begun
 
     async def call(self, *command: Any) -> Any:
         """The answer to a command. Raises BrokerUnavailable, BrokerRefused, PublishRefused; NoScriptError."""
@@ -100,21 +128,21 @@ class Connection:
     async def close(self) -> None:
         """Close it. May be called again."""
         self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
+        self._receiving.cancel()
+        await asyncio.wait({self._receiving})
         with contextlib.suppress(RedisError, OSError):
             await self._raw.disconnect()
 
-    async def _send(self) -> None:
-        try:
-            while True:
-                await self._to_send.wait()
-                self._to_send.clear()
-                unsent, self._unsent = self._unsent, []
-                await self._raw.send_packed_command([b"".join(unsent)], check_health=False)
-        except (RedisError, OSError) as error:
-            self._lose(translated(self._server, error))
+    def _send(self) -> None:
+        if not self._unsent or self.lost.done():
+            return
+        if not self._socket_lock.take():
+            self._lose(BrokerUnavailable(f"the session with Redis at {self._server} was interrupted amid a command."))
+            return
+        unsent, self._unsent = self._unsent, []
+        self._waiting += [future for _, future in unsent if future is not None]
+        self._transport.write(b"".join([data for data, _ in unsent]))
+        self._socket_lock.give_back()
 
     async def _receive(self) -> None:
         try:
@@ -138,8 +166,11 @@ class Connection:
     def _lose(self, error: BrokerError) -> None:
         if not self.lost.done():
             self.lost.set_result(error)
-        while self._waiting:
-            future = self._waiting.popleft()
+            self._socket_lock.drop()
+        unsent, self._unsent = self._unsent, []
+        waiting = [*self._waiting, *(future for _, future in unsent if future is not None)]
+        self._waiting.clear()
+        for future in waiting:
             if not future.done():
                 future.set_exception(type(error)(str(error)))
                 future.exception()  # its caller may have been cancelled: then nobody else looks at it

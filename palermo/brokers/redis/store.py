@@ -8,6 +8,7 @@ changes only if what was read for the decision is still so. Else it is read and 
 import asyncio
 import contextlib
 import hashlib
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,9 +20,12 @@ from redis.exceptions import NoScriptError, RedisError
 
 from palermo.brokers.redis.connecting import connect, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated
-from palermo.contract.broker import SessionParameters
+from palermo.brokers.redis.jobs import to_job
+from palermo.contract import clock
+from palermo.contract.broker import OnPublished, SessionParameters
 from palermo.core.address import Address
-from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.core.message import Message
+from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
 
 T = TypeVar("T")
 
@@ -64,6 +68,7 @@ class Store:
         self.wanted_replicas = wanted_replicas(session.address)
         self._messages: Messages | None = None
         self._opening = asyncio.Lock()
+        self._thread = threading.get_ident()
         self._closed = False
         self.server = str(address)
         self.timeout = session.timeout
@@ -82,6 +87,25 @@ class Store:
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
+
+    def try_publish(self, message: Message, ended: OnPublished) -> bool:
+        """Send a message that the answer of Redis alone confirms; see palermo.contract.broker.Broker."""
+        if self.ended or self.wanted_replicas:
+            return False
+        try:
+            job = to_job(message)
+        except PalermoError:
+            return False  # `publish` says what is wrong
+
+        def answered(answer: "asyncio.Future[Any]") -> None:
+            error = answer.exception()
+            ended(None if error is None else self.translated(error))
+
+        command = ("EVALSHA", _script("publish")[1], 1, self.prefix, repr(clock.wall_clock()), *job)
+        if threading.get_ident() != self._thread:
+            return self._connection.try_begin(answered, *command)
+        self._connection.begin(*command).add_done_callback(answered)
+        return True
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """The answer of a script. Raises what `call` raises."""
