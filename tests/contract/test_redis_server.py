@@ -308,6 +308,19 @@ async def idle(broker: RedisBroker, queue: str = "jobs") -> int:
     return int(await broker._store.call("SCARD", broker._store.key(f"idle:{queue}")))
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("NOREPLICAS Not enough good replicas to write. script: 73bd, on @user_script:90.", BrokerUnavailable),
+        ("Error running script (call to f_73bd): @user_script:90: -READONLY You can't write", BrokerUnavailable),
+        ("Error running script (call to f_73bd): @user_script:90: -OOM command not allowed", PublishRefused),
+        ("Script attempted to access a non local key in a cluster node script: 73bd", BrokerRefused),
+    ],
+)
+def test_an_error_inside_a_script_means_what_it_means_outside(text: str, error: type[BrokerError]) -> None:
+    assert type(translated("h:6379", redis.exceptions.ResponseError(text))) is error
+
+
 def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
     errors = [one for _, one in inspect.getmembers(redis.exceptions, inspect.isclass) if issubclass(one, Exception)]
 

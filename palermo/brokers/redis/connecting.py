@@ -1,4 +1,4 @@
-"""Which server a session connects to: the first host that serves us, one that Sentinels name, or a cluster's node."""
+"""The server that a session connects to: the first host that serves us, one that Sentinels name, or a cluster's node."""
 
 import asyncio
 import contextlib

@@ -60,8 +60,8 @@ def translated(server: str, error: BaseException) -> BrokerError:
 
 
 def _begins(text: str, beginnings: Iterable[str]) -> bool:
-    # An error inside a script has the name of the script around it.
-    return any(text.startswith(one) or f" {one}" in text[:200] for one in beginnings)
+    # An error inside a script has the name of the script around it, and a sign before it in Redis 6.
+    return any(text.startswith(one) or f" {one}" in text[:200] or f" -{one}" in text[:200] for one in beginnings)
 
 
 class Connection:
