@@ -1,4 +1,4 @@
-"""The server that a session connects to: the first host that serves us, one that Sentinels name, or a cluster's node."""
+"""The server that a session connects to: the first host that serves us, what Sentinels name, or a cluster's node."""
 
 import asyncio
 import contextlib
