@@ -59,6 +59,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "sqlite3": ("palermo.brokers.sqlite", "palermo.temp_index"),
     # Besides the serializer: Redis's scripts read it.
     "msgpack": ("palermo.serializers.msgpack", "palermo.brokers.redis"),
+    "hiredis": ("palermo.brokers.redis",),
     "redis": ("palermo.brokers.redis",),
     # Besides the serializer: what the worker's own parent writes to its children, and nobody else can.
     "pickle": ("palermo.serializers.pickle", "palermo.worker.ipc", "palermo.worker.child.template"),

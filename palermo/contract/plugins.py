@@ -29,8 +29,10 @@ _OWN = {
         "amqp": "palermo.brokers.rabbitmq:open_rabbitmq",
         "amqps": "palermo.brokers.rabbitmq:open_rabbitmq",
         "redis": "palermo.brokers.redis:open_redis",
+        "redis+sentinel": "palermo.brokers.redis:open_redis",
         "redis+unix": "palermo.brokers.redis:open_redis",
         "rediss": "palermo.brokers.redis:open_redis",
+        "rediss+sentinel": "palermo.brokers.redis:open_redis",
         "sqlite": "palermo.brokers.sqlite:open_sqlite",
     },
     "palermo.serializers": {

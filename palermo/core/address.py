@@ -8,14 +8,25 @@ from palermo.errors import UrlInvalid
 
 DEFAULT_URL = "amqp://guest:guest@localhost:5672/"
 
-_PORTS = {"amqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
+_PORTS = {
+    "amqp": 5672,
+    "amqps": 5671,
+    "redis": 6379,
+    "rediss": 6379,
+    "redis+sentinel": 26379,
+    "rediss+sentinel": 26379,
+}
 
-#: The schemes of Redis: TCP, TLS, and a socket of this machine. None of them has a user unless the URL names one.
-_REDIS = ("redis", "rediss", "redis+unix")
+#: The schemes whose hosts are Sentinels, without and with TLS.
+_SENTINEL = ("redis+sentinel", "rediss+sentinel")
+
+#: The schemes of Redis; redis+unix is a socket of this machine. None of them has a user unless the URL names one.
+_REDIS = ("redis", "rediss", "redis+unix", *_SENTINEL)
 
 #: A password in a URL: the text up to the last @ within a word, since a password may hold an @ that is not escaped;
-#: without an @, text after a colon that is no port. Compiled when first used.
+#: without an @, text after a colon that is no port; and a parameter of the query. Compiled when first used.
 _PASSWORD = r"(?<=://)(?:[^:@\s]*:\S*(?=@)|[^:@/\s\[]*:(?!\d+\b)[^/\s]+)"
+_PASSWORD_PARAMETER = r"(?<=[?&]sentinel_password=)[^&\s]+"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +40,8 @@ class Address:
     password: str = field(default="", repr=False)
     #: AMQP's virtual host, "/" where the URL names none; the number of a database of Redis.
     vhost: str = "/"
+    #: The name that Redis's Sentinels, which are the hosts, have for the primary server; empty without Sentinels.
+    service: str = ""
     #: The path of the embedded broker's file; ":memory:" for one that ends with its process; or that of Redis's socket.
     path: str = ""
     #: The parameters of the query, named as in the client library.
@@ -41,8 +54,9 @@ class Address:
         if self.path:
             return f"{self.scheme}://{user}{self.path}"
         hosts = ",".join(f"{f'[{host}]' if ':' in host else host}:{port}" for host, port in self.hosts)
+        service = f"/{self.service}" if self.service else ""
         vhost = "/" if self.vhost == "/" else f"/{self.vhost}"
-        return f"{self.scheme}://{user}{hosts}{vhost}"
+        return f"{self.scheme}://{user}{hosts}{service}{vhost}"
 
     def after(self, host: tuple[str, int]) -> "Address":
         """The same address, where the hosts behind this one come first, and this one last."""
@@ -118,6 +132,14 @@ def parse_url(url: str) -> Address:
             " ? as %3F and @ as %40."
         )
     authority, _, path = rest.partition("/")
+    service = ""
+    if scheme in _SENTINEL:
+        service, _, path = path.partition("/")
+        if not service:
+            raise UrlInvalid(
+                "the URL of Redis Sentinel does not name the primary server. Write redis+sentinel://host:26379/NAME/0,"
+                " with the NAME that sentinel.conf gives it."
+            )
     if "/" in path:
         raise UrlInvalid(f"the virtual host in the {scheme} URL has a slash; write it as %2F.")
     credentials, _, hosts = authority.rpartition("@")
@@ -130,6 +152,7 @@ def parse_url(url: str) -> Address:
         username=unquote(username) if credentials else default,
         password=unquote(password) if colon else default if not credentials else "",
         vhost=unquote(path) or "/",
+        service=unquote(service),
         options=options,
     )
 
@@ -176,4 +199,5 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
 
 def masked(text: str) -> str:
     """The text with the passwords in its URLs hidden, also in malformed URLs."""
-    return re.sub(_PASSWORD, lambda found: found[0].partition(":")[0] + ":***", text)
+    text = re.sub(_PASSWORD, lambda found: found[0].partition(":")[0] + ":***", text)
+    return re.sub(_PASSWORD_PARAMETER, "***", text)

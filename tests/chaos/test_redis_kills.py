@@ -147,6 +147,61 @@ def test_workers_clients_and_the_server_are_killed_under_load_and_every_job_that
             assert "Traceback" not in worker.log
 
 
+def test_a_replica_takes_over_under_load_and_every_job_that_was_enqueued_runs(tmp_path: Path) -> None:
+    """The primary server is killed; the Sentinels have a replica take its place."""
+    with (
+        redis_node.watched() as watched,
+        Place(tmp_path, f"{watched.url}?wait_replicas=1", "palermo") as place,
+        enqueuing(place, "0") as client,
+    ):
+        workers = [place.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
+        go_on(place)
+
+        watched.primary.kill9()
+
+        go_on(place)
+        client.kill()
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
+        assert set(place.lines("enqueued")) - set(place.lines()) == set()
+        assert place.failed() == {}
+        for worker in workers:
+            assert worker.alive
+            assert "Traceback" not in worker.log
+
+
+def test_a_cluster_moves_the_slot_and_loses_the_node_under_load_and_every_job_that_was_enqueued_runs(
+    tmp_path: Path,
+) -> None:
+    with (
+        redis_node.cluster() as cluster,
+        Place(tmp_path, f"{cluster.url}?wait_replicas=1", "palermo") as place,
+        enqueuing(place, "0") as client,
+    ):
+        slot = next(iter(cluster.nodes.values())).ask("CLUSTER KEYSLOT", "palermo:{palermo}:")
+        workers = [place.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
+        go_on(place)
+        first = cluster.owner(slot)
+
+        cluster.move(slot)
+
+        go_on(place)
+        second = eventually(lambda: owner if (owner := cluster.owner(slot)) is not first else None)
+        assert second.ask("EXISTS", "palermo:{palermo}:number") == 1
+
+        second.kill9()
+        eventually(lambda: cluster.owner(slot) is not second)
+        second.start()  # as a replica: each job must be on one
+
+        go_on(place)
+        client.kill()
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
+        assert set(place.lines("enqueued")) - set(place.lines()) == set()
+        assert place.failed() == {}
+        for worker in workers:
+            assert worker.alive
+            assert "Traceback" not in worker.log
+
+
 #: How many jobs are enqueued and run between two kills.
 _SOME = 100
 

@@ -1,4 +1,4 @@
-"""Jobs that are sent at once, on a session that is ready, when RabbitMQ does not just take them."""
+"""Jobs that are sent at once, on a session that is ready, when the broker does not just take them."""
 
 import os
 import threading
@@ -10,10 +10,10 @@ import pika
 import pytest
 
 import palermo
-from palermo.brokers.rabbitmq.amqp.transport import SocketLock
 from palermo.client import client as clients
 from palermo.client.client import Client
 from palermo.client.prepare import many_ids, new_id
+from palermo.contract.socket_lock import SocketLock
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
 
@@ -22,10 +22,20 @@ from palermo.settings.settings import Settings
 def work(number: int = 0, text: str = "") -> None: ...
 
 
+#: A test with this runs on both brokers with a server; without it on RabbitMQ.
+on_each = pytest.mark.parametrize("url", ["rabbitmq", "redis"], indirect=True)
+
+
 @pytest.fixture
-def client(rabbitmq_url: str, exchange: str) -> Client:
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(f"{getattr(request, 'param', 'rabbitmq')}_url")
+    return found
+
+
+@pytest.fixture
+def client(url: str, exchange: str) -> Client:
     """A default client whose session is open and knows the queue."""
-    made = clients.use(Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=30.0)))
+    made = clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=30.0)))
     work.enqueue(0)
     return made
 
@@ -63,6 +73,7 @@ def test_a_full_queue_refuses_one_and_many_by_name(client: Client, channel: Any,
             enqueue()
 
 
+@on_each
 def test_bodies_of_several_frames_and_of_none_come_whole(client: Client) -> None:
     sizes = [1, 131_000, 131_064, 131_065, 400_000]
     for size in sizes:
@@ -74,6 +85,7 @@ def test_bodies_of_several_frames_and_of_none_come_whole(client: Client) -> None
     assert values == [[1, letter * size] for letter in "xy" for size in sizes]
 
 
+@on_each
 def test_many_threads_lose_nothing_and_keep_their_order(client: Client) -> None:
     def enqueue(thread: int) -> None:
         for number in range(50):
@@ -90,6 +102,7 @@ def test_many_threads_lose_nothing_and_keep_their_order(client: Client) -> None:
         assert [one for one in found if one // 1_000 == each] == [1_000 * each + number for number in range(50)]
 
 
+@on_each
 def test_many_keep_their_order_over_all_batches(client: Client) -> None:
     work.enqueue_many((number,) for number in range(1_500))
 
@@ -103,6 +116,7 @@ def sending() -> Iterator[pytest.MonkeyPatch]:
         yield patched
 
 
+@on_each
 def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, sending: pytest.MonkeyPatch) -> None:
     def interrupted(socket_lock: SocketLock, data: bytes) -> int:
         raise KeyboardInterrupt
@@ -119,6 +133,7 @@ def test_an_interrupt_amid_sending_leaves_nothing_wrong_behind(client: Client, s
     assert not client._thread._sender.is_busy
 
 
+@on_each
 def test_a_signal_handler_may_enqueue_while_its_thread_is_sending(client: Client, sending: pytest.MonkeyPatch) -> None:
     write = SocketLock.write
 

@@ -17,7 +17,15 @@ from palermo.brokers.redis.connection import translated
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, DeliveryLost, PublishRefused, UrlInvalid
+from palermo.errors import (
+    BrokerError,
+    BrokerRefused,
+    BrokerUnavailable,
+    DeliveryLost,
+    PalermoError,
+    PublishRefused,
+    UrlInvalid,
+)
 from tests import redis_node
 from tests.certificates import Authority
 from tests.contract.tools import (
@@ -214,6 +222,46 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
     assert "no-appendfsync-on-rewrite" in rewriting["durability"].text
 
 
+async def test_a_thread_sends_a_job_by_itself_and_jobs_of_many_threads_come_whole_and_in_order(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    answered: list[PalermoError | None] = []
+
+    def publish(thread: int) -> int:
+        begun = 0
+        for number in range(100):
+            one = message(f"{thread}-{number}", body=b"x" * (2_000_000 if number == 50 else 10))
+            if broker.try_publish(one, answered.append):
+                begun += 1
+        return begun
+
+    begun = await asyncio.gather(*(asyncio.to_thread(publish, thread) for thread in range(4)))
+
+    await until(lambda: asyncio.sleep(0, len(answered)), sum(begun))
+    assert sum(begun) > 0
+    assert set(answered) == {None}
+    found = await ids(broker)
+    assert len(found) == len(set(found)) == sum(begun)
+    for thread in range(4):
+        mine = [int(one.partition("-")[2]) for one in found if one.startswith(f"{thread}-")]
+        assert mine == sorted(mine)
+
+
+async def test_a_message_that_a_lost_session_cannot_send_is_left_or_told_of(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    answered: list[PalermoError | None] = []
+    assert broker.try_publish(message(), answered.append)
+
+    await broker.close()
+
+    await until(lambda: asyncio.sleep(0, len(answered)), 1)
+    assert isinstance(answered[0], BrokerUnavailable)
+    assert not broker.try_publish(message(), answered.append)
+
+
 async def test_a_job_starts_within_moments_of_its_enqueue(session: SessionParameters, sessions: list[Broker]) -> None:
     """Not at the next look of an idle worker, which comes once a second."""
     broker = await opened(session, sessions)
@@ -258,6 +306,19 @@ async def test_a_job_goes_to_a_worker_that_waits_and_not_to_one_that_was_just_gi
 
 async def idle(broker: RedisBroker, queue: str = "jobs") -> int:
     return int(await broker._store.call("SCARD", broker._store.key(f"idle:{queue}")))
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("NOREPLICAS Not enough good replicas to write. script: 73bd, on @user_script:90.", BrokerUnavailable),
+        ("Error running script (call to f_73bd): @user_script:90: -READONLY You can't write", BrokerUnavailable),
+        ("Error running script (call to f_73bd): @user_script:90: -OOM command not allowed", PublishRefused),
+        ("Script attempted to access a non local key in a cluster node script: 73bd", BrokerRefused),
+    ],
+)
+def test_an_error_inside_a_script_means_what_it_means_outside(text: str, error: type[BrokerError]) -> None:
+    assert type(translated("h:6379", redis.exceptions.ResponseError(text))) is error
 
 
 def test_every_error_of_redis_py_becomes_one_of_ours() -> None:

@@ -69,10 +69,35 @@ def test_a_redis_url_names_a_server_or_its_socket(
 
 
 @pytest.mark.parametrize(
+    ("url", "hosts", "service", "vhost", "shown"),
+    [
+        ("redis+sentinel://h/shop", (("h", 26379),), "shop", "/", "redis+sentinel://h:26379/shop/"),
+        (
+            "rediss+sentinel://u:secret@a:1,b/shop/2?sentinel_password=secret",
+            (("a", 1), ("b", 26379)),
+            "shop",
+            "2",
+            "rediss+sentinel://u:***@a:1,b:26379/shop/2",
+        ),
+    ],
+)
+def test_a_url_of_sentinels_names_them_and_the_server_that_they_watch(
+    url: str, hosts: tuple[tuple[str, int], ...], service: str, vhost: str, shown: str
+) -> None:
+    address = parse_url(url)
+
+    assert (address.hosts, address.service, address.vhost) == (hosts, service, vhost)
+    assert str(address) == shown
+    assert "secret" not in repr(address) + masked(url)
+
+
+@pytest.mark.parametrize(
     "url",
     [
         "",
         "redis+unix://redis.sock",
+        "redis+sentinel://u:secret@h",
+        "redis+sentinel://u:secret@h/shop/0/1",
         "localhost",
         "sqlite://jobs.db",
         "sqlite:///",

@@ -9,8 +9,9 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.brokers.rabbitmq.amqp import transport
-from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection, SocketLock
+from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
+from palermo.contract import socket_lock as socket_locks
+from palermo.contract.socket_lock import SocketLock
 
 
 class Line(asyncio.Transport):
@@ -107,7 +108,7 @@ def test_a_lost_socket_is_left_to_the_connection(
 def test_one_holds_it_at_a_time_and_only_the_connection_waits_for_it(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_PATIENCE", 60.0)
+    monkeypatch.setattr(socket_locks, "_PATIENCE", 60.0)
     socket_lock = SocketLock()
     assert not socket_lock.borrow()
     socket_lock.fill(Line(ends[0]))
@@ -125,7 +126,7 @@ def test_one_holds_it_at_a_time_and_only_the_connection_waits_for_it(
 def test_a_pen_that_nobody_gives_back_ends_the_connection(
     loop: asyncio.AbstractEventLoop, ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "_PATIENCE", 0.01)
+    monkeypatch.setattr(socket_locks, "_PATIENCE", 0.01)
     line = Line(ends[0])
     connection = connected(loop, line)
     assert connection.socket_lock.borrow()

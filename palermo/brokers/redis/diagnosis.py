@@ -27,7 +27,13 @@ async def diagnose(store: Store) -> list[Finding]:
     found: list[Finding] = []
     try:
         info = _fields(await store.call("INFO"))
-        found += [_version(info), await _durability(store, info), _eviction(info), *_memory(info), *_replicas(info)]
+        found += [
+            _version(info),
+            await _durability(store, info),
+            _eviction(info),
+            *_memory(info),
+            *_replicas(info, store.wanted_replicas),
+        ]
         found.append(await _try_out(store))
         known = await store.call("HLEN", store.key("queues"))
         found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
@@ -103,17 +109,23 @@ def _memory(info: Mapping[str, str]) -> list[Finding]:
     return [Finding.ok("memory", text)]
 
 
-def _replicas(info: Mapping[str, str]) -> list[Finding]:
-    if info.get("role") != "master":
-        return [Finding.problem("replicas", "this server is a replica", "Connect to the primary server.")]
+def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
     count = int(info.get("connected_slaves", "0"))
+    if count < wanted:
+        return [
+            Finding.problem(
+                "replicas", f"{count}, and wait_replicas={wanted}: no job can be stored", "Start the replicas."
+            )
+        ]
+    if wanted:
+        return [Finding.ok("replicas", f"{count}; each job is on {wanted} of them before its enqueue returns")]
     if not count:
         return []
     return [
         Finding.warning(
             "replicas",
             f"{count}, which get each job a moment after the primary server has stored it",
-            "If a replica takes over, the jobs of that moment are lost; min-replicas-to-write makes it short.",
+            "If a replica takes over, the jobs of that moment are lost. With ?wait_replicas=1 in the URL none is.",
         )
     ]
 

@@ -8,6 +8,7 @@ changes only if what was read for the decision is still so. Else it is read and 
 import asyncio
 import contextlib
 import hashlib
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,9 +18,14 @@ from typing import Any, TypeVar
 import msgpack
 from redis.exceptions import NoScriptError, RedisError
 
-from palermo.brokers.redis.connection import Connection, Messages, connect, translated
-from palermo.contract.broker import SessionParameters
-from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.brokers.redis.connecting import connect, wanted_replicas
+from palermo.brokers.redis.connection import Connection, Messages, translated
+from palermo.brokers.redis.jobs import to_job
+from palermo.contract import clock
+from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.core.address import Address
+from palermo.core.message import Message
+from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
 
 T = TypeVar("T")
 
@@ -53,16 +59,20 @@ def _script(name: str) -> tuple[str, str]:
 class Store:
     """One session's connections with Redis. Opened by open_store."""
 
-    def __init__(self, connection: Connection, session: SessionParameters) -> None:
+    def __init__(self, connection: Connection, address: Address, session: SessionParameters) -> None:
+        """`address` is that of the one server to which the connection leads."""
         self._connection = connection
+        self._address = address
         self._session = session
+        #: On how many replicas a change must be before the call for it returns.
+        self.wanted_replicas = wanted_replicas(session.address)
         self._messages: Messages | None = None
         self._opening = asyncio.Lock()
+        self._thread = threading.get_ident()
         self._closed = False
-        self.server = str(session.address)
+        self.server = str(address)
         self.timeout = session.timeout
-        #: All keys of one exchange are in one slot of a cluster.
-        self.prefix = f"palermo:{{{session.exchange}}}:"
+        self.prefix = _prefix(session)
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         self._watch(connection.lost)
 
@@ -78,13 +88,35 @@ class Store:
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
 
+    def try_publish(self, message: Message, ended: OnPublished) -> bool:
+        """Send a message that the answer of Redis alone confirms; see palermo.contract.broker.Broker."""
+        if self.ended or self.wanted_replicas:
+            return False
+        try:
+            job = to_job(message)
+        except PalermoError:
+            return False  # `publish` says what is wrong
+
+        def answered(answer: "asyncio.Future[Any]") -> None:
+            error = answer.exception()
+            ended(None if error is None else self.translated(error))
+
+        command = ("EVALSHA", _script("publish")[1], 1, self.prefix, repr(clock.wall_clock()), *job)
+        if threading.get_ident() != self._thread:
+            return self._connection.try_begin(answered, *command)
+        self._connection.begin(*command).add_done_callback(answered)
+        return True
+
     async def run(self, name: str, *arguments: Any) -> Any:
         """The answer of a script. Raises what `call` raises."""
         text, hash = _script(name)
         try:
-            return await self._within(self._connection.call("EVALSHA", hash, 1, self.prefix, *arguments))
+            answer = await self.call("EVALSHA", hash, 1, self.prefix, *arguments)
         except NoScriptError:
-            return await self._within(self._connection.call("EVAL", text, 1, self.prefix, *arguments))
+            answer = await self.call("EVAL", text, 1, self.prefix, *arguments)
+        if self.wanted_replicas and name in _PROMISED:
+            await self._wait_for_replicas()
+        return answer
 
     async def reload(self) -> None:
         """Bring the scripts to Redis, which has forgotten them or never had them."""
@@ -119,7 +151,7 @@ class Store:
             if self._closed:
                 raise self.closed_error()
             if self._messages is None:
-                raw = await connect(self._session.address, self.timeout, _client_name(self._session))
+                raw, _ = await connect(self._address, self.timeout, _client_name(self._session), self.prefix)
                 self._messages = Messages(raw, self.server)
                 self._watch(self._messages.lost)
             return self._messages
@@ -165,6 +197,16 @@ class Store:
             return error
         return translated(self.server, error)
 
+    async def _wait_for_replicas(self) -> None:
+        """Wait until enough replicas have what this session has written. Raises BrokerUnavailable."""
+        # Less than half of a publish's time, after which the client takes a session for silent.
+        count = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
+        if count < self.wanted_replicas:
+            raise BrokerUnavailable(
+                f"what was written to Redis at {self.server} is on {count} replica(s) so far, and wait_replicas asks"
+                f" for {self.wanted_replicas}."
+            )
+
     def _watch(self, lost: "asyncio.Future[BrokerError]") -> None:
         def told(found: "asyncio.Future[BrokerError]") -> None:
             if not found.cancelled() and not self.lost.done() and not self._closed:
@@ -182,9 +224,9 @@ class Store:
 
 async def open_store(session: SessionParameters) -> Store:
     """A session with the server at the address. Raises UrlInvalid, BrokerUnavailable, BrokerRefused."""
-    raw = await connect(session.address, session.timeout, _client_name(session))
-    connection = Connection(raw, str(session.address))
-    store = Store(connection, session)
+    raw, address = await connect(session.address, session.timeout, _client_name(session), _prefix(session))
+    connection = Connection(raw, str(address))
+    store = Store(connection, address, session)
     try:
         await store.reload()
     except BaseException:
@@ -196,6 +238,15 @@ async def open_store(session: SessionParameters) -> Store:
 
 #: All scripts; each session brings them with it, since Redis forgets them when it is started anew.
 _SCRIPTS = ("publish", "work", "similar", "change", "due", "worker", "look", "purge", "delete")
+
+
+#: The scripts that store what a caller is told is stored.
+_PROMISED = ("publish", "change")
+
+
+def _prefix(session: SessionParameters) -> str:
+    """What all keys of an exchange begin with. The braces keep them in one slot of a cluster."""
+    return f"palermo:{{{session.exchange}}}:"
 
 
 def _client_name(session: SessionParameters) -> str:

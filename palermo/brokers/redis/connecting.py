@@ -1,0 +1,169 @@
+"""The server that a session connects to: the first host that serves us, what Sentinels name, or a cluster's node."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import redis.asyncio.connection as library
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import MovedError, RedisError
+
+from palermo.brokers.redis.connection import translated
+from palermo.core.address import Address
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, UrlInvalid
+
+#: The parameters that the query of an address may have, and how they are read. They have redis-py's own names.
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "db": int,
+    "socket_connect_timeout": float,
+    "ssl_ca_certs": str,
+    "ssl_ca_path": str,
+    "ssl_certfile": str,
+    "ssl_keyfile": str,
+    "ssl_cert_reqs": str,
+    "ssl_check_hostname": lambda text: text.lower() in ("1", "true", "yes"),
+}
+
+#: Those of them that name files.
+_FILES = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
+
+#: Parameters that are not redis-py's: on how many replicas a job must be, and who we are for Sentinels.
+_OWN: dict[str, Callable[[str], Any]] = {"wait_replicas": int, "sentinel_username": str, "sentinel_password": str}
+
+
+async def connect(address: Address, timeout: float, name: str, key: str) -> tuple[library.AbstractConnection, Address]:
+    """A connection of redis-py to the server that has this key and lets us in, and the address of that one server.
+
+    Raises UrlInvalid, BrokerUnavailable, BrokerRefused.
+    """
+    options = {**_read_query(address), "client_name": name}
+    failed: BrokerError = BrokerUnavailable(f"Redis at {address} has no host.")
+    # So that a host that says nothing leaves time for the others.
+    timeout /= max(1, len(address.hosts))
+    for host in address.hosts or (("", 0),):
+        one = replace(address, hosts=(host,)) if address.hosts else address
+        try:
+            async with asyncio.timeout(timeout):
+                if one.service:
+                    one = await _named_by_sentinel(one, timeout)
+                return await _opened(one, {"socket_connect_timeout": timeout, **options}, key)
+        except TimeoutError:
+            failed = BrokerUnavailable(f"Redis at {one} did not answer within {timeout:g} s.")
+        except (RedisError, OSError) as error:
+            failed = translated(str(one), error)
+        except BrokerError as error:
+            failed = error
+    raise failed
+
+
+def wanted_replicas(address: Address) -> int:
+    """On how many replicas a job must be before its enqueue returns. Raises UrlInvalid."""
+    found: int = _read_query(address, of=_OWN).get("wait_replicas", 0)
+    return found
+
+
+async def _opened(
+    address: Address, options: dict[str, Any], key: str, *, moved: bool = False
+) -> tuple[library.AbstractConnection, Address]:
+    """A connection to this server, or to the node of its cluster that has the key."""
+    raw = _connection(address, options)
+    try:
+        await raw.connect()  # type: ignore[no-untyped-call]
+        await raw.send_command("HELLO", 2)
+        told = await raw.read_response(disable_decoding=True)
+        _check(dict(zip(told[::2], told[1::2], strict=True)), address)
+        await raw.send_command("EXISTS", key)
+        await raw.read_response()
+        return raw, address
+    except BaseException as error:
+        with contextlib.suppress(RedisError, OSError):
+            await raw.disconnect(nowait=True)
+        if moved or not isinstance(error, MovedError):
+            raise
+        node = (error.host or address.hosts[0][0], error.port)
+    return await _opened(replace(address, hosts=(node,)), options, key, moved=True)
+
+
+def _connection(address: Address, options: dict[str, Any]) -> library.AbstractConnection:
+    common: dict[str, Any] = {
+        "username": address.username or None,
+        "password": address.password or None,
+        "protocol": 2,
+        "socket_timeout": None,
+        **options,
+    }
+    if address.path:
+        return library.UnixDomainSocketConnection(path=address.path, **common)
+    ((host, port),) = address.hosts
+    if _has_tls(address):
+        return library.SSLConnection(host=host, port=port, **common)
+    return library.Connection(host=host, port=port, **common)
+
+
+def _check(told: dict[bytes, Any], address: Address) -> None:
+    """See what kind of server it is. Raises BrokerRefused, BrokerUnavailable."""
+    if told[b"mode"] == b"sentinel":
+        raise BrokerRefused(
+            f"{address} is a Sentinel of Redis, and keeps no jobs. Write redis+sentinel://host:26379/NAME, with the"
+            " NAME that sentinel.conf gives the primary server."
+        )
+    if told[b"mode"] != b"cluster" and told[b"role"] != b"master":
+        raise BrokerUnavailable(f"Redis at {address} is a replica, and takes no jobs. Name the primary server.")
+
+
+async def _named_by_sentinel(address: Address, timeout: float) -> Address:
+    """The address of the primary server, as the one Sentinel at this address knows it."""
+    ((host, port),) = address.hosts
+    own = _read_query(address, of=_OWN)
+    options: dict[str, Any] = {"username": own.get("sentinel_username"), "password": own.get("sentinel_password")}
+    if _has_tls(address):
+        options |= {"ssl": True} | {name: one for name, one in _read_query(address).items() if name.startswith("ssl_")}
+    sentinel = Redis(
+        host=host, port=port, protocol=2, socket_connect_timeout=timeout, retry=Retry(NoBackoff(), 0), **options
+    )
+    try:
+        known = cast(dict[str, Any], await sentinel.sentinel_masters())
+    finally:
+        await sentinel.aclose()
+    state = known.get(address.service)
+    if state is None:
+        names = ", ".join(sorted(known)) or "none"
+        raise BrokerRefused(f"the Sentinel of {address} knows no server {address.service!r}. It knows: {names}.")
+    if state["is_sdown"] or state["is_odown"]:
+        raise BrokerUnavailable(f"the Sentinel of {address} says that {address.service!r} is down.")
+    scheme = address.scheme.partition("+")[0]
+    return replace(address, scheme=scheme, hosts=((state["ip"], state["port"]),), service="")
+
+
+def _has_tls(address: Address) -> bool:
+    return address.scheme.startswith("rediss")
+
+
+def _read_query(address: Address, *, of: dict[str, Callable[[str], Any]] = _OPTIONS) -> dict[str, Any]:
+    """The parameters of an address that are among these. Raises UrlInvalid, also for one that nobody knows."""
+    found: dict[str, Any] = {}
+    if address.vhost.strip("/") and of is _OPTIONS:
+        found["db"] = _read("db", address.vhost.strip("/"))
+    for name, text in address.options:
+        known = name in _OPTIONS or name in _OWN
+        if not known or (name.startswith("ssl_") and not _has_tls(address)):
+            names = ", ".join((*_OPTIONS, *_OWN))
+            raise UrlInvalid(f"parameter {name!r} of the broker URL means nothing to Redis; known are {names}.")
+        if name in _FILES and not os.path.isfile(text):
+            raise UrlInvalid(f"parameter {name} of the broker URL names {text!r}, and there is no such file.")
+        if name in of:
+            found[name] = _read(name, text)
+    return found
+
+
+def _read(name: str, text: str) -> Any:
+    try:
+        return (_OPTIONS | _OWN)[name](text)
+    except ValueError:
+        what = "database" if name == "db" else f"parameter {name}"
+        raise UrlInvalid(f"{what} {text!r} of the broker URL is no number; write redis://host:6379/0.") from None

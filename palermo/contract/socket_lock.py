@@ -1,0 +1,73 @@
+"""The lock with which several threads write to the socket of one connection, for the brokers that have a server."""
+
+import os
+import socket
+import threading
+from typing import Any
+
+#: Seconds that the connection's own thread waits for the socket lock. Others hold it for microseconds.
+_PATIENCE = 1.0
+
+
+class SocketLock:
+    """The lock on a connection's socket: its own thread writes, or another thread that has a single message to send.
+
+    A thread that enqueues would have to wake the connection's thread and wait until that has written. So it writes
+    itself, as long as nothing else waits to be written. Only the connection's own thread reads.
+
+    The thread that holds the lock numbers a message and sends it; nothing may come between the two. A thread that was
+    stopped in the middle (Ctrl-C raises anywhere, and a signal handler may enqueue) never releases the lock. Then
+    nobody knows what was sent, and the connection is given up after some patience. The next connection publishes again
+    what was on its way.
+    """
+
+    __slots__ = ("_lock", "_lost", "_socket")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lost = False
+        #: The connection's socket by a descriptor of our own: the transport's descriptor might be another file's by the
+        #: time that we write.
+        self._socket: socket.socket | None = None
+
+    def fill(self, transport: Any) -> None:
+        """Let other threads write to the socket of this transport, if it takes plain bytes."""
+        found = transport.get_extra_info("socket")
+        if os.name != "posix" or found is None or transport.get_extra_info("sslcontext") is not None:
+            return
+        made = socket.socket(fileno=os.dup(found.fileno()))
+        made.setblocking(False)
+        self._socket = made
+
+    def take(self) -> bool:
+        """Take the lock, for the connection's own thread. If the result is False, the connection is lost."""
+        if self._lost:
+            return False
+        if not self._lock.acquire(timeout=_PATIENCE):
+            self._lost = True
+            return False
+        return True
+
+    def borrow(self) -> bool:
+        """Take the lock, for another thread. If True, it may `write`, as long as nothing else waits to be written."""
+        return self._socket is not None and self._lock.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """Release the lock, after `take` or `borrow`."""
+        self._lock.release()
+
+    def write(self, data: bytes) -> int:
+        """Write to the socket. Returns how many bytes it took; on an error 0: the connection's thread finds out."""
+        try:
+            return 0 if self._socket is None else self._socket.send(data)
+        except OSError:
+            return 0
+
+    def drop(self) -> None:
+        """Let no other thread write from now on."""
+        taken = self.take()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if taken:
+            self.give_back()

@@ -1,0 +1,109 @@
+"""Redis behind Sentinels: a session finds the primary server, and the next one follows it; wrong addresses are told."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from palermo.brokers.redis.broker import RedisBroker
+from palermo.contract.broker import SessionParameters, open_broker
+from palermo.core.address import parse_url
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, UrlInvalid
+from tests import redis_node
+from tests.contract.tools import PATIENT, consume, ids, message, take_and_ack, until
+from tests.redis_node import Watched
+
+#: The Sentinels ask for a password, also each other.
+PASSWORD = "requirepass watching\n"
+
+
+@pytest.fixture(scope="module")
+def watched() -> Iterator[Watched]:
+    """For tests that leave all servers as they are."""
+    with redis_node.watched(sentinel=PASSWORD) as watched:
+        yield watched
+
+
+async def opened(url: str) -> RedisBroker:
+    broker = await open_broker(SessionParameters(address=parse_url(url), timeout=PATIENT))
+    assert isinstance(broker, RedisBroker)
+    return broker
+
+
+async def refused(url: str, error: type[PalermoError]) -> str:
+    with pytest.raises(error) as caught:
+        await opened(url)
+    assert "watching" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+async def test_an_address_of_sentinels_that_is_wrong_is_told_in_one_line(watched: Watched) -> None:
+    good, port = "?sentinel_password=watching", next(iter(watched.sentinels))
+
+    assert "It knows: shop" in await refused(watched.url.replace("/shop", f"/other{good}"), BrokerRefused)
+    assert "password" in await refused(f"{watched.url}{good}2", BrokerRefused)
+    assert "Authentication" in await refused(watched.url, BrokerRefused)
+    assert "redis+sentinel://" in await refused(f"redis://:watching@127.0.0.1:{port}", BrokerRefused)
+    assert "sentinel_pass" in await refused(f"{watched.url}{good}&sentinel_pass=1", UrlInvalid)
+
+
+async def test_a_replica_is_passed_over_for_the_primary_server_and_alone_it_takes_no_jobs(watched: Watched) -> None:
+    primary, replica, _ = watched.servers
+    with pytest.raises(BrokerUnavailable, match="replica"):
+        await opened(f"redis://127.0.0.1:{replica}")
+
+    broker = await opened(f"redis://127.0.0.1:{replica},127.0.0.1:{primary}")
+
+    assert broker.describe().startswith(f"Redis at redis://127.0.0.1:{primary}/")
+    await broker.close()
+
+
+async def test_without_a_replica_nothing_is_confirmed_that_waits_for_one() -> None:
+    with redis_node.running() as node:
+        broker = await opened(f"{node.url}?wait_replicas=1")
+        broker._store.timeout = 5.0
+        with pytest.raises(BrokerUnavailable, match="wait_replicas"):
+            await broker.publish(message())
+        assert {one.check: one.level for one in await broker.diagnose()}["replicas"] == "problem"
+        await broker.close()
+
+
+async def test_the_next_session_finds_the_replica_that_took_over_and_loses_nothing() -> None:
+    with redis_node.watched(sentinel=PASSWORD) as watched:
+        url = f"{watched.url}/0?sentinel_password=watching&wait_replicas=1"
+        before = await until_opened(url)
+        await before.publish(message("7c9e"))
+        lost = asyncio.ensure_future(before.lost())
+
+        watched.primary.kill9()
+
+        assert isinstance(await lost, BrokerUnavailable)
+        await before.close()
+        after = await until_opened(url)
+        assert after.describe() != before.describe()
+        assert await ids(after) == ["7c9e"]
+        assert (await take_and_ack(await consume(after))).id == "7c9e"
+        assert {one.check: one.level for one in await after.diagnose()}["replicas"] == "ok"
+        await after.close()
+
+
+async def until_opened(url: str) -> RedisBroker:
+    """A session, once there is a primary server with a replica."""
+    found: list[RedisBroker] = []
+
+    async def attempt() -> bool:
+        try:
+            broker = await opened(url)
+        except BrokerUnavailable:
+            return False
+        try:
+            await broker.pause("none")
+        except BrokerUnavailable:
+            await broker.close()
+            return False
+        found.append(broker)
+        return True
+
+    await until(attempt, True)
+    return found[0]
