@@ -103,6 +103,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers, *, max_
         "priority": message.priority,
         "tenant": printable(message.tenant) or None,
         "topic": printable(message.topic) or None,
+        "parent": printable(message.parent) or None,
     }
 
 
@@ -164,6 +165,7 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
         "text": as_json(running.text),
         "line": as_json(running.line),
         "key": as_json(running.key) or None,
+        "parent": as_json(running.parent) or None,
         **{name: shown[name] for name in ("args", "kwargs", "preview", "content_type")},
     }
 

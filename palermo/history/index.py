@@ -16,6 +16,7 @@ from typing import Any
 
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
+from palermo.core.message import parent_in
 from palermo.core.text import fits
 from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
 from palermo.history.filters import FINAL, HistoryFilter
@@ -50,6 +51,7 @@ create table ended (
     id text not null
 );
 create table words (n integer primary key, text text not null);
+create table child (parent text not null, id text not null, n integer not null, primary key (parent, id)) without rowid;
 create table shape (
     id integer primary key,
     state text not null,
@@ -125,6 +127,7 @@ class Segment:
         with self._index.write():
             self._db.execute("insert into batch values (?, ?, ?)", (self.size, printable(writer), blob))
             self._put_ended(kept)
+            self._put_children(kept)
             self._keys.extend([hash(record["id"]) for record in kept])
             self.size += len(kept)
             self._bytes += len(blob)
@@ -183,6 +186,12 @@ class Segment:
             places = places[-limit:]
             return [each for each in self._at(places) if each.id == id]
 
+    def children(self, id: str, *, limit: int) -> list[Entry]:
+        """The newest record of each child of a job that names its parent, the newest first."""
+        with self._index.read():
+            question = "select n from child where parent = ? order by n desc limit ?"
+            return self._at([n for (n,) in self._db.execute(question, (id, limit))])
+
     def names(self, what: str, *, limit: int) -> set[str]:
         """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
         column = {"queue": "queue", "job": "job"}[what]
@@ -233,6 +242,18 @@ class Segment:
                 self._bytes += len(spoken)
         self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
         self._db.executemany("insert into words values (?, ?)", words)
+
+    def _put_children(self, records: Sequence[Record]) -> None:
+        """Note which records name the parent of their job; most jobs have none."""
+        children = [
+            (printable(parent), printable(record["id"]), n, record["kind"] != RecordKind.ENQUEUED)
+            for n, record in enumerate(records, self.size)
+            if ("parent" in record or "headers" in record) and 0 < len(parent := _parent(record)) <= MAX_ID
+        ]
+        if children:
+            # A client may write that it enqueued a job after a worker has written how the job ended.
+            newest = "on conflict (parent, id) do update set n = excluded.n where ?"
+            self._db.executemany(f"insert into child values (?, ?, ?) {newest}", children)
 
     def _at(self, places: Iterable[int]) -> list[Entry]:
         """The records at these places, in this order."""
@@ -392,6 +413,16 @@ class Index:
                 break
         return found
 
+    def children(self, id: str, *, limit: int) -> list[Entry]:
+        """The newest known record of each child of a job, the newest first; at most `limit` children."""
+        found: dict[str, Entry] = {}
+        for segment in self._newest_first():
+            for each in segment.children(id, limit=limit):
+                found.setdefault(each.id, each)
+            if len(found) >= limit:
+                break
+        return list(found.values())[:limit]
+
     def names(self, what: str) -> list[str]:
         """Queues or jobs to choose from; `what` is "queue" or "job"."""
         found: set[str] = set()
@@ -420,6 +451,12 @@ class Index:
         if gone is not None:
             self.cut = True
             gone.close()
+
+
+def _parent(record: Record) -> str:
+    """The parent that a record names: that of an enqueue by itself, that of a run's end among the headers."""
+    headers = record.get("headers")
+    return text(record.get("parent")) or (parent_in(headers) if isinstance(headers, dict) else "")
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:

@@ -171,6 +171,28 @@ def test_all_that_is_known_of_a_job_is_told_across_stretches_in_order(small: Ind
     assert life(small, audit, "nobody") == []
 
 
+def test_children_of_a_job_are_found_by_what_its_enqueue_or_its_end_tells(small: Index) -> None:
+    child = {"headers": {"parent-id": "p"}}
+    small.take(batch(enqueued("a", parent="p"), enqueued("b", parent="p"), enqueued("x", parent="q")))
+    more = enqueued("y"), ended("z", headers={})
+    small.take(batch(ended("event@mail", **child), ended("b", "cancelled", **child), *more))
+
+    def known(limit: int = 9) -> list[tuple[str, str]]:
+        return [(entry.id, entry.kind) for entry in small.children("p", limit=limit)]
+
+    assert known() == [("b", "cancelled"), ("event@mail", "succeeded"), ("a", "enqueued")]
+    assert known(2) == [("b", "cancelled"), ("event@mail", "succeeded")]
+    assert small.children("nobody", limit=9) == []
+
+    # The client's record may come after the worker's.
+    small.take(batch(ended("c", **child), enqueued("c", parent="p"), failed("a", **child)))
+    assert known()[:2] == [("a", "failed"), ("c", "succeeded")]
+
+    # A hostile record names a parent that is none.
+    small.take(batch(*(enqueued("d", parent=one) for one in (7, None, [], "", "p" * 5_000)), ended("d", headers="p")))
+    assert "d" not in dict(known())
+
+
 def test_what_is_forgotten_is_made_again(small: Index) -> None:
     for number in range(6):
         small.take(batch(ended(f"{number}")))
