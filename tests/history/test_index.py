@@ -68,6 +68,9 @@ JOBS = batch(
         ({"job": "nobody"}, ""),
         ({"text": "such THING"}, "c"),
         ({"text": "Ü"}, "c"),
+        ({"text": "no_such"}, ""),
+        ({"text": "no%"}, ""),
+        ({"text": "!"}, ""),
         ({"text": "too late"}, "d"),
         ({"text": "valueerror"}, "c"),
         ({"text": "mail.send"}, "b"),
@@ -140,6 +143,30 @@ def test_pages_lead_through_all_stretches_and_counts_stay_right_as_more_comes(sm
     assert ids(small, offset=7, limit=4) == list("210")
     assert ids(small, offset=10, limit=4) == []
     assert not small.cut
+
+
+def test_words_are_found_as_they_are_and_in_any_case(index: Index) -> None:
+    index.take(batch(*(failed(f"{number}", message=text) for number, text in enumerate(("100%_x", "A!b", "1000 X")))))
+
+    def found(text: str) -> list[str]:
+        return ids(index, HistoryFilter(text=text))
+
+    assert [found(text) for text in ("0%_X", "a!B", "0 x", "0%", "_x")] == [["0"], ["1"], ["2"], ["0"], ["0"]]
+
+
+def test_pages_of_a_search_are_the_same_whether_few_or_many_match(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = HistoryFilter(text="such thing")
+    for few in (1_000, 5):
+        monkeypatch.setattr(index_module, "_FEW", few)
+        for number in range(4):
+            index.take(batch(failed(f"{few}-{number}"), ended(f"other-{few}-{number}")))
+            many = ids(index, wanted, limit=100)
+            assert index.count(wanted) == len(many)
+            assert many[0] == f"{few}-{number}"
+            assert ids(index, wanted, offset=1, limit=2) == many[1:3]
+    assert len(many) == 8
 
 
 def test_what_is_too_much_is_forgotten_from_its_beginning(small: Index) -> None:
