@@ -18,6 +18,7 @@ the room of deleted rows to new rows, and to the disk only by `reset` or `close`
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -47,9 +48,6 @@ class TempIndex:
         self._closed = False
         with self._own_errors():
             self._db = self._open()
-
-    def __del__(self) -> None:
-        self._db.close()
 
     @contextmanager
     def read(self) -> Iterator[None]:
@@ -91,12 +89,15 @@ class TempIndex:
             return int(pages) * _PAGE
 
     def _empty(self) -> None:
-        self._db.close()
+        self._close()
         self._db = self._open()
 
     def _open(self) -> Database:
         # An empty name: a file of this connection alone. SQLite makes it when the cache is full, and unlinks it.
         db = sqlite3.connect("", check_same_thread=False, isolation_level=None)
+        # Not in __del__: an owner, whose `opened` we hold, is garbage at once with us and the connection, and Python
+        # 3.13 may finalize the connection first, with a warning that nobody closed it.
+        self._close = weakref.finalize(self, db.close)
         for pragma in (
             f"page_size = {_PAGE}",
             f"cache_size = -{self._cache_kib}",

@@ -1,5 +1,6 @@
 """The temporary index keeps its law: under kill -9, a full disk, an exception, several threads, and close."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -196,3 +197,19 @@ def test_queries_may_use_the_wildcards_and_the_case_of_filters(words: Words) -> 
     words.put("Straße", "STRASSE", "street")
 
     assert (words.count("strasse"), words.count("str*"), words.count("STR*")) == (2, 3, 0)
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_an_index_that_nobody_closes_goes_with_its_owner_without_a_warning() -> None:
+    for round in range(300):
+        owners = [Words() for _ in range(3)]
+        # Python finalizes garbage in an order that depends on the generations of the objects.
+        for every, generation in ((3, 0), (5, 1), (4, 2)):
+            if round % every == 0:
+                gc.collect(generation)
+        if round % 2:
+            owners[round % 3].index.reset()
+        del owners
+        if round % 4 == 3:
+            gc.collect()
+    gc.collect()

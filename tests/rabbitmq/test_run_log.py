@@ -256,6 +256,26 @@ def test_jobs_run_when_the_record_cannot_be_kept(
     play(session, act)
 
 
+def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_then(session: SessionParameters) -> None:
+    async def act(join: Crew) -> None:
+        worker = await join(1)
+        log = worker.consumer._run_log
+
+        async def is_at_rest() -> bool:
+            return log._ticking is None
+
+        await until(is_at_rest, True)
+        await worker.die()
+        await worker.consumer.close()
+
+        worker.runs("a")
+        log.watch()
+
+        assert log._ticking is None
+
+    play(session, act)
+
+
 def test_records_of_strangers_are_left_out() -> None:
     view = View()
     record = {"worker": "w", "since": 1.5, "inbox": "i", "runs": ["a"], "blames": {"a": {"v 1.5": "v"}}, "forgets": []}

@@ -79,7 +79,7 @@ def test_a_group_of_thousands_is_requeued_once_its_number_is_typed(web: Web, ope
     button.click()
 
     expect(page.get_by_text(f"Requeued {many:,} jobs.")).to_be_visible(timeout=240_000)
-    assert web.inspector.size("mail") == many
+    assert eventually(lambda: web.inspector.size("mail") == many)
     assert [row["id"] for row in web.inspector.failed()] == ["other"]
     page.goto(f"{web.url}/failures")
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -120,7 +120,7 @@ def test_the_page_is_selected_at_once_and_so_is_all_that_matches(web: Web, open_
     page.get_by_role("dialog").get_by_role("button", name="Requeue 30 jobs").click()
 
     expect(page.get_by_text("Requeued 30 jobs.")).to_be_visible()
-    assert web.inspector.size("elsewhere") == 30
+    assert eventually(lambda: web.inspector.size("elsewhere") == 30)
 
 
 def test_new_failures_appear_by_themselves_but_not_while_something_is_selected(web: Web, open_page: Open) -> None:
@@ -154,7 +154,7 @@ def test_everything_is_done_without_script(web: Web, open_page: Open) -> None:
     expect(page.get_by_text("Discarded 2 jobs.")).to_be_visible()
 
     assert [row["id"] for row in web.inspector.failed()] == ["1"]
-    assert [row["id"] for row in web.inspector.jobs("mail")] == ["3"]
+    assert eventually(lambda: [row["id"] for row in web.inspector.jobs("mail")] == ["3"])
 
 
 def test_what_a_job_holds_is_shown_as_text(web: Web, open_page: Open) -> None:

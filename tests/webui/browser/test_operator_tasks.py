@@ -209,7 +209,7 @@ def test_the_timeouts_of_one_host_are_requeued_and_not_the_others(operator: Oper
     operator.use(dialog.get_by_role("button", name=f"Requeue {many:,} jobs"))
 
     told(page, f"Requeued {many:,} jobs.")
-    assert web.inspector.size("bank") == many
+    assert eventually(lambda: web.inspector.size("bank") == many)
     assert web.inspector.count_failed(FailedFilter(error="Timeout", worker="*@web-2/*")) == TIMEOUTS["web-2"]
     assert web.inspector.count_failed(FailedFilter(error="CardDeclined", worker="*@web-1/*")) == DECLINED
     spent(operator, clicks=4, keys=25)
@@ -283,9 +283,8 @@ def test_a_failed_job_is_mended_and_requeued(operator: Operator, web: Web) -> No
     operator.use(page.get_by_role("button", name="Requeue"))
 
     told(page, "Requeued")
-    assert [row["args"] for row in web.inspector.jobs("letters") if row["id"] == "typo"] == [
-        [{"to": "anna@example.com"}]
-    ]
+    edited = [[{"to": "anna@example.com"}]]
+    assert eventually(lambda: [row["args"] for row in web.inspector.jobs("letters") if row["id"] == "typo"] == edited)
     spent(operator, clicks=5, keys=32)
 
 
@@ -373,7 +372,7 @@ def test_a_recurring_report_is_run_once_more_for_another_day(operator: Operator,
     operator.use(dialog.get_by_role("button", name="Run now"))
 
     told(page, "Enqueued store.Nightly")
-    assert [row["args"] for row in web.inspector.jobs("reports")] == [["2026-11-20"]]
+    assert eventually(lambda: [row["args"] for row in web.inspector.jobs("reports")] == [["2026-11-20"]])
     spent(operator, clicks=5, keys=20)
 
 
@@ -420,5 +419,5 @@ def test_the_jobs_of_one_tenant_are_cleared_and_the_others_stay(operator: Operat
     operator.use(page.get_by_role("dialog", name="Clear acme?").get_by_role("button", name=re.compile("^Remove")))
 
     expect(page.get_by_role("row").filter(has_text="acme")).to_have_count(0)
-    assert web.inspector.size("api") == 2
+    assert eventually(lambda: web.inspector.size("api") == 2)
     spent(operator, clicks=3, keys=15)

@@ -4,6 +4,7 @@ import re
 
 from playwright.sync_api import expect
 
+from tests.helpers import eventually
 from tests.webui.browser.conftest import Open, path_of
 from tests.webui.browser.test_using import lead
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
@@ -29,7 +30,7 @@ def test_several_are_cancelled_in_a_dialog_and_one_that_came_due_meanwhile_is_to
     expect(page.get_by_text("Cancelled 2 jobs; 1 had come due already, or was not there.")).to_be_visible()
     expect(page.locator("tbody tr")).to_have_count(2)
     assert path_of(page) == "/scheduled"
-    assert [row["id"] for row in web.inspector.jobs("mail")] == ["job-1"]
+    assert eventually(lambda: [row["id"] for row in web.inspector.jobs("mail")] == ["job-1"])
 
 
 def test_the_list_renews_itself_and_shows_both_kinds_of_times(web: Web, open_page: Open) -> None:
@@ -62,7 +63,7 @@ def test_a_retry_is_read_and_given_up_without_script(web: Web, open_page: Open) 
 
     [failed] = web.inspector.failed().rows
     assert [one["message"] for one in failed["attempts"]] == ["try 1", "try 2", "try 3"]
-    assert [row["id"] for row in web.inspector.jobs("mail")] == ["r-2"]
+    assert eventually(lambda: [row["id"] for row in web.inspector.jobs("mail")] == ["r-2"])
 
 
 def test_a_job_is_moved_on_its_own_page(web: Web, open_page: Open) -> None:

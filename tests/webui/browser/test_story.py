@@ -47,7 +47,7 @@ def test_a_job_is_completed_and_run_again_without_script(web: Web, open_page: Op
     page.get_by_role("button", name="Enqueue").click()
 
     expect(page.get_by_text("Enqueued again, as this new job.")).to_be_visible()
-    assert [row["args"] for row in web.inspector.jobs("mail")] == [["cat.png"]]
+    assert eventually(lambda: [row["args"] for row in web.inspector.jobs("mail")] == [["cat.png"]])
 
 
 def test_a_scheduled_job_is_changed_on_its_page(web: Web, open_page: Open) -> None:

@@ -169,8 +169,11 @@ class RunLog:
             self.watch()
 
     def watch(self) -> None:
-        """Watch the jobs that run, from the first one handed out: those that take long are written down."""
-        if self._ticking is None:
+        """Watch the jobs that run, from the first one handed out: those that take long are written down.
+
+        Without a session nothing can be written, and a job may be handed out just after the log was closed.
+        """
+        if self._ticking is None and self.connection.error is None:
             self._ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
