@@ -20,7 +20,7 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.failure import printable
 from palermo.core.topology import check_id, check_job_queue
-from palermo.errors import NotFound, PalermoError, UsageError
+from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
@@ -182,41 +182,55 @@ def _on_failed(
     **changes: Any,
 ) -> Operation:
     """Start a command on failed jobs; `changes` are those of Inspector.requeue."""
-    one = isinstance(which, str)
-    chosen: Which = which if isinstance(which, str | FailedFilter) else list(dict.fromkeys(which))
-    if expected is None and not isinstance(chosen, FailedFilter):
-        expected = 1 if isinstance(chosen, str) else len(list(chosen))
-    about = _about(chosen)
-    operation = Operation(
-        id=new_id(),
-        action=action,
-        by=visit.user.name,
-        about=about,
-        expected=expected,
-        which=chosen,
-        **changes,
-    )
-
     edited = any(changes.get(name) for name in ("args", "kwargs"))
-    with audited_action(visit, action, Role.OPERATOR, of=about, to=changes.get("queue") or "-", edited=edited) as facts:
-        _start(visit, operation)
-        facts["operation"] = operation.id
-    if operation.wait(wait) and (one or operation.status == "failed") and operation.problems and not operation.taken:
-        raise operation.problems[0]
-    return operation
+    told = {"to": changes.get("queue") or "-", "edited": edited}
+    done = _operate(visit, action, which, action, Role.OPERATOR, told, expected=expected, wait=wait, **changes)
+    one = isinstance(which, str)
+    if done.over and (one or done.status == "failed") and done.problems and not done.taken:
+        raise done.problems[0]
+    return done
 
 
-def _start(visit: Visit, operation: Operation) -> None:
-    """Start an operation; its end is written to the audit log."""
+def _operate(
+    visit: Visit,
+    action: Action,
+    which: Which | WaitingJobs,
+    name: str,
+    role: Role,
+    told: Mapping[str, object],
+    *,
+    expected: int | None,
+    wait: float,
+    **fields: Any,
+) -> Operation:
+    """Start an operation with these fields, and wait for its end for so many seconds.
+
+    The audit log has its start, by this name and with what is `told` of it, and its end.
+    """
+    if not isinstance(which, str | FailedFilter | WaitingFilter):
+        which = list(dict.fromkeys(which))
+        expected = len(which) if expected is None else expected
+    elif isinstance(which, str) and expected is None:
+        expected = 1
+    about = _about(which, fields.get("waits_in", ""))
+    operation = Operation(
+        id=new_id(), action=action, by=visit.user.name, about=about, expected=expected, which=which, **fields
+    )
 
     def ended(done: Operation) -> None:
         audit_done(visit, f"{done.action} ended", operation=done.id, status=done.status, jobs=done.taken, of=done.about)
 
-    failed_jobs(visit.site).operations.start(operation, done=ended)
+    with audited_action(visit, name, role, of=about, **told) as facts:
+        failed_jobs(visit.site).operations.start(operation, done=ended)
+        facts["operation"] = operation.id
+    operation.wait(wait)
+    return operation
 
 
-def _about(which: Which) -> str:
-    """A short text for the failed jobs that are meant."""
+def _about(which: Which | WaitingJobs, waits_in: str) -> str:
+    """A short text for the jobs that are meant: failed ones, or those that wait in this queue."""
+    if isinstance(which, WaitingFilter):
+        return f"jobs waiting in {waits_in} with {which}"
     if isinstance(which, FailedFilter):
         return "all failed jobs" if which.everything else f"failed jobs with {which}"
     return describe_ids([which] if isinstance(which, str) else list(which))
@@ -239,29 +253,11 @@ def alter_waiting(
     wait: float = 5.0,
 ) -> Operation:
     """Cancel, move or discard jobs that wait in a queue. Returns when that is done, or after `wait` seconds."""
-    if not isinstance(which, WaitingFilter):
-        which = [which] if isinstance(which, str) else list(dict.fromkeys(which))
-    about = f"jobs waiting in {queue} with {which}" if isinstance(which, WaitingFilter) else describe_ids(list(which))
-    operation = Operation(
-        id=new_id(),
-        action=action,
-        by=visit.user.name,
-        about=about,
-        expected=expected,
-        which=which,
-        waits_in=queue,
-        queue=to,
+    told = {"queue": queue, "to": to or "-"}
+    role = WAITING_ROLES[action]
+    return _operate(
+        visit, action, which, f"{action} waiting", role, told, expected=expected, wait=wait, waits_in=queue, queue=to
     )
-    with audited_action(
-        visit, f"{action} waiting", WAITING_ROLES[action], of=about, queue=queue, to=to or "-"
-    ) as facts:
-        check_job_queue(queue)
-        if to == queue:
-            raise UsageError(f"the jobs wait in {queue} already: name another queue.")
-        _start(visit, operation)
-        facts["operation"] = operation.id
-    operation.wait(wait)
-    return operation
 
 
 # -- single jobs, and keys of unique jobs

@@ -97,6 +97,7 @@ def show(context: Context, /, id: str, as_json: bool) -> None:
             ("job", row["job"]),
             ("queue", row["queue"]),
             ("topic", row["topic"]),
+            ("parent", row["parent"]),
             ("arguments", arguments or row["preview"]),
             ("content type", row["content_type"]),
             ("created", row["created_at"]),

@@ -16,7 +16,7 @@ from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
 from palermo.core.arguments import check_arguments, preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
-from palermo.core.message import NO_HEADERS, Message, make_message
+from palermo.core.message import NO_HEADERS, PARENT, Headers, Message, make_message
 from palermo.core.times import due_at
 from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id
@@ -24,6 +24,7 @@ from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_burst_ke
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, SerializationError
 from palermo.jobs import hooks, registry
+from palermo.jobs.current import current_job
 from palermo.jobs.definition import JobDefinition, check_batched, check_job_name
 from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, check_options
 from palermo.jobs.user_modules import describe
@@ -173,7 +174,7 @@ def prepare(
         "queued_at": now,
         "preview": preview(args, kwargs),
         "properties": NO_HEADERS,
-        "extra": NO_HEADERS,
+        "extra": _parent(),
     }
     keep_result, key_request = chosen.get("keep_result"), None
     if not chosen:  # Fast path: prepared in a loop, a job takes 45 µs; 61 without.
@@ -194,6 +195,12 @@ def prepare(
     # By position: keywords would cost half as much again.
     handle = Job(id, queue, name, True, "", created_at, keeps, client)
     return Prepared(handle, message, definition, args, kwargs, key_request)
+
+
+def _parent() -> Headers:
+    """The header that names the job in which this code runs, if it runs in one."""
+    current = current_job()
+    return NO_HEADERS if current is None else {PARENT: current.id}
 
 
 @lru_cache(maxsize=1_024)
@@ -219,7 +226,7 @@ def _optional_fields(
         "max_retries": chosen.get("retries"),
         "run_at": run_at,
         "tenant": tenant,
-        "extra": limit_headers(name, chosen.get("limit"), limit_key, chosen.get("rate")) or NO_HEADERS,
+        "extra": {**_parent(), **limit_headers(name, chosen.get("limit"), limit_key, chosen.get("rate"))} or NO_HEADERS,
     }
     if "expires" in chosen:
         fields["expires_at"] = (run_at or now) + chosen["expires"]
@@ -276,7 +283,7 @@ def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[s
         created_at=int(now),
         queued_at=now,
         preview=preview((payload,), {}),
-        extra={"topic": topic},
+        extra={**_parent(), "topic": topic},
     )
     return Event(topic, message)
 

@@ -333,6 +333,8 @@ def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Messa
         recorder.count(RecordKind.ENQUEUED, message.queue, message.job)
         if recorder.level is JournalLevel.ALL:
             fields: dict[str, Any] = {"id": message.id, "job": message.job, "queue": message.queue}
+            if message.extra and message.parent:
+                fields["parent"] = message.parent
             if message.run_at is not None:
                 # It may be cancelled before a worker gets it, and can tell its arguments.
                 fields |= {"run_at": message.run_at, **recorder.arguments(message)}

@@ -34,7 +34,7 @@ from palermo.contract.sweep import Keep, Stop, SweepDecision
 from palermo.contract.worker_info import RunningJob
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
-from palermo.core.message import Message
+from palermo.core.message import Message, parent_in
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import Key, key_in
 from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
@@ -297,6 +297,8 @@ class JobStatus(str):
     next_id: str = ""
     #: Unix seconds until which its key is closed, so that a second enqueue is refused or put off.
     closed_until: float | None = None
+    #: The id of the job that enqueued it while it ran; "" for none, or where not known.
+    parent: str = ""
     #: Why nothing is known of it, or how what is known came to be known.
     reason: str = ""
 
@@ -334,6 +336,7 @@ def status_at_location(id: str, place: JobLocation, serializers: Serializers) ->
             progress=running.progress,
             text=running.text,
             key=running.key,
+            parent=running.parent,
             reason=_SILENT if place.silent else "",
         )
     message = place.message
@@ -351,6 +354,7 @@ def status_at_location(id: str, place: JobLocation, serializers: Serializers) ->
         error="" if failure is None else failure.exception_class,
         message="" if failure is None else failure.message,
         key=key_in(message.extra),
+        parent=message.parent,
     )
 
 
@@ -358,6 +362,7 @@ def status_at_end(record: Record) -> JobStatus:
     """The status of a job, from the record of its end."""
     state = _ENDED[record["kind"]]
     slot, writer, headers = record.get("slot"), record.get("writer"), record.get("headers")
+    headers = headers if isinstance(headers, dict) else {}
     return JobStatus(
         state=state,
         id=record["id"],
@@ -370,7 +375,8 @@ def status_at_end(record: Record) -> JobStatus:
         error=_text(record, "error"),
         message=_text(record, "message") or _text(record, "reason"),
         result_kept=result_of_record(record) is not None if state is State.DONE else None,
-        key=key_in(headers) if isinstance(headers, dict) else "",
+        key=key_in(headers),
+        parent=parent_in(headers),
         reason=_UNWRITTEN if record.get("unwritten") else "",
     )
 
@@ -393,6 +399,7 @@ def status_at_step(record: Record, place: JobLocation) -> JobStatus | None:
         run_at=float(run_at) if due and run_at is not None else None,
         error=_text(record, "error"),
         message=_text(record, "message"),
+        parent=_text(record, "parent"),
         reason=f"so the journal tells; not looked at: {'; '.join(place.unseen)}",
     )
 
@@ -419,6 +426,7 @@ def status_kept_with_key(id: str, key: Key) -> JobStatus | None:
         attempt=message.attempt,
         run_at=due,
         key=key.name,
+        parent=message.parent,
         reason=f"it is kept with its key {waits}",
     )
 

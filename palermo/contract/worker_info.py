@@ -75,6 +75,8 @@ class RunningJob:
     line: str = ""
     #: The key that it was enqueued with; "" for none, and from a worker of an earlier version.
     key: str = ""
+    #: The id of the job that enqueued it; "" for none, and from a worker of an earlier version.
+    parent: str = ""
     arguments: ToldArguments = NOT_TOLD
 
     def to_plain(self) -> dict[str, Any]:

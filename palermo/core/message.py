@@ -113,6 +113,9 @@ _FOREIGN_RUN_AT = "perform_job_at"
 #: The headers of a job that an event has become: the event's topic, and the event's own id.
 TOPIC, EVENT_ID = "topic", "event-id"
 
+#: The header with the id of the job that enqueued this one while it ran.
+PARENT = "parent-id"
+
 _FAILURE = ("exception-class", "exception-message", "stack-trace", "failed-at")
 
 #: The headers that Palermo reads itself.
@@ -215,6 +218,11 @@ class Message:
         return found if isinstance(found, str) and isinstance(self.extra.get(EVENT_ID), str) else ""
 
     @property
+    def parent(self) -> str:
+        """The id of the job that enqueued this one, or published its event, while it ran; "" for none."""
+        return parent_in(self.extra)
+
+    @property
     def signed_job(self) -> str:
         """The name that a signature of the body covers: an event's topic, since groups share its body; else the job."""
         return self.topic or self.job
@@ -232,6 +240,12 @@ class Message:
         """The id of the event that became this job, if one did."""
         event = self.extra.get(EVENT_ID)
         return event if isinstance(event, str) and self.id.startswith(f"{event}@") else ""
+
+
+def parent_in(headers: Headers) -> str:
+    """The id of the parent that a message with these headers has; "" for none."""
+    found = headers.get(PARENT)
+    return found if isinstance(found, str) else ""
 
 
 def make_message(fields: dict[str, Any]) -> Message:

@@ -7,6 +7,7 @@ temporary files; every process that starts makes it again from the journal.
 
 import json
 import marshal
+import re
 import struct
 import threading
 from array import array
@@ -16,6 +17,7 @@ from typing import Any
 
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
+from palermo.core.message import parent_in
 from palermo.core.text import fits
 from palermo.history.entry import MAX_ID, OF_JOBS, STATE_OF, Entry, entry, number, said, text
 from palermo.history.filters import FINAL, HistoryFilter
@@ -34,6 +36,9 @@ MAX_RECORDS, MAX_BYTES = 250_000, 64 * 1024 * 1024
 #: The most characters of a job's result that is kept.
 MAX_RESULT = 2_000
 
+#: If no more records than this match a filter, a count remembers which.
+_FEW = 1_000
+
 #: How many counts of filters are remembered, and how many pages and jobs of a full segment.
 _REMEMBERED = 64
 
@@ -50,6 +55,7 @@ create table ended (
     id text not null
 );
 create table words (n integer primary key, text text not null);
+create table child (parent text not null, id text not null, n integer not null, primary key (parent, id)) without rowid;
 create table shape (
     id integer primary key,
     state text not null,
@@ -64,6 +70,9 @@ _KEY = struct.Struct("=q")
 
 #: SQL for the numbers in a JSON array, and an empty array: a list in the query itself may be too long.
 _THESE, _NONE = "(select value from json_each(?))", "[]"
+
+#: What has a meaning of its own in a pattern of SQL's `like`.
+_WILD = re.compile("[!%_]")
 
 #: The fields that many runs share: how they ended, their queue, job and error.
 Shape = tuple[str, str, str, str]
@@ -93,7 +102,8 @@ class Segment:
     def _opened(self, db: Database) -> None:
         self._db = db
         self._shapes: dict[Shape, int] = {}
-        self._counts: dict[Where, tuple[int, int]] = {}
+        #: By condition, how many records were counted for it, and how many of them match; where those are few, which.
+        self._counts: dict[Where, tuple[int, int, list[int]]] = {}
         self._places: dict[int, list[int]] = {}
         self._pages: dict[tuple[Where, int, int], list[int]] = {}
         self._first, self._last = float("inf"), float("-inf")
@@ -125,6 +135,7 @@ class Segment:
         with self._index.write():
             self._db.execute("insert into batch values (?, ?, ?)", (self.size, printable(writer), blob))
             self._put_ended(kept)
+            self._put_children(kept)
             self._keys.extend([hash(record["id"]) for record in kept])
             self.size += len(kept)
             self._bytes += len(blob)
@@ -149,12 +160,17 @@ class Segment:
             where = self._where(filter)
             if where is None:
                 return 0
-            seen, counted = self._counts.pop(where, (0, 0))
+            seen, counted, places = self._counts.pop(where, (0, 0, []))
             if seen < self.size:
                 condition, given = where
-                question = f"select count(*) from ended where n >= ? and {condition}"
-                counted += self._db.execute(question, (seen, *given)).fetchone()[0]
-            _remember(self._counts, where, (self.size, counted))
+                here = f"from ended where n >= ? and {condition}"
+                few = self._db.execute(f"select n {here} order by n limit ?", (seen, *given, _FEW + 1)).fetchall()
+                more = len(few) > _FEW
+                counted += (
+                    self._db.execute(f"select count(*) {here}", (seen, *given)).fetchone()[0] if more else len(few)
+                )
+                places = [*places, *(n for (n,) in few)] if counted <= _FEW else []
+            _remember(self._counts, where, (self.size, counted, places))
             return counted
 
     def page(self, filter: HistoryFilter, *, offset: int, limit: int) -> list[Entry]:
@@ -163,8 +179,12 @@ class Segment:
             where = self._where(filter)
             if where is None:
                 return []
+            seen, counted, places = self._counts.get(where, (-1, 0, []))
             known = self._pages.get((where, offset, limit))
-            if known is None:
+            if seen == self.size and counted <= _FEW:
+                # Fast path: a search for rare words looks at all records once, and not twice. 70 ms of 140 in 100,000.
+                known = places[::-1][offset : offset + limit]
+            elif known is None:
                 question = f"select n from ended where {where[0]} order by n desc limit ? offset ?"
                 known = [n for (n,) in self._db.execute(question, (*where[1], limit, offset))]
                 if self._sealed:
@@ -182,6 +202,12 @@ class Segment:
                     _remember(self._places, key, places)
             places = places[-limit:]
             return [each for each in self._at(places) if each.id == id]
+
+    def children(self, id: str, *, limit: int) -> list[Entry]:
+        """The newest record of each child of a job that names its parent, the newest first."""
+        with self._index.read():
+            question = "select n from child where parent = ? order by n desc limit ?"
+            return self._at([n for (n,) in self._db.execute(question, (id, limit))])
 
     def names(self, what: str, *, limit: int) -> set[str]:
         """Some queues or jobs of runs that ended; `what` is "queue" or "job"."""
@@ -233,6 +259,18 @@ class Segment:
                 self._bytes += len(spoken)
         self._db.executemany("insert into ended values (?, ?, ?, ?, ?)", ended)
         self._db.executemany("insert into words values (?, ?)", words)
+
+    def _put_children(self, records: Sequence[Record]) -> None:
+        """Note which records name the parent of their job; most jobs have none."""
+        children = [
+            (printable(parent), printable(record["id"]), n, record["kind"] != RecordKind.ENQUEUED)
+            for n, record in enumerate(records, self.size)
+            if ("parent" in record or "headers" in record) and 0 < len(parent := _parent(record)) <= MAX_ID
+        ]
+        if children:
+            # A client may write that it enqueued a job after a worker has written how the job ended.
+            newest = "on conflict (parent, id) do update set n = excluded.n where ?"
+            self._db.executemany(f"insert into child values (?, ?, ?) {newest}", children)
 
     def _at(self, places: Iterable[int]) -> list[Entry]:
         """The records at these places, in this order."""
@@ -308,12 +346,16 @@ class Segment:
     def _saying(self, wanted: str) -> Where:
         """The condition that finds a text in ids, messages, reasons and arguments, and in names of jobs and errors."""
         wanted = fold(wanted)
-        # SQLite's own function knows the case of ASCII alone, which is enough to find ASCII.
-        folded = "lower" if wanted.isascii() else "fold"
         rows = self._db.execute("select id, job, error from shape")
         shapes = json.dumps([id for id, job, error in rows if wanted in fold(job) or wanted in fold(error)])
-        spoken = f"n in (select n from words where instr({folded}(text), ?))"
-        return f"(shape in {_THESE} or instr({folded}(id), ?) or {spoken})", (shapes, wanted, wanted)
+        if wanted.isascii():
+            # SQLite's own operator knows the case of ASCII alone, which is enough to find ASCII. In 100,000
+            # jobs it takes 70 ms; 140 with instr and lower.
+            has, wanted = "{} like ? escape '!'", "%" + _WILD.sub(r"!\g<0>", wanted) + "%"
+        else:
+            has = "instr(fold({}), ?)"
+        spoken = f"n in (select n from words where {has.format('text')})"
+        return f"(shape in {_THESE} or {has.format('id')} or {spoken})", (shapes, wanted, wanted)
 
     def _add(self, shape: Shape) -> int:
         number = self._shapes[shape] = len(self._shapes) + 1
@@ -392,6 +434,16 @@ class Index:
                 break
         return found
 
+    def children(self, id: str, *, limit: int) -> list[Entry]:
+        """The newest known record of each child of a job, the newest first; at most `limit` children."""
+        found: dict[str, Entry] = {}
+        for segment in self._newest_first():
+            for each in segment.children(id, limit=limit):
+                found.setdefault(each.id, each)
+            if len(found) >= limit:
+                break
+        return list(found.values())[:limit]
+
     def names(self, what: str) -> list[str]:
         """Queues or jobs to choose from; `what` is "queue" or "job"."""
         found: set[str] = set()
@@ -420,6 +472,12 @@ class Index:
         if gone is not None:
             self.cut = True
             gone.close()
+
+
+def _parent(record: Record) -> str:
+    """The parent that a record names: that of an enqueue by itself, that of a run's end among the headers."""
+    headers = record.get("headers")
+    return text(record.get("parent")) or (parent_in(headers) if isinstance(headers, dict) else "")
 
 
 def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:

@@ -16,7 +16,7 @@ from palermo.contract import clock
 from palermo.contract.recurring_entries import RECURRING, TICK
 from palermo.contract.sweep import Keep, Move, Stop, SweepDecision
 from palermo.core.job_edit import JobEdit, check_priority
-from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.message import MAX_SECONDS, PARENT, Message
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import ArgumentsInvalid, NotFound, UsageError
@@ -73,7 +73,7 @@ def run_again(
     if place.state:
         raise UsageError(f"job {id} is {place.state}, and not over. Wait for its end, or change it where it waits.")
     now = clock.now()
-    extra = {name: value for name, value in found.message.extra.items() if name not in (RECURRING, TICK)}
+    extra = {name: value for name, value in found.message.extra.items() if name not in (RECURRING, TICK, PARENT)}
     expires = None if found.expires is None else min(MAX_SECONDS - 1, now + found.expires)
     fresh = replace(
         found.message, id=new_id(), extra=extra, created_at=int(now), queued_at=now, run_at=now, expires_at=expires

@@ -130,6 +130,14 @@ class _Judge:
         return refusal
 
 
+def check_move(queue: str, to: str) -> None:
+    """Raise QueueNameInvalid or UsageError if jobs that wait in a queue cannot be moved to this other one."""
+    check_job_queue(queue)
+    check_new_queue(to)
+    if to == queue:
+        raise UsageError(f"the jobs wait in {queue} already: name another queue.")
+
+
 def discard_waiting(
     context: Context,
     queue: str,
@@ -166,9 +174,7 @@ def move_waiting(
     Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run again, the
     command goes on with those that are left.
     """
-    check_new_queue(to)
-    if to == queue:
-        raise UsageError(f"the jobs wait in {queue!r} already: name another queue.")
+    check_move(queue, to)
     judge = _Judge(selection := _Selection(context, which), to)
     return _take(context, queue, judge, selection, "move", progress, on_error, on_taken, stop)
 

@@ -1,5 +1,6 @@
 """The statuses that carmine's status(id) tells, and Palermo's: where a job is, and what its key does after it."""
 
+import re
 import time
 from datetime import datetime
 
@@ -133,6 +134,42 @@ def test_C7_the_status_of_a_job_whose_key_stays_closed_says_until_when(place: Pl
     assert "its key is closed until  20" in place.palermo("status", ids[0])
     unkeyed = becomes(place, plain, "done")
     assert (unkeyed.key, unkeyed.next_id, unkeyed.closed_until) == ("", "", None)
+
+
+def test_a_job_that_a_job_enqueued_names_it_wherever_it_is(place: Place) -> None:
+    def parent(id: str) -> str:
+        return status(place, id).parent
+
+    place.worker("-c", "3", modules=("families",))
+    first = enqueue(place, "families.settle_down").id
+    (many,) = place.await_lines(1, "many")
+
+    states = {"runs": "working", "fails": "failed", "retries": "retrying", "waits": "pending", "later": "scheduled"}
+    states |= {"limited": "pending", "unique": "pending", "tenant": "pending", many: "done", "birth@aunts": "done"}
+    for id, state in states.items():
+        assert becomes(place, id, state).parent == first, id
+    assert becomes(place, first, "done").parent == ""
+    assert place.rows("status", "waits")["parent"] == first
+    assert re.search(rf"^parent +{first}$", place.palermo("status", "later"), re.MULTILINE)
+    (running,) = place.only_worker()["jobs"]
+    assert running["parent"] == first
+    assert place.rows("failed", "show", "fails")["parent"] == first
+    steps = eventually(lambda: [step for step in place.rows("history", "waits") if step["kind"] == "enqueued"])
+    assert [step["parent"] for step in steps] == [first]
+
+    # What a person does with it later changes nothing of that.
+    place.inspector.requeue("fails")
+    eventually(lambda: status(place, "fails").attempt == 2)
+    assert becomes(place, "fails", "failed").parent == first
+    place.inspector.move_waiting("nobody", "waits", "elsewhere")
+    assert becomes(place, "waits", "pending").queue == "elsewhere"
+    assert parent("waits") == first
+    place.inspector.run_now("later")
+    assert becomes(place, "later", "done").parent == first
+    place.open_gate()
+    assert becomes(place, "runs", "done").parent == first
+    # Run again by a person, it is another job, which no job enqueued.
+    assert parent(place.inspector.run_again(many).id) == ""
 
 
 def test_what_lies_too_deep_to_be_looked_at_is_said(place: Place) -> None:

@@ -68,6 +68,9 @@ JOBS = batch(
         ({"job": "nobody"}, ""),
         ({"text": "such THING"}, "c"),
         ({"text": "Ü"}, "c"),
+        ({"text": "no_such"}, ""),
+        ({"text": "no%"}, ""),
+        ({"text": "!"}, ""),
         ({"text": "too late"}, "d"),
         ({"text": "valueerror"}, "c"),
         ({"text": "mail.send"}, "b"),
@@ -142,6 +145,30 @@ def test_pages_lead_through_all_stretches_and_counts_stay_right_as_more_comes(sm
     assert not small.cut
 
 
+def test_words_are_found_as_they_are_and_in_any_case(index: Index) -> None:
+    index.take(batch(*(failed(f"{number}", message=text) for number, text in enumerate(("100%_x", "A!b", "1000 X")))))
+
+    def found(text: str) -> list[str]:
+        return ids(index, HistoryFilter(text=text))
+
+    assert [found(text) for text in ("0%_X", "a!B", "0 x", "0%", "_x")] == [["0"], ["1"], ["2"], ["0"], ["0"]]
+
+
+def test_pages_of_a_search_are_the_same_whether_few_or_many_match(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = HistoryFilter(text="such thing")
+    for few in (1_000, 5):
+        monkeypatch.setattr(index_module, "_FEW", few)
+        for number in range(4):
+            index.take(batch(failed(f"{few}-{number}"), ended(f"other-{few}-{number}")))
+            many = ids(index, wanted, limit=100)
+            assert index.count(wanted) == len(many)
+            assert many[0] == f"{few}-{number}"
+            assert ids(index, wanted, offset=1, limit=2) == many[1:3]
+    assert len(many) == 8
+
+
 def test_what_is_too_much_is_forgotten_from_its_beginning(small: Index) -> None:
     for number in range(30):
         small.take(batch(enqueued(f"{number}"), ended(f"{number}"), position=number))
@@ -169,6 +196,28 @@ def test_all_that_is_known_of_a_job_is_told_across_stretches_in_order(small: Ind
     assert [row["delay"] for row in told if "delay" in row] == [15]
     assert [row["by"] for row in told if "by" in row] == ["anna"]
     assert life(small, audit, "nobody") == []
+
+
+def test_children_of_a_job_are_found_by_what_its_enqueue_or_its_end_tells(small: Index) -> None:
+    child = {"headers": {"parent-id": "p"}}
+    small.take(batch(enqueued("a", parent="p"), enqueued("b", parent="p"), enqueued("x", parent="q")))
+    more = enqueued("y"), ended("z", headers={})
+    small.take(batch(ended("event@mail", **child), ended("b", "cancelled", **child), *more))
+
+    def known(limit: int = 9) -> list[tuple[str, str]]:
+        return [(entry.id, entry.kind) for entry in small.children("p", limit=limit)]
+
+    assert known() == [("b", "cancelled"), ("event@mail", "succeeded"), ("a", "enqueued")]
+    assert known(2) == [("b", "cancelled"), ("event@mail", "succeeded")]
+    assert small.children("nobody", limit=9) == []
+
+    # The client's record may come after the worker's.
+    small.take(batch(ended("c", **child), enqueued("c", parent="p"), failed("a", **child)))
+    assert known()[:2] == [("a", "failed"), ("c", "succeeded")]
+
+    # A hostile record names a parent that is none.
+    small.take(batch(*(enqueued("d", parent=one) for one in (7, None, [], "", "p" * 5_000)), ended("d", headers="p")))
+    assert "d" not in dict(known())
 
 
 def test_what_is_forgotten_is_made_again(small: Index) -> None:

@@ -56,6 +56,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "priority": 0,
         "tenant": None,
         "topic": None,
+        "parent": None,
     }
 
 
@@ -218,6 +219,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         text="half",
         line="ü",
         key="k",
+        parent="p",
         arguments=ToldArguments.of(message(body=b'{"to": "a@b.c"}')),
     )
     info = WorkerInfo(
@@ -258,6 +260,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
                 "text": "half",
                 "line": "ü",
                 "key": "k",
+                "parent": "p",
                 "args": [],
                 "kwargs": {"to": "a@b.c"},
                 "preview": "to='a@b.c'",

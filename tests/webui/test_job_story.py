@@ -12,6 +12,7 @@ import pytest
 from palermo.core.journal_records import encode
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
+from palermo.webui.pages.job import CHILDREN
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
@@ -75,6 +76,42 @@ def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_
 
     site.burst(modules=("crew", "crew_results"))
     assert sorted(site.notes()) == ["cancelled", "done", "done"]
+
+
+def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(any_web: Web, site: Site) -> None:
+    notes = str(site.notes_path)
+    parent = site.enqueue("enqueues", notes, module="crew_families")
+    site.burst(modules=("crew", "crew_families"))
+    child, failed, event = site.notes()
+
+    def page(id: str, *wanted: str) -> str:
+        return eventually(lambda: found if all(one in (found := shown(id)) for one in wanted) else "")
+
+    def shown(id: str) -> str:
+        return any_web.http.get(f"/jobs/{id}").text
+
+    of_parent = page(parent, "Children", f"/jobs/{child}", f"/jobs/{failed}")
+    assert "Enqueued by job" not in of_parent
+    assert "the newest" not in of_parent
+    for id, state in ((child, "done"), (failed, "failed"), (event, "done")):
+        text = page(id, "Enqueued by job", f"/jobs/{parent}", f">{state}</span>")
+        assert "Children" not in text, id
+    assert row_of(any_web, failed)["parent"] == parent
+    assert any_web.http.get(f"/api/jobs/{child}/status").json()["parent"] == parent
+
+
+def test_of_many_children_the_newest_are_listed(any_web: Web) -> None:
+    write(any_web, "many")
+    child = {"kind": "enqueued", "at": time.time(), "job": "shop.charge", "queue": "mail", "parent": "many"}
+    records = [{**child, "id": f"kid-{n}"} for n in range(CHILDREN + 1)]
+    any_web.client.run(lambda broker: broker.journal.append(encode("pid:2@h", records)))
+    newest = f"/jobs/kid-{CHILDREN}?"
+
+    page = eventually(lambda: found if newest in (found := any_web.http.get("/jobs/many").text) else "")
+
+    assert f"the newest {CHILDREN} of the jobs that this one enqueued" in page
+    assert "/jobs/kid-1?" in page
+    assert "/jobs/kid-0?" not in page
 
 
 def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(any_web: Web) -> None:

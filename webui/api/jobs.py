@@ -42,6 +42,7 @@ class JobStatusRow(BaseModel):
     result_kept: bool | None
     key: str = Field(description="The key that it was enqueued with, if it is unique, throttled or debounced.")
     next_id: str = Field(description="The job that has this key now, or gets it next: it runs after this one.")
+    parent: str = Field(description="The id of the job that enqueued it while it ran.")
     closed_until: Instant | None = Field(description="When a second enqueue with its key is taken again.")
     reason: str = Field(description="Why nothing is known of it, or how what is said is known.")
 

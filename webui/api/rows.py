@@ -91,6 +91,7 @@ class JobRow(BaseModel):
     priority: int | None = Field(description="What goes first within its queue, from 0 to 9.")
     tenant: str | None
     topic: str | None = Field(default=None, description="Of the event that it handles.")
+    parent: str | None = Field(default=None, description="The id of the job that enqueued it while it ran.")
 
 
 class Jobs(BaseModel):

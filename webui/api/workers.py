@@ -26,6 +26,7 @@ class RunningJob(BaseModel):
     text: str = Field(description="The same in words.")
     line: str = Field(description="The newest line that it logged about itself.")
     key: str | None = Field(default=None, description="The key that it was enqueued with.")
+    parent: str | None = Field(default=None, description="The id of the job that enqueued it while it ran.")
     args: list[Any] | None = Field(description="Null where they cannot be shown, or are long.")
     kwargs: dict[str, Any] | None
     preview: str | None = Field(description="The arguments for people, in one line.")

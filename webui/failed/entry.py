@@ -18,7 +18,7 @@ from palermo.core.failure import (
     fingerprint,
     printable,
 )
-from palermo.core.message import EVENT_ID, TOPIC, Message
+from palermo.core.message import EVENT_ID, PARENT, TOPIC, Message
 from palermo.inspector.failed_filter import PreviewOf
 
 #: In bytes. Larger bodies are not kept: they are read from the queue when a user looks at the job.
@@ -60,6 +60,8 @@ class Entry:
     tenant: str | None
     #: The topic of the event that the job handles.
     topic: str | None
+    #: The job that enqueued it.
+    parent: str | None
     content_type: str
     content_encoding: str
     arguments: str
@@ -105,6 +107,7 @@ class EntryBuilder:
             worker=None if message.worker is None else printable(message.worker),
             tenant=printable(message.tenant) or None,
             topic=printable(message.topic) or None,
+            parent=printable(message.parent) or None,
             content_type=printable(message.content_type),
             content_encoding=printable(message.content_encoding),
             arguments=printable(message.arguments),
@@ -145,9 +148,10 @@ def fold(text: str) -> str:
 def restored(values: Sequence[Any]) -> Message:
     """The message of a row: id, queue, job, at, retries, error, has_error, frames, then DETAIL of index.py."""
     id, queue, job, at, retries, error, has_error, frames, _, created_at, text, ending, *rest = values
-    preview, worker, tenant, topic, content_type, content_encoding, arguments, tried, body = rest
+    preview, worker, tenant, topic, parent, content_type, content_encoding, arguments, tried, body = rest
     failure = Failure(exception_class=error, message=text, stack_trace=frames + ending, failed_at=at)
     extra = {} if topic is None else {TOPIC: topic, EVENT_ID: id.rpartition("@")[0]}
+    extra |= {} if parent is None else {PARENT: parent}
     return Message(
         id=id,
         queue=queue,

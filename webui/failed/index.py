@@ -63,6 +63,7 @@ create table detail (
     worker text,
     tenant text,
     topic text,
+    parent text,
     content_type text not null,
     content_encoding text not null,
     arguments text not null,
@@ -82,7 +83,7 @@ HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
 #: The columns in the order of inserts, and of reads from `detail`.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued, worker, tenant"
 DETAIL = (
-    "n, created_at, message, ending, preview, worker, tenant, topic,"
+    "n, created_at, message, ending, preview, worker, tenant, topic, parent,"
     " content_type, content_encoding, arguments, attempts, body"
 )
 MARKS = ", ".join("?" * len(DETAIL.split(",")))
@@ -313,7 +314,7 @@ class Index:
             details.append(
                 (
                     *(n, entry.created_at, entry.message, entry.ending, entry.preview, entry.worker, entry.tenant),
-                    entry.topic,
+                    *(entry.topic, entry.parent),
                     *(entry.content_type, entry.content_encoding, entry.arguments, tried, body),
                 )
             )

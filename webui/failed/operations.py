@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 from palermo.client.actor import Actor
 from palermo.contract.sweep import SweepProgress
-from palermo.core.topology import check_id, check_new_queue
+from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob, Which
-from palermo.inspector.waiting import WaitingFilter, WaitingJobs
+from palermo.inspector.waiting import WaitingFilter, WaitingJobs, check_move
 from palermo.webui.failed.view import FailedView
 from palermo.webui.site import Refused
 
@@ -117,9 +117,13 @@ class Operations:
     def start(self, operation: Operation, *, done: Callable[[Operation], None]) -> Operation:
         """Start an operation on its own thread, which calls `done` at the end.
 
-        Raises Refused (503) if too many wait, QueueNameInvalid, IdInvalid.
+        Raises Refused (503) if too many wait, QueueNameInvalid, UsageError, IdInvalid.
         """
-        if operation.queue is not None:
+        if operation.action == "move":
+            check_move(operation.waits_in, operation.queue or "")
+        elif operation.waits_in:
+            check_job_queue(operation.waits_in)
+        elif operation.queue is not None:
             check_new_queue(operation.queue)
         if not isinstance(operation.which, FailedFilter | WaitingFilter):
             for id in [operation.which] if isinstance(operation.which, str) else operation.which:

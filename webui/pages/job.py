@@ -23,7 +23,7 @@ from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.attempts import attempts
 from palermo.webui.render.formats import PrettyJson, pretty_json
-from palermo.webui.render.origins import again_of, origin_of
+from palermo.webui.render.origins import again_of, children_of, origin_of
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
@@ -36,6 +36,9 @@ router = APIRouter()
 
 #: The most lines of a job's log that are shown, the last ones.
 LINES = 200
+
+#: The most children that are shown, the newest ones.
+CHILDREN = 50
 
 #: The message for a command that takes long, as for a job behind many other failed jobs.
 _GOING_ON = "This takes a while: Palermo is still looking for the job."
@@ -103,7 +106,9 @@ def job(
         args=pretty_json(row["args"]) if row and row["args"] else None,
         kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
         attempts=attempts(found, told),
-        origin=origin_of(message, told),
+        origin=origin_of(message, row, told),
+        children=[] if known.off else children_of(known.index, id, limit=CHILDREN),
+        most_children=CHILDREN,
         key=key_facts(visit.site, found, message),
         again=again_of(id, told),
         parts=parts,

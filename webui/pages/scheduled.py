@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Depends, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -21,7 +21,7 @@ from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFiel
 from palermo.webui.pages.job_form import Time
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.site import Refused, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, scheduled_view
@@ -110,10 +110,20 @@ def list_filter(job_list: JobList, given: Any) -> ListFilter:
     return ListFilter(job_list, **values, retries=kind if job_list is SCHEDULED and kind in ("yes", "no") else "")
 
 
+def _listed(request: Request) -> JobList:
+    """The page that a route belongs to: the last word of the route's name."""
+    return JOB_LISTS[request.scope["route"].name.rpartition("_")[2]]
+
+
+Listed = Annotated[JobList, Depends(_listed)]
+
+
 @router.get("/scheduled", name="scheduled")
-def scheduled(
+@router.get("/retries", name="retries")
+def jobs(
     request: Request,
     visit: Visiting,
+    job_list: Listed,
     queue: Name = "",
     job: Name = "",
     due_from: Name = "",
@@ -121,27 +131,9 @@ def scheduled(
     retries: Kind = "",
     number: Number = 1,
 ) -> Response:
-    """All jobs that are due later, soonest first."""
+    """All jobs that are due later, or those that have failed and wait for their next try, soonest first."""
     given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until, "retries": retries}
-    return _page(request, visit, list_filter(SCHEDULED, given), number)
-
-
-@router.get("/retries", name="retries")
-def retries(
-    request: Request,
-    visit: Visiting,
-    queue: Name = "",
-    job: Name = "",
-    due_from: Name = "",
-    due_until: Name = "",
-    number: Number = 1,
-) -> Response:
-    """All jobs that have failed and wait for their next try, soonest first."""
-    given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until}
-    return _page(request, visit, list_filter(RETRIES, given), number)
-
-
-def _page(request: Request, visit: Visiting, wanted: ListFilter, number: int) -> Response:
+    wanted = list_filter(job_list, given)
     try:
         listing, reading = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE), False
     except StillReading:
@@ -150,9 +142,9 @@ def _page(request: Request, visit: Visiting, wanted: ListFilter, number: int) ->
     live.recent_jobs.add(listing.rows)
     return page(
         request,
-        "scheduled.html" if wanted.job_list is SCHEDULED else "retries.html",
-        job_list=wanted.job_list,
-        watched={"of": wanted.job_list.name, **wanted.written, "page": number},
+        f"{job_list.name}.html",
+        job_list=job_list,
+        watched={"of": job_list.name, **wanted.written, "page": number},
         asks=wanted.written,
         query=wanted.query,
         kinds=KINDS,
@@ -170,41 +162,32 @@ def _page(request: Request, visit: Visiting, wanted: ListFilter, number: int) ->
 
 
 @router.get("/scheduled/confirm", name="confirm_scheduled")
-def confirm_scheduled(
-    request: Request, visit: Visiting, act: str, id: Ids = None, every: Annotated[str, Query(alias="all")] = ""
-) -> Response:
-    """Show how many scheduled jobs are meant, and ask."""
-    return _confirm(request, visit, SCHEDULED, act, id, every)
-
-
 @router.get("/retries/confirm", name="confirm_retries")
-def confirm_retries(
-    request: Request, visit: Visiting, act: str, id: Ids = None, every: Annotated[str, Query(alias="all")] = ""
+def confirm(
+    request: Request,
+    visit: Visiting,
+    job_list: Listed,
+    act: str,
+    id: Ids = None,
+    every: Annotated[str, Query(alias="all")] = "",
 ) -> Response:
-    """Show how many jobs that wait for a retry are meant, and ask."""
-    return _confirm(request, visit, RETRIES, act, id, every)
+    """Show how many jobs are meant, and ask."""
+    _check(job_list, act)
+    wanted = list_filter(job_list, request.query_params)
+    ids = [] if every else list(dict.fromkeys(id or ()))
+    number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
+    if not number:
+        text = f"No {job_list.noun} matches that any more." if every else "Select some jobs first."
+        return redirect(request, _back(request, job_list, wanted.query), text, level="note")
+    return _ask(request, wanted, act, ids, number)
 
 
 @router.post("/scheduled/act", name="act_on_scheduled")
-def act_on_scheduled(
-    request: Request,
-    visit: Visiting,
-    act: Act,
-    time: Time,
-    id: Texts = None,
-    filter: Annotated[str, Form(max_length=10_000)] = "",
-    number: Annotated[int, Form(ge=0)] = 0,
-    typed: Annotated[str, Form(max_length=50)] = "",
-    back: Annotated[str, Form(max_length=10_000)] = "",
-) -> Response:
-    """Cancel, run or move scheduled jobs."""
-    return _act(request, visit, SCHEDULED, act, id, filter, number, typed, back, time)
-
-
 @router.post("/retries/act", name="act_on_retries")
-def act_on_retries(
+def act(
     request: Request,
     visit: Visiting,
+    job_list: Listed,
     act: Act,
     time: Time,
     id: Texts = None,
@@ -213,8 +196,19 @@ def act_on_retries(
     typed: Annotated[str, Form(max_length=50)] = "",
     back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
-    """Try jobs again now or at another time, give them up, or cancel them."""
-    return _act(request, visit, RETRIES, act, id, filter, number, typed, back, time)
+    """Do what was confirmed: cancel, run or move jobs, try them again, or give them up."""
+    _check(job_list, act)
+    ids = list(dict.fromkeys(id or ()))
+    which: Which = ids or _filter(job_list, filter).chosen
+    check_typed(typed, number, len(ids))
+    problems = Problems()
+    at, later = time.read_move(problems) if act == MOVE else (None, None)
+    if problems:
+        return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, time, problems)
+    retries = True if job_list is RETRIES else None
+    rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
+    text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
+    return redirect(request, _back(request, job_list, back), text, level=level)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -239,19 +233,6 @@ def act_on_job(
     return redirect(request, to, text, level=level)
 
 
-def _confirm(
-    request: Request, visit: Visit, job_list: JobList, act: str, id: list[str] | None, every: str, **more: Any
-) -> Response:
-    _check(job_list, act)
-    wanted = list_filter(job_list, request.query_params)
-    ids = [] if every else list(dict.fromkeys(id or ()))
-    number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
-    if not number:
-        text = f"No {job_list.noun} matches that any more." if every else "Select some jobs first."
-        return redirect(request, _back(request, job_list, wanted.query), text, level="note")
-    return _ask(request, wanted, act, ids, number)
-
-
 def _ask(
     request: Request,
     wanted: ListFilter,
@@ -270,37 +251,10 @@ def _ask(
         act=act,
         ids=ids,
         number=number,
-        all_of=not ids,
         typed=f"{number}" if number > UNTYPED else "",
         query=wanted.query,
         back=_back(request, wanted.job_list, wanted.query),
     )
-
-
-def _act(
-    request: Request,
-    visit: Visit,
-    job_list: JobList,
-    act: str,
-    id: list[str] | None,
-    filter: str,
-    number: int,
-    typed: str,
-    back: str,
-    time: TimeFields,
-) -> Response:
-    _check(job_list, act)
-    ids = list(dict.fromkeys(id or ()))
-    which: Which = ids or _filter(job_list, filter).chosen
-    check_typed(typed, number, len(ids))
-    problems = Problems()
-    at, later = time.read_move(problems) if act == MOVE else (None, None)
-    if problems:
-        return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, time, problems)
-    retries = True if job_list is RETRIES else None
-    rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
-    text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
-    return redirect(request, _back(request, job_list, back), text, level=level)
 
 
 def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str]:

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.core.topology import check_new_queue
 from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
@@ -71,17 +70,11 @@ def act(
     ids = list(dict.fromkeys(id or ()))
     which: WaitingJobs = ids or _filter(filter)
     check_typed(typed, number, len(ids))
-    problems, to = Problems(), queue.strip()
-    if act == "move":
-        with problems.at("queue"):
-            check_new_queue(to)
-        if to == name:
-            problems["queue"] = f"the jobs wait in {name} already: name another queue."
-        if problems:
-            return _ask(request, visit, name, act, ids, number, back, to=to, problems=problems)
-    done = actions.alter_waiting(
-        visit, act, name, which, to=to if act == "move" else None, expected=number if ids else None, wait=PATIENCE
-    )
+    problems, to = Problems(), queue.strip() if act == "move" else None
+    with problems.at("queue"):
+        done = actions.alter_waiting(visit, act, name, which, to=to, expected=number if ids else None, wait=PATIENCE)
+    if problems:
+        return _ask(request, visit, name, act, ids, number, back, to=to or "", problems=problems)
     if not done.over:
         return redirect(request, path(request, "operation", id=done.id))
     fine = done.status == "done" and not done.gone and not done.problems

@@ -101,7 +101,7 @@ def confirm(
         request,
         "workers_confirm.html",
         act=act,
-        chosen=chosen,
+        workers=[row["id"] for row in chosen],
         busy=sum(len(row["jobs"]) for row in chosen),
         typed=f"{len(chosen)}" if act in _TYPED and len(chosen) > 1 else "",
     )

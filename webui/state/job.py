@@ -32,7 +32,7 @@ from palermo.webui.state.scheduled_view import scheduled_view
 _NONE: dict[str, Any] = dict.fromkeys(
     (
         *("args", "kwargs", "preview", "content_type", "created_at", "run_at", "retries", "failed_at", "error"),
-        *("worker", "priority", "tenant", "topic"),
+        *("worker", "priority", "tenant", "topic", "parent"),
     )
 )
 
@@ -144,7 +144,7 @@ def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
                 progress=job["progress"],
                 text=job["text"],
                 lines=(job["line"],) if job["line"] else (),
-                told={name: job[name] for name in ("args", "kwargs", "preview", "content_type")},
+                told={name: job[name] for name in ("args", "kwargs", "preview", "content_type", "parent")},
                 key=job["key"],
             )
     return None

@@ -175,6 +175,7 @@ class SlotTask:
             text=progress.text,
             line=progress.lines[-1][:MAX_TEXT] if progress.lines else "",
             key=key_in(message.extra) if message.extra else "",
+            parent=message.parent if message.extra else "",
             arguments=ToldArguments.of(message),
         )
 

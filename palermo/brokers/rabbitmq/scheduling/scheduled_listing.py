@@ -16,7 +16,7 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, HeldJob
-from palermo.brokers.rabbitmq.scheduling.slot_index import CROWDED, SlotIndex, SlotIndexes, due_of
+from palermo.brokers.rabbitmq.scheduling.slot_index import SlotIndex, SlotIndexes, due_of
 from palermo.contract.scheduled import CANCEL, GIVE_UP, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.job_edit import JobEdit
@@ -61,7 +61,7 @@ class ScheduledListing:
         self._exchange = exchange
         self._connection = connection
         self._outbox = outbox
-        #: What was read of crowded time slots.
+        #: What was read of time slots.
         self.indexes = SlotIndexes()
 
     async def browse(
@@ -75,7 +75,7 @@ class ScheduledListing:
     ) -> ScheduledPage:
         """One page of scheduled jobs, soonest first. Without a filter only the time slots of that page are read.
 
-        A crowded one is read once, and again when jobs have come into it.
+        Each is read once, and again when jobs have come into it.
 
         `held` are the jobs in memory, in order; `lying` says how many are in each time slot that is not open.
         """
@@ -111,14 +111,12 @@ class ScheduledListing:
                 jobs.add(due, got)
             jobs.total += known.total - len(known.soonest)
             return
-        made = SlotIndex() if count >= CROWDED else None
+        made = SlotIndex()
         async for got in self._read(time_slot):
-            if made is not None:
-                made.add(got)
+            made.add(got)
             if _means(chosen, got.properties):
                 jobs.add(due_of(got.properties), got)
-        if made is not None:
-            self.indexes.put(time_slot, made)
+        self.indexes.put(time_slot, made)
 
     async def alter(
         self,

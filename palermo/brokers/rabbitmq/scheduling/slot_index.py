@@ -1,4 +1,4 @@
-"""Indexes of crowded time slots: the leader makes one as it reads a slot, so that the next look reads nothing.
+"""Indexes of time slots: the leader makes one as it reads a slot, so that the next look reads nothing.
 
 Law: an index says what a look shows. What is cancelled, moved or run goes by the queue alone.
 
@@ -6,8 +6,8 @@ Nobody but the leader takes jobs out of a time slot that is not open. So an inde
 many jobs as the index: jobs that were put there since make them more. The leader takes out of the index what it takes
 out of the queue, and forgets the index when it opens the slot.
 
-Cost: some 250 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones. Ten
-minutes after the last look an index is forgotten.
+Cost: some 250 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones, at
+most MOST_KEPT. Ten minutes after the last look an index is forgotten.
 """
 
 import asyncio
@@ -21,14 +21,12 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.time_slots import TimeSlot
 
-#: A time slot with fewer jobs is read each time: that takes a tenth of a second.
-CROWDED = 1_000
+#: The most jobs in all indexes.
+MOST_JOBS = 300_000
 
-#: The most indexes, and the most jobs in all of them.
-MOST_INDEXES, MOST_JOBS = 30, 300_000
-
-#: The most messages that one index keeps, in number and in bytes: those of the first pages.
+#: The most messages that one index keeps, in number and in bytes, and the most that all keep: those of the first pages.
 MOST_MESSAGES, MOST_BYTES = 300, 4 * 1024 * 1024
+MOST_KEPT, MOST_KEPT_BYTES = 9_000, 128 * 1024 * 1024
 
 #: Seconds without a look after which an index is forgotten.
 _UNUSED = 600.0
@@ -73,7 +71,8 @@ class SlotIndex:
     #: The messages of the soonest ones, by their places.
     messages: dict[int, Got] = field(default_factory=dict)
     used_at: float = 0.0
-    _bytes: int = 0
+    #: The bytes of the bodies of these messages.
+    size: int = 0
 
     def add(self, got: Got) -> None:
         """Add the next job of the queue."""
@@ -87,8 +86,8 @@ class SlotIndex:
         id = str(properties.message_id)
         self.jobs.append(IndexedJob(due_of(properties), place, id, intern(queue), intern(job), _ERROR in headers))
         self.messages[place] = got
-        self._bytes += len(got.body)
-        if len(self.messages) > 2 * MOST_MESSAGES or self._bytes > 2 * MOST_BYTES:
+        self.size += len(got.body)
+        if len(self.messages) > 2 * MOST_MESSAGES or self.size > 2 * MOST_BYTES:
             self._cut()
 
     def complete(self) -> None:
@@ -113,12 +112,16 @@ class SlotIndex:
             return None
         return FoundJobs(len(matching), [(job.due, self.messages[job.place]) for job in soonest])
 
+    def drop_messages(self) -> None:
+        """Keep no message: a look that shows jobs of this time slot reads it again."""
+        self.messages, self.size = {}, 0
+
     def _cut(self) -> None:
         """Keep the messages of the soonest jobs alone."""
-        before, self.messages, self._bytes = self.messages, {}, 0
+        before, self.messages, self.size = self.messages, {}, 0
         for _, place in sorted((self.jobs[place].due, place) for place in before)[:MOST_MESSAGES]:
-            self._bytes += len(before[place].body)
-            if self._bytes > MOST_BYTES:
+            self.size += len(before[place].body)
+            if self.size > MOST_BYTES:
                 break
             self.messages[place] = before[place]
 
@@ -140,12 +143,21 @@ class SlotIndexes:
         return found
 
     def put(self, time_slot: TimeSlot, index: SlotIndex) -> None:
-        """Keep an index that has just been made; the one that was used least recently gives way."""
+        """Keep an index that has just been made; the one that was used least recently gives way.
+
+        The messages of the farthest time slots give way: pages begin with the soonest jobs.
+        """
         index.complete()
         index.used_at = time.monotonic()
         self._indexes[time_slot] = index
-        while len(self._indexes) > MOST_INDEXES or sum(len(one.jobs) for one in self._indexes.values()) > MOST_JOBS:
+        while sum(len(one.jobs) for one in self._indexes.values()) > MOST_JOBS:
             del self._indexes[min(self._indexes, key=lambda one: self._indexes[one].used_at)]
+        kept = size = 0
+        for one in sorted(self._indexes, key=lambda one: one.begins):
+            found = self._indexes[one]
+            kept, size = kept + len(found.messages), size + found.size
+            if kept > MOST_KEPT or size > MOST_KEPT_BYTES:
+                found.drop_messages()
 
     def remove(self, time_slots: Iterable[TimeSlot], ids: Collection[str]) -> None:
         """Take jobs out that the leader has taken out of the queues of these time slots."""

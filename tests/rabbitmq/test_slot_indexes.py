@@ -1,4 +1,4 @@
-"""Very many jobs that are due at about the same time: a look reads them once, and sees each change."""
+"""Time slots, also with very many jobs: a look reads each once, and sees each change."""
 
 import time
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from palermo.brokers.rabbitmq.broker import open_rabbitmq
-from palermo.brokers.rabbitmq.scheduling import scheduled_listing, slot_index
+from palermo.brokers.rabbitmq.scheduling import slot_index
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.scheduled import CANCEL, MOVE, RUN, ScheduledFilter
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has an item for each reading of a time slot. Six jobs are a crowd, of which four messages are kept."""
-    monkeypatch.setattr(scheduled_listing, "CROWDED", 6)
+    """Has an item for each reading of a time slot, of which four messages are kept."""
     monkeypatch.setattr(slot_index, "MOST_MESSAGES", 4)
     found: list[int] = []
     reading = ScheduledListing._read
@@ -79,6 +78,32 @@ async def test_a_crowd_is_read_once_and_shows_its_pages_and_what_is_chosen(
         assert await listed(other, by_id("job-3")) == ["job-3"]
         assert await listed(leader, offset=15, limit=10) == [f"job-{number}" for number in range(4, -1, -1)]
         assert len(read) == 3
+
+
+async def test_time_slots_with_few_jobs_are_read_once_and_the_farthest_keep_no_messages(
+    rabbitmq_url: str, exchange: str, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_index, "MOST_KEPT", 5)
+    sent = [job(number, 3_600 * number + 60, queue="odd" if number % 2 else "even") for number in range(8)]
+    async with led(rabbitmq_url, exchange) as (_, other):
+        await other.publish_many(sent)
+        odd = ScheduledFilter(queue="odd")
+        assert await listed(other, odd, limit=2) == ["job-1", "job-3"]
+        assert len(read) == 8
+
+        page = await other.scheduled(odd, limit=2)
+        assert ([found.id for found in page.messages], page.total) == (["job-1", "job-3"], 4)
+        assert await listed(other, limit=2) == ["job-0", "job-1"]
+        assert await listed(other, ScheduledFilter(due=(TOMORROW, TOMORROW + 7_200))) == ["job-0", "job-1"]
+        assert len(read) == 8
+
+        # Only where a message is shown that is not kept, its own time slot is read.
+        assert await listed(other, odd) == ["job-1", "job-3", "job-5", "job-7"]
+        assert len(read) == 10
+
+        await other.publish(job(9, 3_600 + 30, queue="odd"))
+        assert await listed(other, odd, limit=2) == ["job-9", "job-1"]
+        assert len(read) == 11
 
 
 async def test_what_comes_into_a_crowd_or_leaves_it_is_seen_by_the_next_look(
