@@ -1,4 +1,4 @@
-"""Who reads failed jobs gets all of them, also those that another session looks at meanwhile."""
+"""A session that reads failed jobs gets all of them, also those that another session looks at meanwhile."""
 
 import asyncio
 from collections.abc import AsyncIterator
