@@ -537,7 +537,6 @@ class Connection:
         self.code = reply_code(error) if isinstance(error, exceptions.ConnectionClosedByBroker) else 0
         if isinstance(error, exceptions.ConnectionClosedByClient):
             self.error = BrokerUnavailable(f"the session with RabbitMQ at {self.where} has been closed.")
-        log.debug("connection closed to=%s reason=%r", self.where, str(self.error))
         self.lost.set()
 
     @property
@@ -582,7 +581,6 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
         connection.raw.add_on_connection_unblocked_callback(
             lambda *_, connection=connection: setattr(connection, "blocked", False)
         )
-        log.debug("connection opened to=%s purpose=%s version=%s", connection.where, purpose, connection.version)
         return connection
     text = " ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time."
     if len(tried) == len(hosts) and all(isinstance(error, BrokerRefused) for error in tried):

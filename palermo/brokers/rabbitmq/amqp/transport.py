@@ -412,17 +412,22 @@ async def connect(
         if made.tls_error is not None:
             opened.set_exception(made.tls_error)
         elif made.wants_tls:
-            opened.set_exception(tls.only_tls(f"{parameters.host}:{parameters.port}"))
+            opened.set_exception(tls.only_tls(where))
         else:
             opened.set_exception(error if isinstance(error, Exception) else OSError(str(error)))
 
+    where = f"{parameters.host}:{parameters.port}"
+
     def on_open(connected: AsyncioConnection) -> None:
+        log.debug("connection opened to=%s heartbeat=%s", where, connected.params.heartbeat)
         if not opened.done():
             opened.set_result(connected)
 
-    made = AsyncioConnection(
-        parameters, loop, on_open=on_open, on_error=on_error, on_close=lambda _, error: on_close(error)
-    )
+    def on_end(_: object, error: Exception) -> None:
+        log.debug("connection closed to=%s reason=%r", where, str(error))
+        on_close(error)
+
+    made = AsyncioConnection(parameters, loop, on_open=on_open, on_error=on_error, on_close=on_end)
     context: ssl.SSLContext | None = None
     server_hostname: str | None = None
     if parameters.ssl_options is not None:
