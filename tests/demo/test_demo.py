@@ -77,7 +77,7 @@ def check_story(output: str, *, files: int) -> None:
     assert "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xe8" in output
     assert '--kwargs \'{"encoding": "latin-1"}\'' in output
     assert f"it ran, and has left the failed jobs: {broken - 1} now" in output
-    assert "it failed again, retries 1: multiple exception types" in output
+    assert "it failed again, retries 1: Missing parentheses" in output
     assert "All as it should be" in output
 
 

@@ -19,7 +19,7 @@ from palermo.demo.steps import BAD_ENCODING, DAMAGED, damaged_files
         ("merge_conflict", SyntaxError, "invalid syntax"),
         ("mixed_tabs", TabError, "inconsistent use of tabs"),
         ("null_bytes", (SyntaxError, ValueError), "null bytes"),  # which one depends on the Python
-        ("python_2", SyntaxError, "multiple exception types"),
+        ("python_2", SyntaxError, "Missing parentheses"),
         ("truncated", SyntaxError, "never closed"),
         ("unbalanced_bracket", SyntaxError, "does not match"),
         ("unknown_encoding", SyntaxError, "klingon"),

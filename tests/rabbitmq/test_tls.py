@@ -48,9 +48,9 @@ class Certificates:
         self.ours = Authority(folder, "ours")
         self.other = Authority(folder, "other")
         self.server = self.ours.sign("server", host=RIGHT)
-        self.expired_server = self.ours.sign("expired-server", host=RIGHT, days=-1)
+        self.expired_server = self.ours.sign("expired-server", host=RIGHT, days=0)
         self.client = self.ours.sign("client")
-        self.expired = self.ours.sign("expired", days=-1)
+        self.expired = self.ours.sign("expired", days=0)
         self.stranger = self.other.sign("stranger")
 
 

@@ -372,8 +372,7 @@ class Connection:
     async def channel(self) -> Channel:
         """A new channel. Raises BrokerUnavailable when the connection is lost."""
         if self.error is not None:
-            # Each raise adds to the traceback of the one error, and so holds all that the callers held.
-            raise self.error.with_traceback(None)
+            raise self.error.with_traceback(None)  # else each raise adds to it, and holds all that the callers held
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             raw = self.raw.channel(on_open_callback=lambda made: fulfil(opened, made))
