@@ -51,7 +51,7 @@ class Authority:
         openssl("req", "-x509", *_NEW_KEY, *files, "-days", "7", "-subj", f"/CN={name}", "-extensions", "authority")
 
     def sign(self, name: str, *, host: str = "", days: int = 7) -> Certificate:
-        """A certificate for `host`, or for a client. OpenSSL 3.6 makes none of less than 0 days, which expire at once."""
+        """A certificate for `host`, or for a client. With 0 days it expires at once; OpenSSL 3.6 makes none of less."""
         made = Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.cnf"
         openssl("req", *_NEW_KEY, "-config", self._config, "-keyout", made.key, "-out", request, "-subj", f"/CN={name}")
