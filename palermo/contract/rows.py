@@ -169,19 +169,19 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
 
 
 def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
-    """One worker, with the jobs it runs."""
+    """One worker, with the jobs it runs. Of one that does not answer, what nobody knows is None."""
     return {
         "id": as_json(info.id),
         "host": as_json(info.host),
-        "pid": info.pid,
+        "pid": info.pid or None,
         "queues": as_json(info.queues),
-        "slots": info.slots,
+        "slots": info.slots if info.counted else None,
         "state": info.state if info.answers else SILENT,
         "answers": info.answers,
         "started_at": iso_instant(info.started_at or None),
-        "processed": info.processed,
-        "failed": info.failed,
-        "clock": info.clock,
+        "processed": info.processed if info.counted else None,
+        "failed": info.failed if info.counted else None,
+        "clock": info.clock if info.counted else None,
         "version": as_json(info.version) or None,
         "release": as_json(info.release) or None,
         "last_seen": iso_instant(info.seen_at),
