@@ -8,7 +8,11 @@ from palermo.contract.serialization import C, Compression, Serializer, Serialize
 
 
 def register(serializer: Serializer) -> None:
-    """Add a serializer under its name and its media type; it replaces the one that had them."""
+    """Add a serializer under its name and its media type; it replaces the one that had them.
+
+    It needs all that `Serializer` names: `name`, `media_type`, `safe`, `dumps(value)` and `loads(data, classes)`.
+    Raises OptionInvalid that says what is missing or of a wrong type.
+    """
     Serializers.of_process().register(serializer)
 
 
@@ -18,7 +22,7 @@ def unregister(name: str) -> None:
 
 
 def register_compression(compression: Compression) -> None:
-    """Add a compression; it replaces one of the same name."""
+    """Add a compression; it replaces one of the same name. Raises OptionInvalid, as `register` does."""
     Serializers.of_process().register_compression(compression)
 
 

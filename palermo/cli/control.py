@@ -80,7 +80,8 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: b
         was_paused = inspector.all_paused()
         inspector.resume_all()
         rows = inspector.queues()
-        _print_all(rows, "resumed all queues" if was_paused else "not all queues were paused", as_json=as_json)
+        done = "resumed all queues" if was_paused else "`pause --all` was not in force, nothing is changed"
+        _print_all(rows, done, as_json=as_json)
         if still := [safe(row["name"]) for row in rows if row["paused"]]:
             note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` ends that.")
         return
@@ -173,7 +174,9 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
     inspector = context.inspector()
     if asks and not yes:
         alive = inspector.workers()
-        meant = [row["id"] for row in alive] if every else choose({row["id"]: row["pid"] for row in alive}, workers)
+        meant = (
+            [row["id"] for row in alive] if every else choose({row["id"]: row["pid"] or 0 for row in alive}, workers)
+        )
         busy = sum(len(row["jobs"]) for row in alive if row["id"] in meant)
         if meant:
             what = "Kill" if action == "kill" else "Stop"

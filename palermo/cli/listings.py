@@ -1,5 +1,7 @@
 """`palermo queues`, `jobs`, `workers`, `limits` and `clients`: listings, which change nothing."""
 
+from collections.abc import Callable
+
 import click
 
 from palermo.cli.command_group import Context
@@ -59,9 +61,7 @@ def workers(context: Context, /, as_json: bool) -> None:
         field("Worker", "id"),
         field("State"),
         field("Queues"),
-        field("Slots"),
-        field("Processed"),
-        field("Failed"),
+        *((name.capitalize(), _known(name)) for name in ("slots", "processed", "failed")),
         ("Started", lambda row: row["started_at"]),
         ("Running", _running),
     ]
@@ -131,6 +131,11 @@ def note_unread(unseen: int) -> None:
 
 def _none(what: str, total: int | None) -> str:
     return f"no {what}." if not total else f"no more {what}: {total:,} in all."
+
+
+def _known(name: str) -> Callable[[Row], object]:
+    """A number of a worker; "?" for one that does not answer and of which it is not known."""
+    return lambda row: "?" if row[name] is None else row[name]
 
 
 def _running(row: Row) -> str:

@@ -112,7 +112,7 @@ def totals(data: ScreenData) -> dict[str, int]:
         "pending": sum(row["pending"] for row in jobs),
         "in_progress": sum(row["in_progress"] for row in jobs),
         "failed": sum(row["pending"] for row in data.queues if is_failed(row["name"])),
-        "slots": sum(row["slots"] for row in data.workers),
+        "slots": sum(row["slots"] or 0 for row in data.workers),
         "busy": sum(len(row["jobs"]) for row in data.workers),
     }
 
@@ -229,12 +229,17 @@ def _workers(data: ScreenData, shown: int) -> Table:
         table.add_row(
             Text(one_line(row["id"])),
             Text(row["state"], style={"working": "cyan", "idle": "green"}.get(row["state"], "yellow")),
-            f"{len(row['jobs'])}/{row['slots']}",
-            f"{row['processed']:,}",
-            Text(f"{row['failed']:,}", style="red" if row["failed"] else ""),
+            f"{len(row['jobs'])}/{_count(row['slots'])}",
+            _count(row["processed"]),
+            Text(_count(row["failed"]), style="red" if row["failed"] else ""),
             Text(_works_on(row, data.at)),
         )
     return table
+
+
+def _count(number: int | None) -> str:
+    """A number of a worker; "?" for one that does not answer and of which it is not known."""
+    return "?" if number is None else f"{number:,}"
 
 
 def _works_on(row: Row, now: float) -> str:

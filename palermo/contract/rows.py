@@ -7,11 +7,11 @@ not apply, or cannot be decoded without running foreign code, is None.
 
 import base64
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, overload
 
 from palermo.contract.broker import QueueInfo
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
@@ -44,8 +44,8 @@ _MAX_INTEGER_BITS = 14_000
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A page of rows."""
+class Listing(Sequence[Row]):
+    """A page of rows, and a sequence of them."""
 
     rows: list[Row]
     #: How many rows there are in all; None if there are more and nobody counted them.
@@ -53,8 +53,14 @@ class Listing:
     #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone.
     unseen: int = 0
 
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+        return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -171,19 +177,19 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
 
 
 def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
-    """One worker, with the jobs it runs."""
+    """One worker, with the jobs it runs. Of one that does not answer, what nobody knows is None."""
     return {
         "id": as_json(info.id),
         "host": as_json(info.host),
-        "pid": info.pid,
+        "pid": info.pid or None,
         "queues": as_json(info.queues),
-        "slots": info.slots,
+        "slots": info.slots if info.counted else None,
         "state": info.state if info.answers else SILENT,
         "answers": info.answers,
         "started_at": iso_instant(info.started_at or None),
-        "processed": info.processed,
-        "failed": info.failed,
-        "clock": info.clock,
+        "processed": info.processed if info.counted else None,
+        "failed": info.failed if info.counted else None,
+        "clock": info.clock if info.counted else None,
         "version": as_json(info.version) or None,
         "release": as_json(info.release) or None,
         "last_seen": iso_instant(info.seen_at),

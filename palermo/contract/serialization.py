@@ -18,10 +18,18 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from palermo.contract.plugins import Plugin, installed, own
+from palermo.contract.serializer_shape import check_compression, check_serializer
 from palermo.core.arguments import pack, single
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.topics import OCTETS, is_untyped, with_media_type
-from palermo.errors import BodyTooLarge, DecodeError, MediaTypeRefused, MediaTypeUnknown, SignatureInvalid
+from palermo.errors import (
+    BodyTooLarge,
+    DecodeError,
+    MediaTypeRefused,
+    MediaTypeUnknown,
+    OptionInvalid,
+    SignatureInvalid,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +130,14 @@ class Encoded(NamedTuple):
 
 
 class Serializer(Protocol):
-    """One way to write values as bytes. Stateless, and safe to use from several threads."""
+    """One way to write values as bytes. Stateless, safe to use from several threads. It needs all that stands here."""
 
-    #: One word, as in `serializer="json"` and `--accept pickle`.
+    #: One word in lower case, as in `serializer="json"` and `--accept pickle`.
     name: str
     #: As in the property content_type: lower case, without parameters.
     media_type: str
-    #: Whether `loads` runs nothing that the bytes choose. Only safe ones are decoded in order to be shown.
+    #: True if `loads` runs nothing that the bytes choose, as with JSON; False if it may, as with pickle. A worker takes
+    #: jobs of an unsafe one only with `--accept NAME`, and its arguments are never decoded in order to be shown.
     safe: bool
 
     def dumps(self, value: object) -> bytes:
@@ -409,7 +418,10 @@ class Serializers:
         return sorted(self._formats.compressions)
 
     def register(self, serializer: Serializer) -> None:
-        """Add a serializer under its name and its media type; it replaces what was there."""
+        """Add a serializer under its name and its media type; it replaces what was there.
+
+        Raises OptionInvalid for an object that lacks something of a Serializer, or has it of a wrong type.
+        """
         self._discover()
         self._add_serializer(serializer)
 
@@ -419,7 +431,7 @@ class Serializers:
         self._formats.serializers = {key: kept for key, kept in self._formats.serializers.items() if kept is not gone}
 
     def register_compression(self, compression: Compression) -> None:
-        """Add a compression; it replaces one of the same name."""
+        """Add a compression; it replaces one of the same name. Raises OptionInvalid, as `register` does."""
         self._discover()
         self._add_compression(compression)
 
@@ -517,12 +529,16 @@ class Serializers:
                     add(entry.load()())
                 except (ImportError, AttributeError) as error:
                     self._formats.broken.append(f"{entry.name} ({entry.value}) could not be imported: {error}")
+                except OptionInvalid as error:
+                    self._formats.broken.append(str(error).removesuffix("."))
 
     def _add_serializer(self, serializer: Serializer) -> None:
-        names = (media_type(serializer.name), media_type(serializer.media_type))
+        check_serializer(serializer)
+        names = (serializer.name, serializer.media_type)
         self._formats.serializers = {**self._formats.serializers, **dict.fromkeys(names, serializer)}
 
     def _add_compression(self, compression: Compression) -> None:
+        check_compression(compression)
         self._formats.compressions = {**self._formats.compressions, compression.name: compression}
 
     def _unknown(self, what: str, name: str, known: Iterable[str]) -> MediaTypeUnknown:

@@ -142,11 +142,17 @@ class WorkerInfo:
     #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
     #: what is told of it here is its last answer, or what it wrote down. The broker sets this too.
     answers: bool = True
+    #: Whether its slots, processed, failed and clock are known; if not, they are 0 and False here, and None in rows.
+    counted: bool = True
 
     def has(self, id: str) -> bool:
         """Whether it runs this job, waits for permission to run it, or can say how it ended."""
         known = *self.outcomes, *(job.id for job in self.jobs), *(job for _, job in (*self.permits, *self.asks))
         return id in known
+
+    def counters(self) -> dict[str, Any]:
+        """What it counts, its version and release, as values that JSON has; `counters_of` reads them."""
+        return {name: getattr(self, name) for name in ("slots", "processed", "failed", "clock", "version", "release")}
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
@@ -175,7 +181,26 @@ SILENT = "silent"
 
 def unidentified_worker(number: int) -> WorkerInfo:
     """A worker of which nothing is known but that it is there and does not answer."""
-    return WorkerInfo(id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False)
+    return WorkerInfo(
+        id=f"?{number}", host="?", pid=0, queues=(), slots=0, state=SILENT, started_at=0.0, answers=False, counted=False
+    )
+
+
+def counters_of(plain: object) -> dict[str, Any]:
+    """Of what `counters` wrote, what makes a WorkerInfo of it; from an earlier version, that it is not counted."""
+    match plain:
+        case {
+            "slots": int(slots),
+            "processed": int(processed),
+            "failed": int(failed),
+            "clock": bool(clock),
+            "version": str(version),
+            "release": str(release),
+        }:
+            counted = {"slots": slots, "processed": processed, "failed": failed, "clock": clock}
+            return {**counted, "version": version, "release": release}
+        case _:
+            return {"slots": 0, "counted": False}
 
 
 class WorkerList(list[WorkerInfo]):

@@ -306,8 +306,15 @@ class Inspector(Context):
 
         return start_worker(modules, settings=self._client.settings, **options)
 
-    def stop_worker(self, worker: "WorkerHandle", timeout: float | None = None) -> int:
-        """Stop a worker that start_worker started, once its running jobs have ended; returns its exit code."""
+    def stop_worker(self, worker: "WorkerHandle | str", timeout: float | None = None) -> int | None:
+        """Stop a worker that start_worker started, once its running jobs have ended; returns its exit code.
+
+        Any other worker is named by its id: it is told to stop, as by `control`, and None is returned at once. Raises
+        NotFound if it is not there.
+        """
+        if isinstance(worker, str):
+            self.control("stop", worker)
+            return None
         return worker.stop(timeout)
 
     # -- scheduled jobs

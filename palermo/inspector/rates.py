@@ -112,6 +112,8 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
     held = {row["name"]: row["pending"] + row["in_progress"] for row in before.queues}
     more = {row["name"]: row["pending"] + row["in_progress"] - held.get(row["name"], 0) for row in after.queues}
     for worker in after.workers:
+        if not worker.get("answers", True):
+            continue
         earlier = known.get(worker["id"])
         if earlier is None or earlier["started_at"] != worker["started_at"]:
             # What a worker did before it was first seen is not of this moment, unless the worker is that young.

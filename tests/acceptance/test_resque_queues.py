@@ -188,3 +188,9 @@ def settled(place: Place) -> set[str]:
     """What waits once the dead worker's jobs are back; empty until then."""
     waiting = {row["args"][0] for row in place.inspector.jobs("jobs", limit=1_010) if row["job"] == "shop.note"}
     return waiting if waiting | noted(place) >= {f"{number}" for number in range(1_000)} else set()
+
+
+def test_R11_the_queue_of_failed_jobs_has_nothing_to_delete_before_a_job_failed(place: Place) -> None:
+    assert [row["name"] for row in place.rows("queues")] == ["failed"]
+    assert place.palermo("delete", "failed", "-y") == "no job has failed: queue failed has nothing to remove.\n"
+    assert "no queue 'other'" in place.run("delete", "other", "-y").stderr

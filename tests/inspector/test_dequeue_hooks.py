@@ -1,14 +1,15 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 import palermo
 from palermo.client.client import Client
+from palermo.errors import ArgumentsInvalid, NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
-from tests.inspector.jobs import message, publish
+from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
 @pytest.fixture
@@ -65,8 +66,6 @@ def test_r11_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, 
 def test_new_arguments_must_fit_a_job_whose_code_is_here(
     client: Client, inspector: Inspector, told: list[tuple[str, object]]
 ) -> None:
-    from palermo.errors import ArgumentsInvalid
-    from tests.inspector.jobs import failure, publish_failed
 
     publish_failed(client, (message("1", "ann"), failure()))
 
@@ -86,3 +85,30 @@ def test_p15_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector
 
     assert code == 0
     eventually(lambda: inspector.workers() == [])
+
+
+def test_p16_a_worker_that_another_program_started_is_stopped_by_its_id(inspector: Inspector) -> None:
+    worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
+    try:
+        row = eventually(lambda: next((row for row in inspector.workers() if row["state"] == "idle"), None))
+        assert row is not None
+        assert inspector.stop_worker(row["id"]) is None
+        eventually(lambda: not worker.alive)
+    finally:
+        worker.stop()
+
+    for name in ("pid:1@x", row["id"]):
+        with pytest.raises(NotFound, match=f"no worker '{name}' is alive; `palermo workers` lists them"):
+            inspector.stop_worker(name)
+
+
+def test_p15_a_listing_is_a_sequence(inspector: Inspector, client: Client) -> None:
+    publish_failed(client, *((message(id), failure()) for id in "123"))
+
+    listed = inspector.failed()
+
+    ids = [row["id"] for row in listed]
+    assert (sorted(ids), len(listed), listed.total) == (["1", "2", "3"], 3, 3)
+    assert (listed[0]["id"], listed[-1]["id"], [row["id"] for row in listed[1:]]) == (ids[0], ids[2], ids[1:])
+    assert isinstance(listed, Sequence)
+    assert listed[1] in listed

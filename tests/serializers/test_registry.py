@@ -5,14 +5,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from palermo import serializers
 from palermo.contract.plugins import Plugin
-from palermo.contract.serialization import SIGNED, Accept, Serializers
+from palermo.contract.serialization import SIGNED, Accept, Compression, Serializer, Serializers
 from palermo.core.message import Message
-from palermo.errors import ArgumentsInvalid, DecodeError, MediaTypeRefused, MediaTypeUnknown
+from palermo.errors import ArgumentsInvalid, DecodeError, MediaTypeRefused, MediaTypeUnknown, OptionInvalid
 
 
 class Shout:
@@ -64,6 +66,39 @@ def test_one_can_be_added_and_taken_away_at_run_time() -> None:
     registry.unregister("text/x-shout")
     with pytest.raises(MediaTypeUnknown, match=r"no serializer 'text/x-shout' is registered \(there are: json, msgp"):
         registry.decode(message(encoded.body, encoded.content_type), accept=Accept.default())
+
+
+def test_an_object_that_is_no_serializer_is_refused_when_it_is_registered() -> None:
+    registry = Serializers.default()
+    no_safe = SimpleNamespace(name="own", media_type="a/own", dumps=lambda value: b"", loads=lambda data, classes: 1)
+    wrong = SimpleNamespace(name="My Own", media_type="own", safe="yes", dumps=b"", loads=lambda data: 1)
+
+    with pytest.raises(OptionInvalid) as lacking:
+        registry.register(no_safe)
+    with pytest.raises(OptionInvalid) as nothing:
+        registry.register(cast(Serializer, object()))
+    with pytest.raises(OptionInvalid) as types:
+        registry.register(cast(Serializer, wrong))
+    with pytest.raises(OptionInvalid, match=r"test_registry\.Shout is no serializer: its dumps .* Give an inst"):
+        registry.register(cast(Serializer, Shout))
+
+    assert str(lacking.value) == (
+        "types.SimpleNamespace is no serializer: it has no safe, which must be True if loads runs nothing that the "
+        "bytes choose, else False."
+    )
+    for name in ("name", "media_type", "safe", "dumps", "loads"):
+        assert f"it has no {name}, which must be " in str(nothing.value)
+        assert f"its {name}" in str(types.value)
+    assert registry.names() == ["json", "msgpack", "pickle"]
+
+
+def test_an_object_that_is_no_compression_is_refused_when_it_is_registered() -> None:
+    registry = Serializers.default()
+
+    with pytest.raises(OptionInvalid, match=r"it has no compress, which must be a method compress\(data\)"):
+        registry.register_compression(cast(Compression, SimpleNamespace(name="own", decompress=lambda data, most: b"")))
+
+    assert registry.compressions() == ["gzip", "zstd"]
 
 
 def test_what_one_registry_of_the_process_is_given_all_of_them_have() -> None:

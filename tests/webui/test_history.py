@@ -67,6 +67,8 @@ def test_finished_jobs_are_listed_newest_first_and_found_by_filters(told: Web) -
     assert "1 to 50 of 61 jobs" in page
     assert "too late" in page
     assert listed(told, "/history?page=2")[-1] == "j-00"
+    assert "Page 9 is past the end: there are 61 jobs. Last page, 2" in shown(told, "/history?page=9")
+    assert 'href="?page=2">Last page, 2</a>' in told.http.get("/history?page=9").text
     assert listed(told, "/history?state=retrying") == ["a"]
     assert listed(told, "/history?queue=s*&longer=1s") == ["a"]
     assert listed(told, "/history?longer=5.5s&shorter=5.5s&job=shop.*") == ["j-55"]

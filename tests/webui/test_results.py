@@ -117,6 +117,23 @@ def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web,
     site.open_gate()
 
 
+def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any_web: Web, site: Site) -> None:
+    process = site.start("--log-level", "warning")
+    site.ready(process)
+    process.send(signal.SIGSTOP)
+
+    def stopped() -> list[dict[str, Any]]:
+        return [row for row in any_web.http.get("/api/workers").json()["rows"] if not row["answers"]]
+
+    (worker,) = eventually(stopped)
+    page = any_web.http.get("/workers").text
+
+    known = worker["pid"] is not None
+    assert [worker[name] for name in ("slots", "processed", "failed")] == ([1, 0, 0] if known else [None] * 3)
+    assert ("nothing (1 slot)" if known else "not known") in page
+    assert f'data-label="processed">{"0" if known else "–"}<' in page
+
+
 def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, site: Site) -> None:
     process = site.start("--log-level", "warning", PALERMO_JOURNAL="all")
     site.ready(process)

@@ -50,6 +50,20 @@ def confirmed(web: Web, path: str, **typed: str) -> httpx.Response:
     return web.http.post(action, data={**fields, **typed}, follow_redirects=True)
 
 
+def test_P14_a_page_past_the_end_of_a_list_says_so_and_leads_to_the_last_one(any_web: Web) -> None:
+    publish_failed(any_web.client, (message("1"), failure()))
+    schedule(any_web.client, retrying("again", 400))
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+
+    def past_end(path: str) -> bool:
+        page = any_web.http.get(path).text
+        return "Page 9 is past the end: there is 1 " in page and 'page=1">Page 1</a>' in page
+
+    for path in ("/scheduled", "/retries", "/queues/mail", "/failures", "/failures?by=groups"):
+        eventually(lambda path=path: past_end(f"{path}{'&' if '?' in path else '?'}page=9"))  # type: ignore[misc]
+        assert "is past the end" not in any_web.http.get(path).text, path
+
+
 def test_scheduled_jobs_are_listed_soonest_first_with_relative_and_exact_times(any_web: Web) -> None:
     schedule(any_web.client, due("far", 3 * DAY + 60, "b"), due("near", 235, "a"), retrying("again", 400))
 

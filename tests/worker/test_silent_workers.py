@@ -4,10 +4,13 @@ import signal
 
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.brokers.rabbitmq.consuming.run_log import View, run_log_stream
+from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
+from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
-from palermo.contract.rows import Row, silent_text
+from palermo.contract.rows import Row, silent_text, worker_row
+from palermo.contract.serialization import Serializers
+from palermo.contract.worker_info import unidentified_worker
 from palermo.inspector.check import Limits, check
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
@@ -101,6 +104,39 @@ def test_r10_a_program_that_comes_later_sees_the_stopped_worker_and_its_job(any_
     later.close()
     worker.send(signal.SIGCONT)
     eventually(lambda: site.worker()["answers"])
+
+
+def test_r10_a_program_that_comes_later_sees_what_the_stopped_worker_counted(any_site: Site) -> None:
+    site = any_site
+    worker = site.start("-c", "2")
+    for _ in range(2):
+        site.enqueue("nothing")
+    eventually(lambda: (site.worker()["processed"], site.worker()["clock"]) == (2, True))
+    id = site.hold()
+    eventually(lambda: written_down(site, id))
+    before = site.worker()
+    worker.send(signal.SIGSTOP)
+    later = Client(site.settings)
+
+    row = silent(Inspector(later))
+
+    counted = ("pid", "slots", "processed", "failed", "clock", "version", "release", "started_at")
+    assert {name: row[name] for name in counted} == {name: before[name] for name in counted}
+    later.close()
+    worker.send(signal.SIGCONT)
+    eventually(lambda: site.worker()["answers"])
+
+
+def test_r10_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None:
+    earlier_version = Seen("pid:7@vm", "inbox", frozenset({"1"}), since=1_700_000_000.0)
+    of_record, of_nothing = (
+        worker_row(each, Serializers()) for each in (_worker(earlier_version), unidentified_worker(1))
+    )
+
+    unknown = ("slots", "processed", "failed", "clock", "version", "release")
+    assert [{row[name] for name in unknown} for row in (of_record, of_nothing)] == [{None}, {None}]
+    assert (of_record["pid"], of_record["started_at"]) == (7, "2023-11-14T22:13:20Z")
+    assert (of_nothing["pid"], of_nothing["started_at"]) == (None, None)
 
 
 def test_r10_an_idle_worker_that_is_stopped_is_counted_by_a_program_that_comes_later(any_site: Site) -> None:

@@ -38,15 +38,15 @@ class WorkerRow(BaseModel):
 
     id: str
     host: str
-    pid: int
+    pid: int | None = Field(description="Null, as the numbers below, for one that does not answer, if it is not known.")
     queues: list[str]
-    slots: int
+    slots: int | None
     state: str = Field(description="starting, idle, working, paused, quiet or stopping; silent if it does not answer.")
     answers: bool = Field(description="Whether it answers; if not, the rest is what was known last.")
     started_at: Instant | None
-    processed: int
-    failed: int
-    clock: bool = Field(description="Whether it is the one that brings delayed jobs to their queues.")
+    processed: int | None
+    failed: int | None
+    clock: bool | None = Field(description="Whether it is the one that brings delayed jobs to their queues.")
     version: str | None = Field(description="Of Palermo; null from a worker of an earlier version.")
     release: str | None = Field(description="The deployed release, as its setting `release` names it.")
     last_seen: Instant | None = Field(description="When the broker, or who asks here, heard of it last.")

@@ -115,8 +115,8 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
     totals = totals_of(snapshot)
     yield "palermo.pending", totals.pending
     yield "palermo.in_progress", totals.in_progress
-    yield "palermo.processed", sum(worker["processed"] for worker in snapshot.workers)
-    yield "palermo.failed", sum(worker["failed"] for worker in snapshot.workers)
+    yield "palermo.processed", sum(worker["processed"] or 0 for worker in snapshot.workers)
+    yield "palermo.failed", sum(worker["failed"] or 0 for worker in snapshot.workers)
     yield "palermo.workers", totals.workers
     yield "palermo.working", sum(bool(worker["jobs"]) for worker in snapshot.workers)
     for row in snapshot.queues:

@@ -38,7 +38,7 @@ class Host:
 
     @property
     def slots(self) -> int:
-        return sum(worker["slots"] for worker in self.workers)
+        return sum(worker["slots"] or 0 for worker in self.workers)
 
     @property
     def busy(self) -> int:
@@ -49,7 +49,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
     hosts: dict[str, list[Row]] = {}
     for worker in workers:
         hosts.setdefault(worker["host"], []).append(worker)
-    return [Host(name, tuple(sorted(hosts[name], key=lambda row: row["pid"]))) for name in sorted(hosts)]
+    return [Host(name, tuple(sorted(hosts[name], key=lambda row: row["pid"] or 0))) for name in sorted(hosts)]
 
 
 def _deployed(visit: Visit) -> Row:

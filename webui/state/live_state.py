@@ -164,7 +164,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
         in_progress=sum(row["in_progress"] for row in jobs),
         failed=sum(row["pending"] for row in snapshot.queues if is_failed(row["name"])),
         workers=sum(worker["answers"] for worker in snapshot.workers),
-        slots=sum(worker["slots"] for worker in snapshot.workers),
+        slots=sum(worker["slots"] or 0 for worker in snapshot.workers),
         busy=sum(len(worker["jobs"]) for worker in snapshot.workers),
         silent=silent_text(snapshot.workers),
     )

@@ -60,6 +60,8 @@ class Seen:
     since: float = 0.0
     queues: tuple[str, ...] = ()
     jobs: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    #: What it counted, as WorkerInfo.counters writes it; None from a worker of an earlier version.
+    counters: object = None
 
 
 def _told_jobs(plain: object) -> dict[str, tuple[str, str, float]]:
@@ -98,6 +100,7 @@ class View:
                 since=since,
                 queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
                 jobs=_told_jobs(jobs),
+                counters=record.get("counters"),
             )
         # A worker that writes is alive: it had only lost its connection when it was found dead.
         for accused in self.blamed.values():
@@ -277,6 +280,7 @@ class RunLog:
                 "jobs": {job.id: [job.job, job.queue, float(job.started_at)] for job in report.jobs if job.id in runs},
                 "blames": {id: dead for id, dead in self._blames.items() if dead},
                 "forgets": forgets,
+                "counters": report.counters(),
             }
             self._written_at = time.monotonic()
             # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.

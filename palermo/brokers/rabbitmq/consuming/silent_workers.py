@@ -1,9 +1,9 @@
 """Finds the workers that are there and do not answer: they are stopped (SIGSTOP), swapped out, or stand still.
 
 RabbitMQ counts such a worker and keeps its jobs for it until its heartbeats have been missed. Who it is, and which jobs
-it holds, is known from its last answer in this session, else from its last record in the run log, which has the jobs
-that take long. That it is still there is known from its queue for questions, which ends with its session. Of any other
-worker only the number is known, and only if a classic queue counts them.
+it holds, is known from its last answer in this session, else from its last record in the run log, which has what it
+counted and the jobs that take long. That it is still there is known from its queue for questions, which ends with its
+session. Of any other worker only the number is known, and only if a classic queue counts them.
 """
 
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
-from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo, WorkerList, unidentified_worker
+from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo, WorkerList, counters_of, unidentified_worker
 from palermo.core.topology import CLASSIC
 from palermo.errors import PalermoError
 
@@ -93,8 +93,8 @@ def _worker(seen: Seen) -> WorkerInfo:
         host=host,
         pid=int(pid) if pid.isdecimal() else 0,
         queues=seen.queues,
-        slots=len(jobs),
         state=SILENT,
         started_at=seen.since,
         jobs=jobs,
+        **counters_of(seen.counters),
     )
