@@ -125,7 +125,9 @@ def enqueue(
     if modules and known(job) is None:
         raise click.UsageError(_unknown(job, modules), click.get_current_context())
     done = client.enqueue(known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
-    if done.duplicate:
+    if done.duplicate and done.enqueued:
+        note(f"job {done.id} has the key of this one and is {done.duplicate}: its arguments were replaced by these.")
+    elif done.duplicate:
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
     elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")

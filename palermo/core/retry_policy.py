@@ -15,7 +15,8 @@ from palermo.errors import LockExpired, OptionInvalid
 #: The retries of a job that asks for retries and gives no number; Sidekiq's default.
 DEFAULT_RETRIES = 25
 
-#: How often a job whose `lock_for` has run out runs again, however few retries it declares: as if its worker had died.
+#: How often a job whose `lock_for` has run out runs again if it declares nothing about retries: as if its worker had
+#: died.
 LOCK_RETRIES = 2
 
 
@@ -167,9 +168,11 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
 
 def _after_lock(policy: RetryPolicy, message: Message) -> Decision:
     """Run the job again at once, on any free worker, since nothing is known against it; give up after some runs."""
-    declared = policy.retries if message.max_retries is None else message.max_retries
-    if declared is not None and (message.policy_retries or 0) >= max(declared, LOCK_RETRIES):
-        return GiveUp(exhausted=True)
+    most = policy.retries if policy.declared else LOCK_RETRIES
+    if message.max_retries is not None:
+        most = message.max_retries
+    if most is not None and (message.policy_retries or 0) >= most:
+        return GiveUp(exhausted=most > 0)
     return RunAgain(0.0)
 
 

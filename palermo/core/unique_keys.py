@@ -4,7 +4,7 @@ unique_rules.py decides what happens to a key; docs/internals/design.md says why
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -61,6 +61,12 @@ def lock_of(message: Message) -> UniqueLock | None:
         return UniqueLock(key=key, mode=Mode(unique), linger=linger)
     seconds = _seconds(unique)
     return None if seconds is None else UniqueLock(key=key, mode=Mode.WINDOW, seconds=seconds)
+
+
+def key_names(messages: Iterable[Message]) -> list[str]:
+    """The keys that workers ask for before they start these jobs, each once."""
+    locks = (lock_of(message) for message in messages)
+    return list(dict.fromkeys(lock.key for lock in locks if lock is not None and lock.asks))
 
 
 def with_lock(message: Message, lock: UniqueLock) -> Message:
@@ -162,6 +168,11 @@ class Key:
     due: float | None = None
     closed: Cooldown | None = None
     ended: tuple[PastHolder, ...] = field(default=())
+
+    @property
+    def holders(self) -> "tuple[KeyHolder | PastHolder, ...]":
+        """The job that has it, and those that had it."""
+        return (*(() if self.holder is None else (self.holder,)), *self.ended)
 
     @property
     def is_free(self) -> bool:

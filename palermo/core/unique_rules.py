@@ -5,10 +5,11 @@ the answer are results. The broker stores all of that together, or none of it. d
 for what, and in which order with everything else that happens to a job.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from palermo.core.message import Message
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import (
     Cooldown,
     Key,
@@ -283,6 +284,31 @@ def with_arguments_of(message: Message, content: Message) -> Message:
         arguments=content.arguments,
         preview=content.preview,
     )
+
+
+def as_they_run(messages: Iterable[Message], keys: Mapping[str, Key], *, max_body: int = MAX_BODY) -> list[Message]:
+    """Messages that wait, with the arguments that they will run with: an enqueue may have replaced their own.
+
+    `keys` are those of `key_names`, as far as something is known of them. Of a body of more than `max_body` bytes only
+    one byte more is kept.
+    """
+    found: list[Message] = []
+    for message in messages:
+        lock = lock_of(message)
+        key = keys.get(lock.key) if lock is not None and lock.asks else None
+        content = None if key is None else next((one.content for one in key.holders if one.id == message.id), None)
+        if content is not None:
+            message = with_arguments_of(message, content.message)
+            message = replace(message, body=message.body[: max_body + 1])
+        found.append(message)
+    return found
+
+
+def replaced(key: Key) -> Key | None:
+    """What `as_they_run` needs of a key; None if no job has other arguments than its own."""
+    holder = key.holder if key.holder is not None and key.holder.content is not None else None
+    ended = tuple(one for one in key.ended if one.content is not None)
+    return Key(name=key.name, serial=key.serial, holder=holder, ended=ended) if holder is not None or ended else None
 
 
 def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:

@@ -168,6 +168,21 @@ def test_r11_dequeue_by_arguments(palermo: Palermo, client: Client) -> None:
     assert [row["id"] for row in json.loads(palermo("jobs", "mail", "--json").stdout)] == ["2"]
 
 
+def test_c6_replaced_arguments_are_told_shown_and_matched_by_dequeue(palermo: Palermo) -> None:
+    again = ("enqueue", "shop.send", "-q", "mail", "--id", "a", "--unique", "until_done", "--args")
+    remove = ("dequeue", "shop.send", "-q", "mail", "--yes", "--args")
+    palermo(*again, '["old"]')
+
+    second = palermo(*again, '["new"]', "--on-duplicate", "replace")
+
+    assert second.stdout == "a\n"
+    assert "is waiting: its arguments were replaced by these." in second.stderr
+    assert [row["args"] for row in json.loads(palermo("jobs", "mail", "--json").stdout)] == [["new"]]
+    palermo(*remove, '["old"]', code=4)
+    assert palermo(*remove, '["new"]').stdout == "removed 1 job from queue mail.\n"
+    assert palermo(*again, '["third"]').stderr.count("has the key") == 0
+
+
 def test_R12_dequeue_says_what_is_scheduled(palermo: Palermo, client: Client) -> None:
     publish(client, message("1", "a"))
     for text in ("a", "b"):

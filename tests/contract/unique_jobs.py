@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -9,16 +10,16 @@ import pytest
 
 from palermo.contract.broker import MAX_KEYED_BODY, Broker, Delivery
 from palermo.contract.clock import wall_clock
-from palermo.contract.scheduled import CANCEL, ScheduledFilter
-from palermo.contract.sweep import Move, Remove
+from palermo.contract.scheduled import CANCEL, GIVE_UP, ScheduledFilter
+from palermo.contract.sweep import Keep, Move, Remove
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.core.message import Message
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_lock
 from palermo.core.unique_rules import DEBOUNCE, REPLACE, RERUN, THROTTLE, EnqueueAnswer, EnqueueOutcome
-from palermo.errors import PublishRefused
+from palermo.errors import NotBrowsable, PublishRefused
 from tests.contract.timing import time_kept
-from tests.contract.tools import FAILURE, Open, Worker, consume, counts, ids, message, nothing_for, take, until
+from tests.contract.tools import FAILURE, Open, Worker, consume, counts, ids, look, message, nothing_for, take, until
 
 KEY = "shop.mail.send:ü"
 
@@ -326,6 +327,55 @@ class KeyingContract:
         await worker.settle(delivery, Ack())
         await nothing_for(worker)
         await freed(broker)
+
+    async def test_c6_who_looks_at_a_job_that_waits_sees_the_arguments_that_replaced_its_own(
+        self, broker: Broker
+    ) -> None:
+        before = keyed("a", body=b'["old"]')
+        await broker.publish_many([message("plain", body=b"[1]")])
+        await ask(broker, before)
+        after = keyed("b", body=b'["new and longer"]')
+        assert (await ask(broker, after, on_duplicate=REPLACE)).outcome == "replaced"
+
+        seen: dict[str, bytes] = {}
+
+        def judge(one: Message) -> Keep | Remove:
+            seen[one.id] = one.body
+            return Remove() if one.body == after.body else Keep()
+
+        assert [(one.id, one.body) for one in await look(broker)] == [("plain", b"[1]"), ("a", after.body)]
+        with suppress(NotBrowsable):
+            page = await broker.browse("jobs", max_body=3)
+            assert [(one.id, one.body) for one in page.messages] == [("plain", b"[1]"), ("a", after.body[:4])]
+        assert (await broker.sweep("jobs", judge)).removed == 1
+        assert seen == {"plain": b"[1]", "a": after.body}
+        assert await holders(broker) == []
+
+    async def test_c6_a_job_whose_arguments_were_replaced_is_moved_and_runs_with_them(self, broker: Broker) -> None:
+        await ask(broker, keyed("a", body=b'["old"]'))
+        await ask(broker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)
+
+        swept = await broker.sweep("jobs", lambda one: Move(replace(one, queue="elsewhere")))
+
+        assert swept.moved == 1
+        assert [one.body for one in await look(broker, "elsewhere")] == [b'["new"]']
+        worker = await consume(broker, "elsewhere")
+        assert (await begun(worker)).message.body == b'["new"]'
+
+    async def test_c6_a_job_that_waits_for_its_retry_is_shown_and_given_up_with_the_arguments_that_replaced_its_own(
+        self, broker: Broker
+    ) -> None:
+        at = wall_clock() + 3_600
+        await ask(broker, keyed("a", body=b'["old"]', run_at=at, failure=FAILURE))
+        await ask(broker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)
+
+        (shown,) = (await broker.scheduled(ScheduledFilter())).messages
+        await broker.alter_scheduled(ScheduledFilter(ids=frozenset({"a"})), GIVE_UP)
+
+        assert (shown.id, shown.body, shown.run_at) == ("a", b'["new"]', pytest.approx(at, abs=0.01))
+        (failed,) = await look(broker, "failed")
+        assert (failed.id, failed.body) == ("a", b'["new"]')
+        assert await holders(broker) == []
 
     @pytest.mark.parametrize("way", [REPLACE, RERUN])
     async def test_one_more_run_after_the_present_one(self, broker: Broker, another: Open, way: str) -> None:

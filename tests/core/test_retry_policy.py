@@ -48,7 +48,9 @@ def test_k1_how_often(options: dict[str, Any], done: int | None, decision: objec
         ({}, None, RunAgain(0)),  # as if its worker had died: twice more, though it declares no retries
         ({}, 1, RunAgain(0)),
         ({}, 2, EXHAUSTED),
-        ({"retries": 0}, 2, EXHAUSTED),
+        ({"retries": 0}, None, GiveUp()),
+        ({"retries": 1}, None, RunAgain(0)),
+        ({"retries": 1}, 1, EXHAUSTED),
         ({"retries": 5, "backoff": 10}, 4, RunAgain(0)),
         ({"retries": 5, "backoff": 10}, 5, EXHAUSTED),
         ({"retry_for": 60}, 5_000, RunAgain(0)),
@@ -59,6 +61,12 @@ def test_c2_a_job_whose_claim_has_ended_runs_again_at_once(
     options: dict[str, Any], done: int | None, decision: object
 ) -> None:
     assert decided(options, LockExpired("hung"), policy_retries=done) == decision
+
+
+@pytest.mark.parametrize(("retries", "decision"), [(0, GiveUp()), (1, RunAgain(0))])
+def test_c2_an_enqueue_says_how_often_a_job_whose_claim_has_ended_runs_again(retries: int, decision: object) -> None:
+    assert decided({"retries": 5}, LockExpired("hung"), max_retries=retries) == decision
+    assert decided({}, LockExpired("hung"), max_retries=retries) == decision
 
 
 @pytest.mark.parametrize(

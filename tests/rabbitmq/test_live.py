@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -27,8 +28,9 @@ from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
+from tests.acceptance.place import Place
 from tests.contract.tools import PATIENT
-from tests.rabbitmq_node import free_port
+from tests.rabbitmq_node import Node, free_port, url_of
 from tests.tcp_proxy import TcpProxy
 
 
@@ -93,6 +95,22 @@ def test_a_broker_that_will_not_have_us_says_which_and_never_the_password(
         with_broker(refused, lambda broker: broker.workers())
 
     assert "wrong-one" not in str(caught.value)
+
+
+def test_u3_a_virtual_host_without_permissions_ends_a_worker_and_a_command_with_what_to_do(
+    private_node: Node, tmp_path: Path, exchange: str
+) -> None:
+    private_node.ctl("add_vhost", "noperm")
+    said = "refused virtual host 'noperm' to user 'guest': the user has no permissions there."
+
+    with Place(tmp_path, url_of(private_node, vhost="noperm"), exchange) as place:
+        worker, command = place.worker(), place.run("enqueue", "some.job")
+
+        assert worker.wait() == 3
+        assert command.returncode == 3
+    for told in (worker.log, command.stderr):
+        assert said in told
+        assert "`rabbitmqctl set_permissions -p noperm guest '.*' '.*' '.*'`" in told
 
 
 def test_the_next_host_is_tried_when_the_first_is_away(session: SessionParameters) -> None:

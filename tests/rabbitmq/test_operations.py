@@ -20,6 +20,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     ListKeys,
     ListLimits,
     ListRecurring,
+    ListReplaced,
     ListScheduled,
     ListTenantNames,
     ListTenants,
@@ -58,6 +59,7 @@ _REQUESTS: list[tuple[Operation[Any], str]] = [
         '{"ask":"keys","do":"known","text":"mail","offset":500,"limit":100,"exact":false}',
     ),
     (ListKeys("k", 0, 9, exact=True), '{"ask":"keys","do":"known","text":"k","offset":0,"limit":9,"exact":true}'),
+    (ListReplaced(["k"]), '{"ask":"keys","do":"known","replaced":["k"]}'),
     (
         RequestPermit(_DEMAND, "a", "w"),
         '{"ask":"limits","do":"ask","key":"k","limit":2,"rate":"50/s","turn":true,"id":"a","worker":"w"}',

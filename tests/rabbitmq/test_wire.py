@@ -223,7 +223,25 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
         (
             exceptions.ProbableAccessDeniedError("ConnectionClosedByBroker: (530) 'NOT_ALLOWED - vhost v not found'"),
             BrokerRefused,
-            "(vhost v not found)",
+            "it does not exist. Correct the URL, or run `rabbitmqctl add_vhost v`",
+        ),
+        (
+            exceptions.ProbableAccessDeniedError(
+                repr(exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))
+            ),
+            BrokerRefused,
+            "no permissions there. Correct the URL, or run `rabbitmqctl set_permissions -p v u",
+        ),
+        (
+            exceptions.ProbableAccessDeniedError(
+                repr(
+                    exceptions.ConnectionClosedByBroker(
+                        530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u': connection limit (1) is reached"
+                    )
+                )
+            ),
+            BrokerUnavailable,
+            "connection limit (1) is reached",
         ),
         (
             exceptions.ProbableAccessDeniedError("ConnectionClosedByBroker: (320) 'CONNECTION_FORCED - bye'"),

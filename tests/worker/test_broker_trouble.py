@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sqlite3
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,11 +90,18 @@ def test_each_attempt_to_connect_is_a_line_with_host_and_port_and_no_password(si
     assert "hunter2" not in worker.log
 
 
-def test_a_burst_gives_up_when_its_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker_session, "BURST_TIMEOUT", 1.0)
+def test_a_burst_gives_up_after_30_seconds_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(broker_session, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(broker_session, "time", SimpleNamespace(monotonic=lambda: sum(waits)))
     settings = Settings(url="amqp://guest:guest@127.0.0.1:1/")
 
     assert asyncio.run(Opener(settings.session("worker"), give_up=True).open()) is None
+    assert sum(waits) == pytest.approx(30)
 
 
 def test_a_worker_that_is_told_to_end_while_its_session_is_lost_opens_no_other(site: Site) -> None:

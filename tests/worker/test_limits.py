@@ -126,6 +126,17 @@ def test_c2_a_job_whose_claim_ends_a_third_time_has_failed(site: Site, pool: str
     assert [note for note in site.notes() if note.startswith("hangs")] == ["hangs 1", "hangs 2", "hangs 3"]
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_c2_a_job_whose_claim_ends_runs_again_as_often_as_its_retries_say(any_site: Site, retries: int) -> None:
+    site = any_site
+    hung = _enqueue(site, "hangs_always", retries=retries)
+
+    site.burst(modules=LIMITS)
+
+    assert site.errors()[hung][0] == "palermo.errors.LockExpired"
+    assert [note for note in site.notes() if note.startswith("hangs")] == ["hangs 1", "hangs 2"][: retries + 1]
+
+
 def _pids(site: Site, jobs: int, *arguments: str) -> list[str]:
     for _ in range(jobs):
         _enqueue(site, "tells_pid")

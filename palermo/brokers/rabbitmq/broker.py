@@ -264,7 +264,8 @@ class RabbitmqBroker:
         if not page.messages or is_failed(queue):
             return page
         marks = await self._pauses_and_cancels.cancelled()
-        return replace(page, cancelled=frozenset(one.id for one in page.messages if marks.find(one)))
+        messages = tuple(await self.keys.as_they_run(list(page.messages), max_body=max_body))
+        return replace(page, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
 
     async def sweep(
         self,
@@ -297,7 +298,7 @@ class RabbitmqBroker:
             return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate, ids=ids)
         if is_failed(queue):
             return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, ids=ids, most=most)
-        return await self.tenants.sweep(reader, queue, decide, store, tell, gate)
+        return await self.tenants.sweep(reader, queue, decide, store, tell, gate, self.keys.as_they_run)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: self.is_leader))
@@ -316,7 +317,8 @@ class RabbitmqBroker:
         if not found.messages:
             return found
         marks = await self._pauses_and_cancels.cancelled()
-        return replace(found, cancelled=frozenset(one.id for one in found.messages if marks.find(one)))
+        messages = tuple(await self.keys.as_they_run(list(found.messages)))
+        return replace(found, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
 
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False

@@ -18,7 +18,7 @@ from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
 from palermo.brokers.redis.store import Store, open_store
 from palermo.brokers.redis.tenants import RedisTenants
-from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, change_keys
+from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
@@ -31,7 +31,7 @@ from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
-from palermo.core.topology import check_exchange_name
+from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, NotFound
 
 #: How many messages publish_many stores in one step, and about how many bytes of bodies.
@@ -170,9 +170,13 @@ class RedisBroker:
         exists, total, found = await self._store.run("look", "page", queue, *page)
         if not exists:
             raise self._not_found(queue)
-        messages = [(mark, from_blob(blob, queue)) for mark, blob in found]
-        cancelled = frozenset(one.id for mark, one in messages if cancelled_by(mark, one) is not None)
-        return Page(messages=tuple(one for _, one in messages), total=total, cancelled=cancelled)
+        messages = [from_blob(blob, queue) for _, blob in found]
+        cancelled = frozenset(
+            one.id for (mark, _), one in zip(found, messages, strict=True) if cancelled_by(mark, one) is not None
+        )
+        if not is_failed(queue):
+            messages = await as_they_run(self._store, messages, max_body=max_body)
+        return Page(messages=tuple(messages), total=total, cancelled=cancelled)
 
     async def sweep(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.recurring import Recurring
 from palermo.brokers.redis.store import Refused, Step, Store
-from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, change_keys, jobs_removed, keys_of
+from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys, jobs_removed, keys_of
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
@@ -88,7 +88,8 @@ class ScheduledJobs:
         else:
             matching = [message async for _, message in self._chosen(chosen)]
             total, found = len(matching), matching[offset : offset + limit]
-        return ScheduledPage(messages=tuple(found), total=total, cancelled=await self._cancelled(found))
+        messages = tuple(await as_they_run(self._store, found))
+        return ScheduledPage(messages=messages, total=total, cancelled=await self._cancelled(found))
 
     async def alter(
         self,
@@ -147,6 +148,9 @@ class ScheduledJobs:
     ) -> list[Message]:
         """Change these jobs; returns those that were there."""
         now = clock.wall_clock()
+        if action == GIVE_UP:
+            messages = await as_they_run(self._store, [message for _, message in some])
+            some = [(number, message) for (number, _), message in zip(some, messages, strict=True)]
 
         def step(number: str, message: Message) -> Step:
             if action == CANCEL:

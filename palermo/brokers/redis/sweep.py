@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from palermo.brokers.redis.jobs import from_blob, id_in, to_job
 from palermo.brokers.redis.store import Refused, Step, Store
-from palermo.brokers.redis.unique_keys import KeyStates, change_keys, jobs_removed, keys_of, read_states
+from palermo.brokers.redis.unique_keys import KeyStates, as_they_run, change_keys, jobs_removed, keys_of, read_states
 from palermo.contract import clock
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core import unique_rules
@@ -67,7 +67,7 @@ async def sweep(
             found, after, jobs = await store.run("look", "step", queue, tenant, after, extent.last, _STEP, _STEP_BYTES)
             if not found:
                 break
-            changes, seen, going = _decided(queue, jobs, decide, ids)
+            changes, seen, going = _decided(await _read(store, queue, jobs, ids), len(jobs), decide)
             removed, moved = await _apply(store, queue, tenant, changes)
             swept = replace(swept, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + moved)
             if progress is not None and jobs:
@@ -133,15 +133,29 @@ async def _remove_keyed(
 _Change = tuple[bytes, Message, Move | None]
 
 
+#: One message that is looked at: its place in its step, its number, and itself.
+_Seen = tuple[int, bytes, Message]
+
+
+async def _read(store: Store, queue: str, jobs: Sequence[tuple[bytes, bytes]], ids: Collection[str]) -> Sequence[_Seen]:
+    """The messages of a step that are asked about, as they will run."""
+    chosen = [
+        (place, number, from_blob(blob, queue))
+        for place, (number, blob) in enumerate(jobs)
+        if not ids or id_in(blob) in ids
+    ]
+    if is_failed(queue):
+        return chosen
+    messages = await as_they_run(store, [message for _, _, message in chosen])
+    return [(place, number, message) for (place, number, _), message in zip(chosen, messages, strict=True)]
+
+
 def _decided(
-    queue: str, jobs: Sequence[tuple[bytes, bytes]], decide: Callable[[Message], SweepDecision], ids: Collection[str]
+    messages: Sequence[_Seen], count: int, decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[_Change], int, bool]:
-    """What is decided about these jobs: the changes, how many were decided about, and whether the sweep goes on."""
+    """What is decided about these: the changes, how many of the step's `count` were seen, and whether it goes on."""
     changes: list[_Change] = []
-    for seen, (number, blob) in enumerate(jobs):
-        if ids and id_in(blob) not in ids:
-            continue
-        message = from_blob(blob, queue)
+    for seen, number, message in messages:
         match decide(message):
             case Stop():
                 return changes, seen, False
@@ -151,7 +165,7 @@ def _decided(
                 changes.append((number, message, move))
             case Keep():
                 pass
-    return changes, len(jobs), True
+    return changes, count, True
 
 
 async def _apply(store: Store, queue: str, tenant: str, changes: Sequence[_Change]) -> tuple[int, int]:

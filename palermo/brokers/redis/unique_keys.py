@@ -15,8 +15,8 @@ from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
-from palermo.core.message import Message
-from palermo.core.unique_keys import Key, KeyRequest, lock_of
+from palermo.core.message import MAX_BODY, Message
+from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
 from palermo.errors import PublishRefused
 
@@ -73,6 +73,13 @@ async def read_states(store: Store, names: Iterable[str]) -> KeyStates:
     wanted = list(dict.fromkeys(names))
     states = await store.call("HMGET", store.key("keys"), *wanted) if wanted else []
     return KeyStates(dict(zip(wanted, states, strict=True)))
+
+
+async def as_they_run(store: Store, messages: Sequence[Message], *, max_body: int = MAX_BODY) -> list[Message]:
+    """These messages, which wait, with the arguments that they will run with."""
+    names = key_names(messages)
+    states = await read_states(store, names)
+    return unique_rules.as_they_run(messages, {name: states[name] for name in names}, max_body=max_body)
 
 
 class RedisKeys:

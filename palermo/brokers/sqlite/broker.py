@@ -31,7 +31,7 @@ from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
-from palermo.core.topology import check_exchange_name
+from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
@@ -202,6 +202,8 @@ class SqliteBroker:
                 "select count(*) from job where queue = ? and holder is null", (number,)
             ).fetchall()
             messages = tuple(from_row(row, queue) for row in rows)
+            if not is_failed(queue):
+                messages = tuple(unique_keys.as_they_run(db, self._exchange, messages, max_body=max_body))
             cancelled = (
                 one.id for one in messages if pauses_and_cancels.cancelled_by(db, self._exchange, one) is not None
             )

@@ -110,11 +110,11 @@ class ScheduledJobs:
                 (*values, limit, offset),
             ).fetchall()
             ((total,),) = db.execute(f"select count(*) from later where {where}", values).fetchall()
-            messages = tuple(from_row(row, None) for row in rows)
+            messages = unique_keys.as_they_run(db, self._exchange, [from_row(row, None) for row in rows])
             cancelled = (
                 one.id for one in messages if pauses_and_cancels.cancelled_by(db, self._exchange, one) is not None
             )
-            return ScheduledPage(messages=messages, total=total, cancelled=frozenset(cancelled))
+            return ScheduledPage(messages=tuple(messages), total=total, cancelled=frozenset(cancelled))
 
         return await self._store.read(find)
 
@@ -139,6 +139,8 @@ class ScheduledJobs:
         )
 
         def put(db: sqlite3.Connection, found: list[Message]) -> None:
+            if action == GIVE_UP:
+                found = unique_keys.as_they_run(db, self._exchange, found)
             if action in (CANCEL, GIVE_UP):
                 unique_keys.job_removed(db, self._exchange, found)
             if action == GIVE_UP:

@@ -44,11 +44,11 @@ async def sweep(
     swept = SweepProgress(total=total)
     after, going = 0, True
     while going:
-        rows = await store.read(lambda db, after=after: _step(db, number, after, last, ids))  # type: ignore[misc]
+        step = lambda db, after=after: _step(db, exchange, queue, after, last, ids)  # noqa: E731
+        rows = await store.read(step)
         changes: list[_Change] = []
         seen = 0
-        for id, *row in rows:
-            there = from_row(row, name)
+        for id, there in rows:
             verdict = decide(there)
             if isinstance(verdict, Stop):
                 going = False
@@ -100,9 +100,12 @@ def _extent(db: sqlite3.Connection, number: int) -> tuple[int, int]:
 
 
 def _step(
-    db: sqlite3.Connection, number: int, after: int, last: int, ids: Collection[str]
-) -> list[tuple[int, str, str, str, str, str, bytes]]:
-    rows = []
+    db: sqlite3.Connection, exchange: str, queue: tuple[int, str], after: int, last: int, ids: Collection[str]
+) -> list[tuple[int, Message]]:
+    """The next messages that wait, as they will run, with their numbers."""
+    number, name = queue
+    numbers: list[int] = []
+    found: list[Message] = []
     size = 0
     chosen = "and message_id in (select value from json_each(?))" if ids else ""
     cursor = db.execute(
@@ -110,13 +113,16 @@ def _step(
         " order by id limit ?",
         (number, after, last, *((json.dumps(list(ids)),) if ids else ()), _STEP),
     )
-    for row in cursor:
-        rows.append(row)
+    for id, *row in cursor:
+        numbers.append(id)
+        found.append(from_row(row, name))
         size += len(row[-1])
         if size > _STEP_BYTES:
             break
     cursor.close()
-    return rows
+    if not is_failed(name):
+        found = unique_keys.as_they_run(db, exchange, found)
+    return list(zip(numbers, found, strict=True))
 
 
 def _apply(db: sqlite3.Connection, exchange: str, queue: str, changes: list[_Change]) -> tuple[int, int]:

@@ -175,7 +175,10 @@ class Opener:
                 return broker
             self._attempts += 1
             wait = backoff(self._attempts, random.random())
-            if self._give_up and time.monotonic() - started + wait > BURST_TIMEOUT:
+            if self._give_up:
+                # The last attempt comes when the time is up, and not a whole pause before.
+                wait = min(wait, started + BURST_TIMEOUT - time.monotonic())
+            if wait <= 0:
                 log.error("broker unavailable, giving up broker=%s error=%r", self._session.address, str(trouble))
                 return None
             log.warning(

@@ -28,8 +28,16 @@ _NOT_HERE = "does not have a replica on the local node"
 #: The word that every refusal of a virtual host has in its text: other refusals have the same code, 530.
 _VHOST = "vhost"
 
-#: The reply code and text in the text that pika makes of a connection which RabbitMQ closed.
-_REPLY = re.compile(r"ConnectionClosedByBroker: \((\d+)\) '(?:[A-Z_]+ - )?(.*)'")
+#: How the text ends if the virtual host does not exist.
+_NO_VHOST = "not found"
+
+#: How a text with code 530 ends if it says "not now": all connections that a limit allows are open, or the virtual host
+#: has no process.
+_NOT_NOW = ("is reached", "is down")
+
+#: The reply code and text in the text that pika makes of a connection which RabbitMQ closed: Python's own quotes, which
+#: are double ones around a text with quotes in it.
+_REPLY = re.compile(r"""ConnectionClosedByBroker: \((\d+)\) (['"])(?:[A-Z_]+ - )?(.*)\2""")
 
 
 class NotOnThisNode(BrokerUnavailable):
@@ -64,7 +72,7 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return _wrong_password(where, user)
         case exceptions.ConnectionClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return _wrong_password(where, user)
-        case exceptions.ConnectionClosedByBroker() if error.reply_code == NOT_ALLOWED and _VHOST in reply_text(error):
+        case exceptions.ConnectionClosedByBroker() if _refuses_vhost(error.reply_code, reply_text(error)):
             return _wrong_vhost(where, user, vhost, reply_text(error))
         case exceptions.ChannelClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return BrokerRefused(
@@ -122,12 +130,18 @@ def _login_ended(said: str, where: str, user: str, vhost: str) -> PalermoError:
     RabbitMQ says that it refuses, with a reply code. It closes without a word, or with another code, as it stops.
     """
     reply = _REPLY.search(said)
-    code = int(reply[1]) if reply else 0
+    code, text = (int(reply[1]), reply[3]) if reply else (0, "")
     if code == ACCESS_REFUSED:
         return _wrong_password(where, user)
-    if reply and code == NOT_ALLOWED:
-        return _wrong_vhost(where, user, vhost, reply[2])
-    return BrokerUnavailable(f"RabbitMQ at {where} closed the connection during the login: it may be stopping.")
+    if _refuses_vhost(code, text):
+        return _wrong_vhost(where, user, vhost, text)
+    why = f"{text} (code {code})" if code == NOT_ALLOWED else "it may be stopping"
+    return BrokerUnavailable(f"RabbitMQ at {where} closed the connection during the login: {why}.")
+
+
+def _refuses_vhost(code: int, text: str) -> bool:
+    """Whether RabbitMQ refuses the virtual host for good."""
+    return code == NOT_ALLOWED and _VHOST in text and not text.endswith(_NOT_NOW)
 
 
 def _wrong_password(where: str, user: str) -> BrokerRefused:
@@ -138,9 +152,12 @@ def _wrong_password(where: str, user: str) -> BrokerRefused:
 
 
 def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
+    missing = said.endswith(_NO_VHOST)
+    why = "it does not exist" if missing else "the user has no permissions there"
+    do = f"add_vhost {vhost}" if missing else f"set_permissions -p {vhost} {user} '.*' '.*' '.*'"
     return BrokerRefused(
-        f"RabbitMQ at {where} refused virtual host {vhost!r} to user {user!r}: it does not exist, or the user has no"
-        f" permissions there ({said})."
+        f"RabbitMQ at {where} refused virtual host {vhost!r} to user {user!r}: {why}. Correct the URL, or run"
+        f" `rabbitmqctl {do}`."
     )
 
 

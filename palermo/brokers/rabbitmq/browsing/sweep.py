@@ -119,6 +119,9 @@ _OTHERS, _OTHERS_OF_A_LOOK = 20.0, 5.0
 #: Seconds between two looks at whether other sessions still hold failed jobs.
 _LOOK_EVERY = 0.05
 
+#: Gives these messages, which wait, the arguments that they will run with.
+AsTheyRun = Callable[[list[Message]], Awaitable[list[Message]]]
+
 #: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
 Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
 
@@ -286,6 +289,7 @@ async def sweep(
     witness: Callable[[list[Message], list[Message]], Awaitable[None]] | None = None,
     gate: Gate | None = None,
     *,
+    as_they_run: AsTheyRun | None = None,
     ids: Collection[str] = (),
     most: int | None = None,
 ) -> SweepProgress:
@@ -296,7 +300,7 @@ async def sweep(
     `publish` stores a batch of messages and returns when all are confirmed. Only then are the
     old ones acknowledged. Dying in between runs those of one batch twice; the other order loses them.
     `witness` is awaited with the messages of a batch that stay, and those that have left the queue. `gate` is asked
-    before anything of a batch is done.
+    before anything of a batch is done. `decide` gets what `as_they_run` makes of the messages.
     """
     swept = SweepProgress(total=await reader.count_all())
     progress(swept)
@@ -307,7 +311,16 @@ async def sweep(
             kept = 0
             for start in range(0, len(page), _BATCH):
                 batch = page[start : start + _BATCH]
-                stay, gone, looked = _judge(batch, decide, queue, wanted)
+                # If some ids are wanted: the first message too, since the judge may want to end the sweep.
+                seen = [
+                    (number, read(got, queue))
+                    for number, got in enumerate(batch)
+                    if not (wanted and number) or got.may_have(wanted)
+                ]
+                if as_they_run is not None:
+                    messages = await as_they_run([there for _, there in seen])
+                    seen = [(number, there) for (number, _), there in zip(seen, messages, strict=True)]
+                stay, gone, looked = _judge(batch, seen, decide)
                 if gate is not None and gone:
                     may = await gate([(there, None if move is None else move.message) for _, there, move in gone])
                     kept_back = [one for one, allowed in zip(gone, may, strict=True) if not allowed]
@@ -349,26 +362,22 @@ def _wire_ids(ids: Collection[str]) -> frozenset[bytes]:
 
 
 def _judge(
-    batch: list[Got], decide: Callable[[Message], SweepDecision], queue: str | None, wanted: Collection[bytes]
+    batch: list[Got], seen: list[tuple[int, Message]], decide: Callable[[Message], SweepDecision]
 ) -> tuple[list[Message], list[tuple[int, Message, Move | None]], int]:
     """The messages that stay and those that are to leave the queue, with their tags and moves; how many were looked at.
 
-    If some ids are `wanted`, only the first message of a batch and those that may have one of the ids are read: the
-    first, since the judge may want to end the sweep.
+    `seen` are those of the batch that are asked about, with their places in it.
     """
     stay: list[Message] = []
     gone: list[tuple[int, Message, Move | None]] = []
-    for number, got in enumerate(batch):
-        if wanted and number and not got.may_have(wanted):
-            continue
-        there = read(got, queue)
+    for number, there in seen:
         match decide(there):
             case Stop():
                 return stay, gone, number
             case Move() as move:
-                gone.append((got.tag, there, move))
+                gone.append((batch[number].tag, there, move))
             case Remove():
-                gone.append((got.tag, there, None))
+                gone.append((batch[number].tag, there, None))
             case _:
                 stay.append(there)
     return stay, gone, len(batch)

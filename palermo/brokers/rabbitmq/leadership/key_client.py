@@ -26,9 +26,10 @@ from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.unique_jobs import UniqueJob
-from palermo.core.message import Message
+from palermo.core import unique_rules
+from palermo.core.message import MAX_BODY, Message
 from palermo.core.topology import amqp_queue, internal, is_failed
-from palermo.core.unique_keys import Key, KeyRequest, lock_of
+from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
@@ -110,6 +111,17 @@ class RabbitmqKeys:
         page = await self._leader_client.ask(operations.ListKeys(name, 0, _PAGE, exact=True))
         # A leader of an earlier version answers with the keys that contain the name.
         return next((key for key in page.keys if key.name == name), None)
+
+    async def as_they_run(self, messages: list[Message], *, max_body: int = MAX_BODY) -> list[Message]:
+        """These messages, which wait, with the arguments that they will run with."""
+        names, found = key_names(messages), dict[str, Key]()
+        if not names or not await self.exist():
+            return messages
+        while names:
+            page = await self._leader_client.ask(operations.ListReplaced(names[:_PAGE]))
+            found.update((key.name, key) for key in page.keys)
+            names = names[max(1, page.total) :]
+        return unique_rules.as_they_run(messages, found, max_body=max_body)
 
     async def free(self, names: Iterable[str]) -> list[str]:
         return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []

@@ -91,7 +91,7 @@ class Leader:
         self._opening = asyncio.Lock()
         self._listing_turn = asyncio.Lock()
         self._news = asyncio.Event()
-        self._scheduled_listing = ScheduledListing(exchange, connection, outbox, self._leaving)
+        self._scheduled_listing = ScheduledListing(exchange, connection, outbox, self._leaving, unique_keys.as_they_run)
         self._delay_queues: DelayQueues = outbox.delay_queues
         self._slot_names: NameList[str] = NameList(
             self._delay_queues.names,
@@ -323,6 +323,8 @@ class Leader:
                 return await self._empty(queue, delete=delete)
             case operations.ListKeys(text, offset, limit, exact):
                 return await (keys.named(text) if exact else keys.page(text, offset=offset, limit=limit))
+            case operations.ListReplaced(names):
+                return await keys.replaced(names)
             case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():
                 await self._limits.learn()
                 return self._decide_limit(operation)

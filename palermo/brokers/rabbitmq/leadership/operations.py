@@ -270,6 +270,19 @@ class ListKeys(BriefOperation[KeyPage]):
     exact: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ListReplaced(BriefOperation[KeyPage]):
+    """The reply has those of these keys whose jobs run with other arguments than their own, and looks at so many names.
+
+    A leader of an earlier version answers with all keys.
+    """
+
+    kind: ClassVar = {"ask": "keys", "do": "known"}
+    reply: ClassVar = _values(_keys_to_plain, _keys_from_plain)
+
+    replaced: list[str]
+
+
 # -- limits
 
 
@@ -511,6 +524,8 @@ def _key_operation(plain: Plain) -> BriefOperation[Any]:
             return EmptyQueue(queue, delete=bool(delete))
         case {"do": "known", "text": str(text), "offset": int(offset), "limit": int(limit)}:
             return ListKeys(text, offset, limit, exact=plain.get("exact") is True)
+        case {"do": "known", "replaced": list(names)}:
+            return ListReplaced([str(name) for name in names])
         case {"do": "known"}:
             return ListKeys()
     raise ValueError("no such operation on keys")

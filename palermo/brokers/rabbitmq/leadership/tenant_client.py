@@ -8,7 +8,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
-from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader
+from palermo.brokers.rabbitmq.browsing.sweep import AsTheyRun, Gate, Reader
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
@@ -146,10 +146,11 @@ class TenantClient:
         store: Callable[[list[Message]], Awaitable[object]],
         tell: Callable[[SweepProgress], None],
         gate: Gate,
+        as_they_run: AsTheyRun,
     ) -> SweepProgress:
         """Sweep the queue and then its tenants' queues; see palermo.contract.broker.Broker.sweep."""
         if not await self._names(queue):
-            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate)
+            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, as_they_run=as_they_run)
         stopped = False
 
         def judge(message: Message) -> SweepDecision:
@@ -175,7 +176,9 @@ class TenantClient:
                     )
 
                 try:
-                    swept = await sweeping.sweep(one, queue, judge, store, lambda each: tell(add(each)), gate=gate)
+                    swept = await sweeping.sweep(
+                        one, queue, judge, store, lambda each: tell(add(each)), gate=gate, as_they_run=as_they_run
+                    )
                 except NotFound:
                     if one is reader:
                         raise

@@ -55,8 +55,10 @@ class ScheduledListing:
         connection: Connection,
         outbox: Outbox,
         leaving: Callable[[list[Message]], Awaitable[object]],
+        as_they_run: sweeping.AsTheyRun,
     ) -> None:
         """`leaving` is awaited with the jobs that are about to be cancelled or given up."""
+        self._as_they_run = as_they_run
         self._leaving = leaving
         self._exchange = exchange
         self._connection = connection
@@ -158,7 +160,14 @@ class ScheduledListing:
                     with suppress(NotFound):
                         # Fast path: the other jobs are not decoded. benchmarks.growth scheduled: 3.2 s for 8.8 s.
                         await sweeping.sweep(
-                            reader, None, judge, publish, lambda _: None, gate=gate, ids=chosen.ids or ()
+                            reader,
+                            None,
+                            judge,
+                            publish,
+                            lambda _: None,
+                            gate=gate,
+                            as_they_run=self._as_they_run,
+                            ids=chosen.ids or (),
                         )
         except BaseException:
             self.indexes.forget(*lying)
@@ -172,8 +181,9 @@ class ScheduledListing:
         """Change the jobs in memory: acknowledge those that are stored elsewhere, put back those that cannot be."""
         for start in range(0, len(taken), _SLICE):
             batch = taken[start : start + _SLICE]
-            verdicts = [judge(held.message) for held in batch]
             try:
+                messages = await self._as_they_run([held.message for held in batch])
+                verdicts = [judge(message) for message in messages]
                 await gate([(held.message, None) for held in batch])
                 await publish([one.message for one in verdicts if isinstance(one, Move)])
             except PalermoError:

@@ -33,7 +33,7 @@ from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
 from palermo.contract.broker import KeyPage
 from palermo.core import unique_rules
 from palermo.core.message import Message
-from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
+from palermo.core.unique_keys import Key, KeyRequest, Phase, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, StartAnswer, StartReason
 from palermo.errors import PalermoError
 
@@ -48,6 +48,9 @@ _YOUNG = 2.0
 
 #: Seconds until the log is tried again after an error.
 _AGAIN = 1.0
+
+#: Bytes of arguments after which an answer ends.
+_ANSWER_BYTES = 1024 * 1024
 
 #: Seconds for which the names that a listing has found are kept for its next pages.
 _LISTED = 10.0
@@ -347,6 +350,32 @@ class UniqueKeys:
         key = unique_rules.current(self._known.get(name), self._now())
         found = (key,) if key.is_shown() else ()
         return KeyPage(keys=found, total=len(found))
+
+    async def replaced(self, names: Sequence[str]) -> KeyPage:
+        """Those of these keys whose jobs run with other arguments than their own; `total` is how many were looked at.
+
+        It ends where the arguments are too large for one answer.
+        """
+        await self._catch_up()
+        found, size, looked = list[Key](), 0, 0
+        for name in names:
+            if size > _ANSWER_BYTES:
+                break
+            looked += 1
+            key = unique_rules.replaced(unique_rules.current(self._known.get(name), self._now()))
+            if key is not None:
+                found.append(key)
+                size += sum(len(one.content.message.body) for one in key.holders if one.content is not None)
+        return KeyPage(keys=tuple(found), total=looked)
+
+    async def as_they_run(self, messages: list[Message]) -> list[Message]:
+        """These messages, which wait, with the arguments that they will run with."""
+        names = key_names(messages)
+        if not names:
+            return messages
+        await self._catch_up()
+        keys = {name: unique_rules.current(self._known.get(name), self._now()) for name in names}
+        return unique_rules.as_they_run(messages, keys)
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""

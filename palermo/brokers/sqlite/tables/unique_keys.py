@@ -14,8 +14,8 @@ from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core import unique_rules
-from palermo.core.message import Message
-from palermo.core.unique_keys import Key, KeyRequest, lock_of
+from palermo.core.message import MAX_BODY, Message
+from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer
 from palermo.errors import PublishRefused
 
@@ -168,6 +168,14 @@ def may_readmit(db: sqlite3.Connection, exchange: str, message: Message) -> bool
     step, may = unique_rules.readmit(_load(db, exchange, lock.key), message, clock.now())
     _save(db, exchange, step)
     return may
+
+
+def as_they_run(
+    db: sqlite3.Connection, exchange: str, messages: Sequence[Message], *, max_body: int = MAX_BODY
+) -> list[Message]:
+    """These messages, which wait, with the arguments that they will run with."""
+    keys = {name: _load(db, exchange, name) for name in key_names(messages)}
+    return unique_rules.as_they_run(messages, keys, max_body=max_body)
 
 
 def job_removed(db: sqlite3.Connection, exchange: str, messages: Iterable[Message], *, drop_next: bool = False) -> None:
