@@ -1,4 +1,4 @@
-"""The attempts to store jobs, each with a token: by it Redis knows an attempt that is sent again over another session."""
+"""The attempts to store jobs, each with a token by which Redis knows one that is sent again over another session."""
 
 import secrets
 import time
