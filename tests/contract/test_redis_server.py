@@ -308,3 +308,5 @@ def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
     for each in errors:
         error = each.__new__(each)
         assert isinstance(translated("h:6379", error), BrokerError), each
+    disabled = redis.exceptions.AuthenticationError("user is disabled.")
+    assert "user is disabled. Check user" in str(translated("h:6379", disabled))

@@ -56,7 +56,7 @@ _NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUS
 
 def translated(server: str, error: BaseException) -> BrokerError:
     """Our own error for one of redis-py's, or of the system's. `server` is the address, for people."""
-    text = str(error)
+    text = str(error).rstrip(".")
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _begins(text, _NO_ENTRY):
         return BrokerRefused(
             f"Redis at {server} refuses us: {text}. Check user and password, and what the user may do."
