@@ -8,8 +8,8 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
-from palermo.cli.options import broker_options, parse_duration, parse_instant
-from palermo.cli.output import note
+from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant
+from palermo.cli.output import note, print_json
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
@@ -96,6 +96,7 @@ def _job_options(command: F) -> F:
 @click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
 @_job_options
 @broker_options
+@json_option
 @click.pass_obj
 def enqueue(
     context: Context,
@@ -108,6 +109,7 @@ def enqueue(
     id: str | None,
     after: float | None,
     at: float | None,
+    as_json: bool,
     **options: Any,
 ) -> None:
     """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id.
@@ -131,13 +133,16 @@ def enqueue(
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
     elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
-    if known(job) is None:
+    if known(job) is None and not done.duplicate:
         if queue is None:
             guess = nearest(job, registry.names())
             note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.{guess}")
-        if plain := plain_note(job, options, client.unique_job):
+        if plain := plain_note(job, options, client.unique_job, client.is_served, done.queue):
             note(plain)
-    click.echo(done.id)
+    if as_json:
+        print_json({"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None})
+    else:
+        click.echo(done.id)
 
 
 def parse_args(text: str | None) -> list[Any] | None:

@@ -97,15 +97,17 @@ def limits(context: Context, /, as_json: bool) -> None:
 def clients(
     context: Context, /, queue: str, tenant: str | None, as_json: bool, limit: int, page: int, newest: bool
 ) -> None:
-    """List the clients, or tenants, that have jobs waiting in QUEUE, those with most first."""
+    """List the tenants that have jobs waiting in QUEUE, those with most first."""
     if newest:
-        raise UsageError("clients have no order in time: --newest means nothing here.")
+        raise UsageError("tenants have no order in time: --newest means nothing here.")
     listing = context.inspector().tenants(queue, tenant, offset=(page - 1) * limit, limit=limit)
-    columns: list[Column] = [field("Client", "tenant"), field("Pending"), field("Share")]
-    none = _none(f"clients have jobs waiting in queue {queue!r}", listing.total)
+    if not listing.total:
+        context.inspector().jobs(queue, limit=1)  # raises NotFound if there is no such queue
+    columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
+    none = _none(f"tenants have jobs waiting in queue {queue!r}", listing.total)
     print_rows(listing.rows, columns, as_json=as_json, none=none)
     if not as_json:
-        note_rest(len(listing), listing.total, page=page, what="client")
+        note_rest(len(listing), listing.total, page=page, what="tenant")
 
 
 def note_rest(here: int, total: int | None, *, page: int, what: str = "job") -> None:

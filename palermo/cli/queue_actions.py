@@ -1,5 +1,6 @@
 """`palermo purge`, `delete`, `dequeue` and `migrate`: remove waiting jobs, or move them."""
 
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from glob import escape
 
@@ -8,8 +9,8 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.options import broker_options, yes_option
-from palermo.cli.output import ask_to_confirm, confirm, note, progress
+from palermo.cli.options import broker_options, json_option, yes_option
+from palermo.cli.output import ask_to_confirm, confirm, note, print_json, progress
 from palermo.client.actor import Actor
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.text import count, safe
@@ -25,13 +26,16 @@ from palermo.jobs.user_modules import import_modules
 @click.option("--all", "everywhere", is_flag=True, help="In all queues, but not the failed jobs.")
 @yes_option
 @broker_options
+@json_option
 @click.pass_obj
-def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool) -> None:
+def purge(
+    context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool, as_json: bool
+) -> None:
     """Remove all jobs that wait in QUEUE, or those of one tenant; what a worker holds is left to it."""
     if everywhere:
         if queue is not None or tenant is not None:
             raise click.UsageError("give a QUEUE or --all, not both", click.get_current_context())
-        _purge_all(context, yes=yes)
+        _purge_all(context, yes=yes, as_json=as_json)
         return
     if queue is None:
         raise click.UsageError("say which QUEUE, or --all for all queues", click.get_current_context())
@@ -41,27 +45,32 @@ def purge(context: Context, /, queue: str | None, tenant: str | None, everywhere
     if tenant is not None:
         if not yes:
             confirm(f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
-        removed = inspector.clear_tenant(queue, tenant)
-        click.echo(f"removed {count(removed, 'job')} of {safe(tenant)} from queue {safe(queue)}.")
+        _say_removed({queue: inspector.clear_tenant(queue, tenant)}, as_json=as_json, of=f" of {safe(tenant)}")
         return
     if not yes:
         confirm(f"Remove {count(inspector.size(queue), 'waiting job')} from queue {queue!r} for good?", yes=yes)
-    removed = inspector.purge(queue)
-    click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
+    _say_removed({queue: inspector.purge(queue)}, as_json=as_json)
 
 
-def _purge_all(context: Context, *, yes: bool) -> None:
+def _say_removed(removed: Mapping[str, int], *, as_json: bool, of: str = "") -> None:
+    """Print how many jobs were removed from each queue."""
+    if as_json:
+        print_json([{"queue": queue, "removed": jobs} for queue, jobs in removed.items()])
+        return
+    for queue, jobs in removed.items():
+        click.echo(f"removed {count(jobs, 'job')}{of} from queue {safe(queue)}.")
+    if not removed:
+        click.echo("no job waits in any queue.")
+
+
+def _purge_all(context: Context, *, yes: bool, as_json: bool) -> None:
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:
         waiting = [row for row in inspector.queues() if not is_failed(row["name"])]
         total = count(sum(row["pending"] for row in waiting), "waiting job")
         confirm(f"Remove {total} from {count(len(waiting), 'queue')} for good?", yes=yes)
-    removed = inspector.purge_all()
-    for queue, jobs in removed.items():
-        click.echo(f"removed {count(jobs, 'job')} from queue {safe(queue)}.")
-    if not removed:
-        click.echo("no job waits in any queue.")
+    _say_removed(inspector.purge_all(), as_json=as_json)
 
 
 @click.command()

@@ -74,7 +74,9 @@ def _show(context: Context, *, as_json: bool) -> None:
     inspector = context.inspector()
     wiring = inspector.wiring()
     if not as_json:
-        note(f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. {_kept(wiring)}")
+        on_rabbitmq = context.settings().address.scheme in ("amqp", "amqps")
+        way = f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. " if on_rabbitmq else ""
+        note(f"{way}{_kept(wiring)}")
     columns: list[Column] = [
         ("Topics", lambda row: ", ".join(row["topics"])),
         field("Group"),

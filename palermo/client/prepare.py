@@ -397,14 +397,20 @@ def with_unique_key(
     return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst_kind, seconds=float(seconds))
 
 
-def plain_note(job: str, options: Mapping[str, Any], announced: Callable[[str], UniqueJob | None]) -> str:
-    """A sentence that says what a job without its code is not, for who enqueued it; "" if it has a key."""
-    if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None:
+def plain_note(
+    job: str,
+    options: Mapping[str, Any],
+    announced: Callable[[str], UniqueJob | None],
+    served: Callable[[str], bool],
+    queue: str,
+) -> str:
+    """A sentence for who enqueued a job of which nothing is known; "" if it has a key, or would have one.
+
+    A worker announces which of its jobs are unique before it takes any: `served` says whether one serves the queue.
+    """
+    if any(options.get(name) is not None for name in KEYED_BY) or announced(job) is not None or served(queue):
         return ""
-    return (
-        f"the code of {job} is not imported here, and no worker has announced the job as unique, so it is not unique"
-        " even if it is declared so: give unique or dedupe here, or have the code imported."
-    )
+    return f"nothing is known of the code of {job}: if it is declared unique, this one is not."
 
 
 def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:

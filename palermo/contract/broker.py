@@ -5,7 +5,7 @@ reconnects: once it is lost, every call raises BrokerUnavailable, and its owner 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES, Events
@@ -480,6 +480,8 @@ class SessionParameters:
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
     name: str = "client"  #: what the session is for, if the broker can show it
+    #: What the session before this one sent and got no answer for, in the broker's own terms; set by `after_failure`.
+    unanswered: Any = field(default=None, compare=False, repr=False)
 
     @property
     def prefix(self) -> str:

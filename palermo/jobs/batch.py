@@ -1,23 +1,31 @@
 """The list that a job which takes batches is called with: an outcome may be given for each of its items."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+#: Called with the position of an item that is marked, and whether it is marked as done.
+OnMark = Callable[[int, bool], None]
+
+
+def ignore_mark(position: int, done: bool) -> None:
+    """Do nothing with the mark."""
 
 
 class Batch(list[T], Generic[T]):
     """What was enqueued, one item for each job. Items that are not marked end as the call does."""
 
-    def __init__(self, items: Iterable[T] = ()) -> None:
+    def __init__(self, items: Iterable[T] = (), *, on_mark: OnMark = ignore_mark) -> None:
         super().__init__(items)
         self._size = len(self)
+        self._on_mark = on_mark
         #: By the position of a marked item: its error, or None if it is done.
         self._marks: dict[int, BaseException | None] = {}
 
     def done(self, index: int) -> None:
-        """Mark this item as done, whatever the call raises later. Raises IndexError."""
-        self._marks[self._position(index)] = None
+        """Mark this item as done, whatever the call raises later, or if its process dies. Raises IndexError."""
+        self._mark(index, None)
 
     def fail(self, index: int, error: BaseException) -> None:
         """Mark this item as failed with this error, as if its job had raised it: others do not fail with it.
@@ -27,11 +35,17 @@ class Batch(list[T], Generic[T]):
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"batch.fail got {error!r}; give it an exception, such as ValueError('no such row').")
-        self._marks[self._position(index)] = error
+        self._mark(index, error)
 
     def outcomes(self, error: BaseException | None) -> list[BaseException | None]:
         """The error of each item, None for those that are done, after a call that raised `error` or ended well."""
+        self._on_mark = ignore_mark  # a thread that the job left behind marks nothing of the slot's next job
         return [self._marks.get(position, error) for position in range(self._size)]
+
+    def _mark(self, index: int, error: BaseException | None) -> None:
+        position = self._position(index)
+        self._marks[position] = error
+        self._on_mark(position, error is None)
 
     def _position(self, index: int) -> int:
         if not -self._size <= index < self._size:

@@ -34,7 +34,7 @@ def test_C1_an_id_is_the_callers_and_asked_for_twice_it_is_answered_with_the_fir
 
 
 def test_C1_a_unique_job_is_unique_by_its_name_alone_once_a_worker_with_it_has_run(place: Place) -> None:
-    assert "not unique even if it is declared so" in place.run("enqueue", "singles.sync", "-q", "other").stderr
+    assert "nothing is known of the code of" in place.run("enqueue", "singles.sync", "-q", "other").stderr
     place.burst(modules=("singles",))
 
     first = place.run("enqueue", "singles.sync", "--args", '["eu"]')

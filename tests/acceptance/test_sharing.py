@@ -25,3 +25,13 @@ def test_F4_one_bad_message_of_a_batch_fails_alone_and_no_other_runs_again(place
     assert place.errors() == {ids["bad"]: "ValueError: no row 'bad'"}
     assert sorted(" ".join(place.lines()).split()) == ["a", "b", "bad", "c"]
     assert place.pending() == 0
+
+
+def test_F4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_are_done(place: Place) -> None:
+    ids = {row: place.enqueue("loads.store", row) for row in ("a", "bad", "b", "c")}
+
+    place.burst("-c", "1", modules=("loads",))
+
+    assert [(id, error.partition(":")[0]) for id, error in place.errors().items()] == [(ids["bad"], "JobCrashed")]
+    assert sorted(place.lines()) == ["a", "b", "bad", "bad", "c"]
+    assert place.pending() == 0

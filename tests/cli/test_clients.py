@@ -20,8 +20,11 @@ def test_the_clients_of_a_queue_are_listed_and_cleared(palermo: Palermo, client:
     assert json.loads(palermo("tenants", "images", "--tenant", "zebra", "--json").stdout) == listed[1:]
     assert json.loads(palermo("tenants", "images", "--tenant", "nobody", "--json").stdout) == []
     assert "acme" in text.stdout
-    assert "page 1: 1 client of 2" in text.stderr
-    assert "no clients" in palermo("clients", "other").stderr + palermo("clients", "other").stdout
+    assert text.stdout.startswith("Tenant")
+    assert "page 1: 1 tenant of 2" in text.stderr
+    palermo("enqueue", "shop.resize", "-q", "other")
+    assert "no tenants" in palermo("tenants", "other").stderr
+    assert "'nowhere'" in palermo("tenants", "nowhere", code=4).stderr
 
     assert "--yes" in palermo("purge", "images", "--client", "acme", code=2).stderr
     assert palermo("purge", "images", "--client", "acme", "--yes").stdout == (

@@ -4,9 +4,10 @@ import pytest
 
 from palermo.cli.enqueue import enqueue
 from palermo.client.client import Client
+from palermo.contract.broker import Broker
 from palermo.jobs.options import ENQUEUE_OPTIONS
 from tests.cli.conftest import Palermo
-from tests.contract.tools import FAILURE
+from tests.contract.tools import FAILURE, consume
 from tests.inspector.jobs import message, publish
 
 
@@ -110,10 +111,28 @@ def test_c1_an_id_that_waits_already_is_printed_again_and_not_enqueued_twice(pal
     assert len(json.loads(palermo("jobs", "slow", "--json").stdout)) == 1
     assert "order-7" in palermo(*again, "--on-duplicate", "raise", code=1).stderr
 
+    elsewhere = palermo("enqueue", "shop.sync", "--id", "order-7", "--unique", "until_done", "--json")
+    assert json.loads(elsewhere.stdout) == {
+        "id": "order-7",
+        "job": "shop.sync",
+        "queue": "jobs",
+        "duplicate": "waiting",
+    }
+    assert "it went to queue" not in elsewhere.stderr
+
 
 def test_c1_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:
-    assert "not unique even if it is declared so" in palermo("enqueue", "shop.sync", "-q", "slow").stderr
+    assert "nothing is known of the code of" in palermo("enqueue", "shop.sync", "-q", "slow").stderr
     assert palermo("enqueue", "shop.sync", "-q", "slow", "--unique", "5m").stderr == ""
+
+
+def test_c1_a_plain_job_that_a_worker_takes_is_enqueued_without_a_note(palermo: Palermo, client: Client) -> None:
+    async def with_worker(broker: Broker) -> None:
+        await consume(broker, "slow")
+
+    client.run(with_worker)
+
+    assert palermo("enqueue", "shop.sync", "-q", "slow").stderr == ""
 
 
 def test_arguments_that_cannot_be_written_name_the_culprit(palermo: Palermo) -> None:
@@ -127,6 +146,7 @@ def test_purge_and_delete(palermo: Palermo, client: Client) -> None:
     publish(client, message("1"), message("2"), message("3", queue="slow"))
 
     assert palermo("purge", "mail", "--yes").stdout == "removed 2 jobs from queue mail.\n"
+    assert json.loads(palermo("purge", "mail", "--yes", "--json").stdout) == [{"queue": "mail", "removed": 0}]
     assert palermo("delete", "slow", "--yes").stdout == "removed queue slow with 1 job.\n"
     assert [row["name"] for row in json.loads(palermo("queues", "--json").stdout)] == ["failed", "mail"]
 
@@ -140,6 +160,8 @@ def test_c8_purge_all_clears_every_queue_but_not_the_failed_jobs(palermo: Palerm
         "removed 2 jobs from queue mail.\nremoved 1 job from queue slow.\n"
     )
     assert palermo("purge", "--all", "--yes").stdout == "no job waits in any queue.\n"
+    publish(client, message("5"))
+    assert json.loads(palermo("purge", "--all", "--yes", "--json").stdout) == [{"queue": "mail", "removed": 1}]
     assert len(json.loads(palermo("failed", "list", "--json").stdout)) == 1
 
 

@@ -17,6 +17,7 @@ from palermo.brokers.redis.connection import translated
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
+from palermo.core.message import Message
 from palermo.errors import (
     BrokerError,
     BrokerRefused,
@@ -126,6 +127,46 @@ async def test_scripts_that_redis_has_forgotten_are_brought_again(
     await broker._store.call("SCRIPT", "FLUSH")
     await broker.publish_many(messages(3))
     assert [(await take_and_ack(consumer)).id for _ in range(3)] == ["jobs-0", "jobs-1", "jobs-2"]
+
+
+async def test_a_publish_that_is_sent_again_over_the_next_session_is_stored_once(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    silent = await opened(session, sessions)
+    heir = await opened(silent.after_failure(), sessions)
+    one, many = message("7c9e"), messages(1_200)
+
+    def broken_off() -> Iterator[Message]:
+        yield from many[:700]
+        raise EOFError
+
+    # Both are under way at once, and Redis may run either first.
+    await asyncio.gather(silent.publish(one), heir.publish(one))
+    assert await counts(heir) == (1, 0)
+    with pytest.raises(EOFError):
+        await silent.publish_many(broken_off())
+    assert await counts(heir) == (501, 0)
+    assert await heir.publish_many(many) == 1_200
+    assert await counts(heir) == (1_201, 0)
+
+    await heir.publish(one)  # a job of its own: the first was answered
+    assert await counts(heir) == (1_202, 0)
+
+
+async def test_a_publish_that_was_given_up_before_its_answer_came_is_stored_once(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    one = message("7c9e")
+    silent = await opened(session, sessions)
+    given_up = asyncio.ensure_future(silent.publish(one))
+    await asyncio.sleep(0)  # now it is sent
+    given_up.cancel()
+    heir = await opened(silent.after_failure(), sessions)
+    await until(lambda: counts(heir), (1, 0))
+
+    await heir.publish(one)
+
+    assert await counts(heir) == (1, 0)
 
 
 async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> None:
@@ -328,3 +369,5 @@ def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
     for each in errors:
         error = each.__new__(each)
         assert isinstance(translated("h:6379", error), BrokerError), each
+    disabled = redis.exceptions.AuthenticationError("user is disabled.")
+    assert "user is disabled. Check user" in str(translated("h:6379", disabled))

@@ -120,6 +120,17 @@ def test_the_next_host_is_tried_when_the_first_is_away(session: SessionParameter
     assert str(hosts[2][1]) in with_broker(away, told)
 
 
+def test_a_lost_session_names_the_brokers_version(session: SessionParameters) -> None:
+    async def lost(broker: RabbitmqBroker) -> tuple[str, str]:
+        before = broker.describe()
+        broker._connection.raw.abort()
+        await broker.lost()
+        return before, broker.describe()
+
+    before, after = with_broker(session, lost)
+    assert before == after
+
+
 async def told(broker: RabbitmqBroker) -> str:
     return broker.describe()
 

@@ -163,8 +163,8 @@ def test_c1_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong:
 def test_c1_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
     answer = web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "mail"})
 
-    assert "not unique even if it is declared so" in answer.json()["note"]
-    assert "not unique even if it is declared so" in web.form("/queues", "/enqueue", job="shop.never_seen").text
+    assert "nothing is known of the code of" in answer.json()["note"]
+    assert "nothing is known of the code of" in web.form("/queues", "/enqueue", job="shop.never_seen").text
 
 
 def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(any_web: Web) -> None:

@@ -1,5 +1,6 @@
 """Jobs that take a list of what was enqueued."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -8,12 +9,17 @@ import pytest
 
 import palermo
 from palermo.core.lifecycle import BatchResult, Dropped, Raised, Retrying, Succeeded, results_of_each
+from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
+from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import HEADER, pack_result, unpack_reply, unpack_results
+from palermo.worker.pools.pool import result_of_rest
 from tests.helpers import eventually
 from tests.worker.bench import Bench
 from tests.worker.site import Site
+
+DROPPED = Dropped("killed")
 
 
 @pytest.fixture
@@ -147,6 +153,44 @@ def test_f4_one_bad_row_does_not_run_the_others_again(any_site: Site, pool: str)
     stored = [one for line in site.notes() for one in json.loads(line)]
     assert sorted(stored) == ["1", "2", "3", "bad", "bad"]
     assert list(site.errors().values()) == [("ValueError", "bad row")]
+
+
+@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+def test_f4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_are_done(
+    any_site: Site, pool: str
+) -> None:
+    site = any_site
+    for row in ("1", "2", "bad", "3", "4"):
+        site.enqueue("crash", [str(site.notes_path), row], module="crew_batches")
+
+    site.burst("-c", "1", "--pool", pool, modules=("crew_batches",))
+
+    together = [["1", 5], ["2", 5], ["bad", 5]]
+    noted = [json.loads(line) for line in site.notes()]
+    assert noted[:3] == together
+    assert sorted(noted[3:]) == [["3", 1], ["4", 1], ["bad", 1]]
+    assert [error for error, _ in site.errors().values()] == ["palermo.errors.JobCrashed"]
+    eventually(lambda: site.pending() == 0)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_f4_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench, index: int) -> None:
+    marks = BatchMarks(slots=2)
+    messages = [replace(bench.message([]), id=str(number)) for number in range(3)]
+    marks.clear(2, 3)
+    marks.mark(2, index, done=True)
+    asked = list[str]()
+
+    async def ask(rest: Message) -> BatchResult:
+        asked.extend(one.id for one in (rest, *rest.companions))
+        return BatchResult((DROPPED,) * len(asked))
+
+    whole = replace(messages[0], companions=tuple(messages[1:]))
+    result = asyncio.run(result_of_rest(whole, marks.done(2, 3), ask))
+
+    assert result == BatchResult(tuple(Succeeded() if number == index else DROPPED for number in range(3)))
+    assert asked == [str(number) for number in range(3) if number != index]
+    assert marks.done(1, 3) == [False] * 3
 
 
 def test_a_result_of_a_batch_reaches_the_parent_whole_or_not_at_all() -> None:

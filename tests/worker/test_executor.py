@@ -89,6 +89,9 @@ def test_U4_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench
     for body in (b"\xff", b"no JSON", b'["a", 2]', b'{"name": "b"}', b"7"):
         assert bench.run(job="plain", body=body, content_type=OCTETS) == Succeeded()
     assert bench.seen == [(b"\xff", 1), (b"no JSON", 1), ("a", 2), ("b", 1), (7, 1)]
+    bench.job(lambda event_name, payload: None, name="two")
+    unread = bench.failure(job="two", body=b"{", content_type=OCTETS)
+    assert (unread.exception_class, "is not JSON" in unread.message) == ("palermo.errors.DecodeError", True)
     refused = bench.failure(job="text", body=b"\xff", content_type=OCTETS)
     assert refused.exception_class == "palermo.errors.DecodeError"
 
@@ -124,7 +127,7 @@ def test_a_job_declared_to_take_one_argument_gets_the_body_as_it_is(bench: Bench
     ("more", "error", "text"),
     [
         ({"defect": "header 'retries' is 'x'"}, "HeaderInvalid", "header 'retries' is 'x'"),
-        ({"job": ""}, "JobUnnamed", "no header job-class"),
+        ({"job": ""}, "JobUnnamed", "@palermo.job(queue='q', default=True)"),
         ({"job": "shop.mail.send"}, "JobNotFound", "no job 'shop.mail.send' in this worker. Start it with"),
         ({"content_type": "application/x-nothing"}, "MediaTypeUnknown", "application/x-nothing"),
         ({"content_type": "application/x-pickle"}, "MediaTypeRefused", "--accept pickle"),

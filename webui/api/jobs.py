@@ -15,6 +15,7 @@ from palermo.webui.filters import instant_of
 from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
 from palermo.webui.state.journal_views import recorded_job
+from palermo.webui.state.live_state import live_state
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
@@ -144,7 +145,9 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
     if new.run_at is not None:
         options["run_at"] = instant_of(new.run_at, "run_at")
     job = actions.enqueue(visit, new.job, new.args, new.kwargs, **options)
-    note = plain_note(new.job, options, visit.site.client.unique_job) if registry.find(new.job) is None else ""
+    served = live_state(visit.site).is_served
+    unknown = registry.find(new.job) is None
+    note = plain_note(new.job, options, visit.site.client.unique_job, served, job.queue) if unknown else ""
     return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, duplicate=job.duplicate or None, note=note or None)
 
 

@@ -16,6 +16,7 @@ from palermo.webui.pages.forms import FORM_ERRORS, Problems, ShownForm, problems
 from palermo.webui.pages.job_form import JobForm, job_form
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Role, Visiting
+from palermo.webui.state.live_state import live_state
 
 router = APIRouter()
 
@@ -52,7 +53,9 @@ def enqueue(
     except FORM_ERRORS as error:
         return _show(request, ShownForm("enqueue", {"job": job} | form.values, problems_of(error)))
     to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
-    note = plain_note(made.job, {}, visit.site.client.unique_job) if registry.find(made.job) is None else ""
+    served = live_state(visit.site).is_served
+    unknown = registry.find(made.job) is None
+    note = plain_note(made.job, {}, visit.site.client.unique_job, served, made.queue) if unknown else ""
     did = "Enqueued" if found["at"] is None else "Scheduled"
     return redirect(request, to, f"{did} {made.job} to {made.queue}.{note and f' Note that {note}'}")
 

@@ -90,6 +90,10 @@ class LiveState:
         self.recent_jobs.add_running(snapshot.workers)
         return snapshot
 
+    def is_served(self, queue: str) -> bool:
+        """Whether a worker that answers takes jobs from this queue. Raises BrokerError."""
+        return any(row["name"] == queue and row["workers"] for row in self.snapshot().queues)
+
     def queue_summaries(self, rows: Iterable[Row]) -> list[QueueSummary]:
         """The queues as pages show them, those of failed jobs last."""
         rows = list(rows)

@@ -431,7 +431,8 @@ class RabbitmqBroker:
 
     def describe(self) -> str:
         alarm = ", which blocks publishers: its memory or disk alarm is raised" if self.blocked else ""
-        return f"RabbitMQ {self._connection.version} at {self._connection.where}, exchange {self._exchange}{alarm}"
+        version = self._connection.version
+        return f"RabbitMQ{version and f' {version}'} at {self._connection.where}, exchange {self._exchange}{alarm}"
 
     def after_failure(self) -> SessionParameters:
         return replace(self._session, address=self._session.address.after(self._connection.host))

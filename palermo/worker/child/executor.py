@@ -36,10 +36,10 @@ from palermo.core.lifecycle import (
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS
 from palermo.core.unique_keys import lock_of
-from palermo.errors import HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
+from palermo.errors import ArgumentsInvalid, DecodeError, HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.jobs import current, hooks
 from palermo.jobs import definition as job_definition
-from palermo.jobs.batch import Batch
+from palermo.jobs.batch import Batch, OnMark, ignore_mark
 from palermo.jobs.current import CurrentJob, ProgressReports
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
@@ -104,9 +104,11 @@ def _reason(error: Exception) -> str:
 class JobCall:
     """Collects the messages of one call of a job, and their results: those of a batch have one each."""
 
-    __slots__ = ("_batch", "_callable", "_refused", "batched", "definition")
+    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "batched", "definition")
 
-    def __init__(self) -> None:
+    def __init__(self, on_mark: OnMark = ignore_mark) -> None:
+        """`on_mark` is called with the position of a message whose item of a batch is marked."""
+        self._on_mark = on_mark
         #: The job; None until there is a message that it can be called for.
         self.definition: JobDefinition | None = None
         #: Whether the job takes a list, with one item for each message.
@@ -130,7 +132,8 @@ class JobCall:
         """The positional arguments. A batch has one: the list of its messages' arguments."""
         if not self.batched:
             return self._callable[0][2]
-        self._batch = Batch((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
+        items = ((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
+        self._batch = Batch(items, on_mark=lambda position, done: self._on_mark(self._callable[position][0], done))
         return [self._batch]
 
     @property
@@ -210,8 +213,12 @@ class Executor:
         now: Callable[[], float] = clock.now,
         chance: Callable[[], float] = random.random,
         on_error: OnError = ignore_error,
+        on_mark: OnMark = ignore_mark,
     ) -> None:
-        """`on_error` gets each exception before its result is decided, for a caller that is in the same process."""
+        """`on_error` gets each exception before its result is decided, for a caller that is in the same process.
+
+        `on_mark` is called at once with the position of each message that a batch job marks.
+        """
         self._registry = registry
         self._serializers = serializers
         self._accept = accept
@@ -223,6 +230,7 @@ class Executor:
         self._return_values = return_values or ReturnValues(serializers, limit=MAX_RESULT)
         self._now = now
         self._on_error = on_error
+        self._on_mark = on_mark
         self._run_failures = RunFailures(worker, now=now, chance=chance)
 
     def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
@@ -345,7 +353,7 @@ class Executor:
 
     def _call_of(self, message: Message) -> JobCall:
         """The call for the message and its companions. Each that cannot be called for gets a failure as its result."""
-        call = JobCall()
+        call = JobCall(self._on_mark)
         for each in (message, *message.companions) if message.companions else (message,):
             try:
                 call.add(each, *self._prepare(each))
@@ -365,7 +373,8 @@ class Executor:
             raise JobExpired(f"job {message.id} was not started in time: it expired {late:.1f} s ago. It was not run.")
         if not message.job:
             raise JobUnnamed(
-                f"message {message.id} names no job: it has no header job-class. Mend the program that published it."
+                f"message {message.id} names no job: it has no header job-class. Mend the program that published it, or"
+                f" declare the job of such messages: @palermo.job(queue={message.queue!r}, default=True)."
             )
         if self._modules is not None and self._registry.find(message.job) is None:
             self._load(message, self._modules)
@@ -384,7 +393,15 @@ class Executor:
             raw=definition.raw if message.content_type == OCTETS else None,
         )
         args, kwargs = arguments.unpack(value, message.arguments, one=definition.one)
-        definition.bind(args, kwargs)
+        try:
+            definition.bind(args, kwargs)
+        except ArgumentsInvalid as error:
+            if value is not message.body:
+                raise
+            raise DecodeError(
+                f"the body of message {message.id} is not JSON, and it has no media type that says how else to read it."
+                f" Given as bytes, its {error}"
+            ) from None
         return definition, args, kwargs
 
     def _load(self, message: Message, modules: JobModules) -> None:

@@ -40,6 +40,7 @@ from palermo.worker import signals
 from palermo.worker.child import registration, slot
 from palermo.worker.child.executor import Executor, ReturnValues
 from palermo.worker.child.interrupts import Interruptible, Interrupts
+from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import FrameBuffer, pack_reply
 from palermo.worker.options import WorkerFailed, WorkerOptions
 from palermo.worker.process import (
@@ -62,10 +63,13 @@ _NET_MS = 5_000
 class Template:
     """The template process: its slots, and what it needs to fork one."""
 
-    def __init__(self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int) -> None:
+    def __init__(
+        self, control: socket.socket, options: WorkerOptions, *, parent: int, host: str, stacks: int, marks: BatchMarks
+    ) -> None:
         self._control = control
         #: The descriptor of the file that slots write their stacks to.
         self._stacks = stacks
+        self._marks = marks
         self._options = options
         self._parent = parent
         self._host = host
@@ -239,6 +243,7 @@ class Template:
             modules=JobModules(self._options.modules),
             interrupts=interrupts,
             return_values=self._return_values,
+            on_mark=partial(self._marks.mark, number),
         )
 
     def _kill(self, pid: int) -> None:

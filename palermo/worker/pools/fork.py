@@ -11,6 +11,7 @@ from palermo.client import prepare_recurring, recorded_jobs, recorder  # noqa: F
 from palermo.contract import broker  # noqa: F401
 from palermo.worker import registered  # noqa: F401
 from palermo.worker.ipc import frames, pipes  # noqa: F401
+from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 
@@ -27,7 +28,7 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
     the parent may hold. Modules that only one side needs are imported on that side.
     """
     ours, theirs = socket.socketpair()
-    stacks = nameless_file()
+    stacks, marks = nameless_file(), BatchMarks(options.concurrency)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -36,7 +37,7 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
             in_child()
             from palermo.worker.child.template import Template
 
-            Template(theirs, options, parent=parent, host=host, stacks=stacks).run()
+            Template(theirs, options, parent=parent, host=host, stacks=stacks, marks=marks).run()
         except BaseException:
             log.exception("template ended by an error of its own")
         finally:
@@ -49,7 +50,7 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
     if options.pool == "process":
         from palermo.worker.pools.process_pool import ProcessPool
 
-        return ProcessPool(children, slots=options.concurrency, limits=options.limits, stacks=answers)
+        return ProcessPool(children, slots=options.concurrency, limits=options.limits, stacks=answers, marks=marks)
     from palermo.worker.pools.shared_pool import SharedPool
 
-    return SharedPool(children, limits=options.limits, stacks=answers)
+    return SharedPool(children, limits=options.limits, stacks=answers, marks=marks)

@@ -1,17 +1,31 @@
 """The common part of all pools: their protocol, the result of a job whose process died, and the file for stacks."""
 
 import asyncio
+import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import BatchResult, Dropped, Raised, Result, Retrying, RunResult
+from palermo.core.lifecycle import (
+    INTERRUPTED,
+    SUCCEEDED,
+    BatchResult,
+    Dropped,
+    Raised,
+    Result,
+    Retrying,
+    RunResult,
+    results_of_each,
+)
 from palermo.core.message import Message
 from palermo.worker.ipc.frames import Report, pack_message
 from palermo.worker.pools.children import Children
 from palermo.worker.registered import Registered
+
+log = logging.getLogger("palermo.worker")
 
 #: Called with the result of a job.
 OnResult = Callable[[RunResult], None]
@@ -107,6 +121,39 @@ def _crash_result(answer: Result, failure: Failure) -> Result:
         case Dropped():
             return answer
     return Raised(failure)
+
+
+def split_batch(message: Message, done: Sequence[bool], why: str) -> BatchResult:
+    """The result of a batch whose process died: what is marked as done is, and the other jobs go back.
+
+    A job that was delivered before runs alone, so the next death has one cause.
+    """
+    log.warning(
+        "process died with a batch in it, those that are not marked as done run again alone"
+        " id=%s job=%s jobs=%d done=%d fate=%r",
+        message.id,
+        message.job,
+        len(done),
+        sum(done),
+        why,
+    )
+    return BatchResult(tuple(SUCCEEDED if one else INTERRUPTED for one in done))
+
+
+async def result_of_rest(
+    message: Message, done: Sequence[bool], ask: Callable[[Message], Awaitable[RunResult]]
+) -> RunResult:
+    """The result of a run: what is marked as done is, and `ask` tells the result of the other messages."""
+    if not any(done):
+        return await ask(message)
+    all_of_it = (message, *message.companions)
+    rest = [each for each, one in zip(all_of_it, done, strict=True) if not one]
+    asked: Sequence[Result] = ()
+    if rest:
+        result = await ask(replace(rest[0], companions=tuple(rest[1:])))
+        asked = results_of_each(result, len(rest))
+    others = iter(asked)
+    return BatchResult(tuple(SUCCEEDED if one else next(others) for one in done))
 
 
 #: Seconds that a slot gets to answer, and between two checks whether it is still writing.

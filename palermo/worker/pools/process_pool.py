@@ -16,11 +16,21 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
+from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import pack_message, unpack_changes, unpack_report, unpack_results
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
-from palermo.worker.pools.pool import OnReport, OnResult, StackFile, crash_result, ignore_report, pack_crashed
+from palermo.worker.pools.pool import (
+    OnReport,
+    OnResult,
+    StackFile,
+    crash_result,
+    ignore_report,
+    pack_crashed,
+    result_of_rest,
+    split_batch,
+)
 from palermo.worker.registered import Registered
 from palermo.worker.signals import CANCEL, DUMP, TERMINATE
 
@@ -130,11 +140,12 @@ class ProcessSlot:
 class ProcessPool:
     """A pool of slots, each a process that the template forked."""
 
-    def __init__(self, children: Children, *, slots: int, limits: Limits, stacks: StackFile) -> None:
+    def __init__(self, children: Children, *, slots: int, limits: Limits, stacks: StackFile, marks: BatchMarks) -> None:
         self.on_report: OnReport = ignore_report
         self.children = children
         self._limits = limits
         self._stacks = stacks
+        self._marks = marks
         self._slots = {number: ProcessSlot(number) for number in range(1, slots + 1)}
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
@@ -156,6 +167,7 @@ class ProcessPool:
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         process = self._slots[slot]
+        self._marks.clear(slot, len(message.companions) + 1)
         if self._limits.max_lifetime is not None and process.pipe is not None:
             self._replace_if_worn(process)
         # Fast path: a process that is ready gets its job without a task. Its gain is in that of SlotTask._take.
@@ -275,8 +287,11 @@ class ProcessPool:
             return INTERRUPTED
         if isinstance(kill_error, JobCancelled):
             return CANCELLED
+        done = self._marks.done(process.number, len(message.companions) + 1)
+        if kill_error is None and (message.companions or any(done)):
+            return split_batch(message, done, why)
         failure = from_exception(kill_error or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))
-        return await self._ask_policy(process, message, failure)
+        return await result_of_rest(message, done, lambda rest: self._ask_policy(process, rest, failure))
 
     def _kill_job(self, process: ProcessSlot, message: Message, error: Exception) -> None:
         """Kill the process of a job that runs; the job then ends with this error."""

@@ -4,7 +4,7 @@ One child, the current one, takes all jobs (shared_child.py). The only way to en
 child. So the pool replaces a child instead of repairing it: the old one is *retired* (takes no more jobs, and ends when
 those in it have), and a fresh one takes the next jobs. If a child dies with one job in it, that job fails. If it dies
 with several, nobody knows which was to blame: each runs again *alone*, in a fresh child of its own, within the same
-delivery. A second death then has exactly one cause.
+delivery. A second death then has exactly one cause. A batch goes back to its queue, where each of its jobs runs alone.
 """
 
 import asyncio
@@ -18,10 +18,20 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
+from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import Report, pack_message
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
-from palermo.worker.pools.pool import OnReport, OnResult, StackFile, crash_result, ignore_report, pack_crashed
+from palermo.worker.pools.pool import (
+    OnReport,
+    OnResult,
+    StackFile,
+    crash_result,
+    ignore_report,
+    pack_crashed,
+    result_of_rest,
+    split_batch,
+)
 from palermo.worker.pools.shared_child import SharedChild, SharedChildren, SlotRun
 from palermo.worker.registered import Registered
 from palermo.worker.signals import DUMP
@@ -44,11 +54,12 @@ class _Stopped(Exception):
 class SharedPool:
     """A pool of slots that share a child of the template."""
 
-    def __init__(self, children: Children, *, limits: Limits, stacks: StackFile) -> None:
+    def __init__(self, children: Children, *, limits: Limits, stacks: StackFile, marks: BatchMarks) -> None:
         self.on_report: OnReport = ignore_report
         self.children = children
         self._limits = limits
         self._stacks = stacks
+        self._marks = marks
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
         self._shared_children = SharedChildren(children, limits, self, self._spawn)
@@ -70,6 +81,7 @@ class SharedPool:
             await self._shared_children.open()
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
+        self._marks.clear(slot, len(message.companions) + 1)
         run = self._runs[slot] = SlotRun(slot, self._limits.limited(message, self._timeouts, self._locks), done)
         # Fast path: a child that is ready gets the job without a task. Its gain is in that of SlotTask._take.
         if (child := self._shared_children.current) is not None and not self._terminated:
@@ -283,6 +295,9 @@ class SharedPool:
         why = await self.children.describe_end(child, error)
         if child.being_killed and run.kill_error is None:
             return INTERRUPTED
+        done = self._marks.done(run.slot, len(run.message.companions) + 1)
+        if run.kill_error is None and (run.message.companions or any(done)):
+            return split_batch(run.message, done, why)
         # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail, as in the
         # process pool.
         known = child.lost_jobs == 1 and not child.killed_for_memory
@@ -314,7 +329,8 @@ class SharedPool:
         if isinstance(error, JobCancelled):
             return CANCELLED
         failure = from_exception(error, failed_at=int(time.time()))
-        return await self._ask_policy(run.message, failure)
+        done = self._marks.done(run.slot, len(run.message.companions) + 1)
+        return await result_of_rest(run.message, done, lambda rest: self._ask_policy(rest, failure))
 
     async def _ask_policy(self, message: Message, failure: Failure) -> RunResult:
         """Have a fresh child decide the result of a job that failed, and call its hooks. Tried only once.

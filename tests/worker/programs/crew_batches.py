@@ -1,4 +1,5 @@
 import json
+import signal
 
 import palermo
 
@@ -20,3 +21,14 @@ def store(batch):
     for index, (_, row) in enumerate(batch):
         if row == "bad":
             batch.fail(index, ValueError("bad row"))
+
+
+@palermo.job(batch=10, batch_wait=2.0)
+def crash(batch):
+    """Write down each row, mark it as done and go on; one row kills the process."""
+    for index, (path, row) in enumerate(batch):
+        with open(path, "a") as notes:
+            notes.write(json.dumps([row, len(batch)]) + "\n")
+        if row == "bad":
+            signal.raise_signal(signal.SIGSEGV)
+        batch.done(index)

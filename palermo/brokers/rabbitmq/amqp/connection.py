@@ -353,6 +353,8 @@ class Connection:
         #: The broker's reply code when it closed the connection, else 0.
         self.code = 0
         self.raw: AsyncioConnection
+        #: The server's version, such as `3.10.8`, kept when the connection is lost; "" if the server does not tell it.
+        self.version = ""
         self.lost = asyncio.Event()
         #: Set while the broker blocks publishers, by a memory or disk alarm.
         self.blocked = False
@@ -538,11 +540,6 @@ class Connection:
             self.error = BrokerUnavailable(f"the session with RabbitMQ at {self.where} has been closed.")
         self.lost.set()
 
-    @property
-    def version(self) -> str:
-        """The server's version, such as `3.10.8`."""
-        return str((self.raw.server_properties or {}).get("version", "?"))
-
 
 async def open_connection(session: SessionParameters, purpose: str, *, heartbeat: int | None = None) -> Connection:
     """A connection to the first host of the address that accepts it, within the session's timeout over all hosts.
@@ -574,6 +571,7 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
                 raise refused from error
             tried.append(refused)
             continue
+        connection.version = str((connection.raw.server_properties or {}).get("version", ""))
         connection.raw.add_on_connection_blocked_callback(
             lambda *_, connection=connection: setattr(connection, "blocked", True)
         )
