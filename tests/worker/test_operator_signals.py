@@ -59,8 +59,11 @@ def test_tstp_quiets_a_worker_and_cont_does_not_change_that(site: Site) -> None:
     worker.send(signal.SIGTSTP)
     eventually(lambda: site.workers()[0]["state"] == "quiet")
     worker.send(signal.SIGUSR2)
+    eventually(lambda: "action=pause" in worker.log)
     worker.send(signal.SIGCONT)
-    eventually(lambda: "action=resume" in worker.log)
+    eventually(lambda: "action=resume" in worker.log and "worker stays quiet" in worker.log)
+    worker.send(signal.SIGCONT)
+    eventually(lambda: "signal=CONT action=none" in worker.log)
     site.open_gate()
     eventually(lambda: site.notes() == ["held begins", "held ends"])
     eventually(lambda: worker.title() == "palermo worker: quiet")
@@ -322,6 +325,15 @@ def test_R7_what_jobs_gave_to_atexit_runs_when_their_process_ends_if_the_worker_
 
     pid, _, _ = site.notes()[0].partition(" ")
     assert site.notes() == [f"{pid} ran", f"{pid} ran", f"second left by {pid}", f"first left by {pid}"]
+
+
+def test_R7_a_function_of_atexit_that_hangs_is_logged_before_the_worker_has_stopped(site: Site) -> None:
+    site.enqueue("leaves_a_hang", module=MODULE)
+
+    log = site.burst("--run-atexit", modules=LIMITS)
+
+    assert log.count("slot does not end by itself, killing it slot=1 ") == 1
+    assert log.index("slot does not end by itself") < log.index("worker stopped")
 
 
 def test_R7_a_process_for_each_job_runs_what_its_job_gave_to_atexit(site: Site) -> None:

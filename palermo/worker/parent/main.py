@@ -32,6 +32,7 @@ async def run_parent(
     loop = asyncio.get_running_loop()
     importing = asyncio.ensure_future(pool.start())
     asked: list[Action] = []
+    ended: Worker | None = None
 
     def cancel(row: SignalRow) -> None:
         # Before the modules are imported there is nothing to finish: every signal that ends a worker ends this one
@@ -73,6 +74,7 @@ async def run_parent(
                 code = await worker.run()
             finally:
                 loop_watch.close()
+            ended = worker
             if not isinstance(code, RestartReason):
                 ignore_signals(loop)
             return code
@@ -87,6 +89,8 @@ async def run_parent(
             orphans.cancel()
         set_title("palermo worker: stopping")
         await pool.close()
+        if ended is not None:
+            ended.log_end()
 
 
 def _tell_starter(starter: IO[bytes] | None, why: str) -> None:

@@ -174,12 +174,19 @@ class Worker:
         finally:
             await self._close()
             await self._exit_hook()
-        log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
         return code
+
+    def log_end(self) -> None:
+        """Log that the worker has stopped: its last line, once its processes have ended too."""
+        log.info("worker stopped id=%s processed=%d failed=%d", self._id, self._processed, self._failed)
 
     def act(self, row: SignalRow) -> None:
         """Obey a signal."""
-        log.info("signal received signal=%s action=%s", row.name, row.action.value)
+        resumes = row.action is Action.RESUME
+        action = "none" if resumes and not self._paused else row.action.value
+        log.info("signal received signal=%s action=%s", row.name, action)
+        if resumes and self._quiet:
+            log.info("worker stays quiet until it ends or is told `palermo control resume`")
         self.order(row.action)
 
     def order(self, action: Action) -> None:

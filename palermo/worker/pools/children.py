@@ -92,6 +92,7 @@ class TemplateConnection:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.gone.wait(), within)
         if not self.gone.is_set():
+            log.warning("template does not end, killing it pid=%d waited=%.1f", self.pid, within)
             kill()
             await self.gone.wait()
         self._control.close()
@@ -177,6 +178,13 @@ class Process(Protocol):
 
     def ended(self, end_reason: str | None, linger: float) -> None:
         """The process has ended, or could not be forked."""
+
+
+def _warn_stuck(process: Process) -> None:
+    """Say that a process is killed because it did not exit: what a job gave to atexit may hang."""
+    log.warning(
+        "slot does not end by itself, killing it slot=%d pid=%s waited=%.1f", process.number, process.pid, LEAVE
+    )
 
 
 class Children:
@@ -267,6 +275,7 @@ class Children:
             pipe.close()
         await asyncio.wait([process.end_reason], timeout=LEAVE)
         if not process.end_reason.done():
+            _warn_stuck(process)
             self.kill_process(process)
             await process.end_reason
 
@@ -283,9 +292,10 @@ class Children:
 
         They would die with the template, and may still have something to send.
         """
-        leaving = [process.end_reason for process in self._numbered.values() if process.end_reason is not None]
+        leaving = {each.end_reason: each for each in self._numbered.values() if each.end_reason is not None}
         if leaving and not self.killed:
-            await asyncio.wait(leaving, timeout=LEAVE)
+            for stuck in (await asyncio.wait(leaving, timeout=LEAVE))[1]:
+                _warn_stuck(leaving[stuck])
         await self.template.leave(within=LEAVE, kill=self.kill)
 
     # Reports from the template.

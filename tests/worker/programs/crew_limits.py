@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 
 from crew import hold, note, write  # noqa: F401
@@ -162,3 +163,11 @@ def tidies_slowly(path, gate):
             time.sleep(0.02)
         write(path, "has tidied")
         raise
+
+
+@palermo.job
+def leaves_a_hang() -> None:
+    """Give a function to atexit that never returns."""
+    import atexit
+
+    atexit.register(threading.Event().wait)
