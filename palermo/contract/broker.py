@@ -390,7 +390,9 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
     async def browse(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, max_body: int = MAX_BODY
     ) -> Page:
-        """Some of the messages that wait; their order and their delivery counts stay as they were.
+        """Some of the messages that wait; their delivery counts stay as they were.
+
+        So does their order, except on RabbitMQ while workers take from the queue: see docs/guides/pages.md.
 
         Of a body of more than `max_body` bytes only the first `max_body` + 1 are kept, so that memory is bounded by
         what is shown.

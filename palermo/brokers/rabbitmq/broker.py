@@ -264,7 +264,11 @@ class RabbitmqBroker:
         if not page.messages or is_failed(queue):
             return page
         marks = await self._pauses_and_cancels.cancelled()
-        messages = tuple(await self.keys.as_they_run(list(page.messages), max_body=max_body))
+        messages = page.messages
+        try:
+            messages = tuple(await self.keys.as_they_run(list(messages), max_body=max_body))
+        except BrokerUnavailable as error:
+            log.warning("jobs may be shown without the arguments that replaced theirs error=%r", str(error))
         return replace(page, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
 
     async def sweep(
