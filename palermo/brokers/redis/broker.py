@@ -34,7 +34,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
-from palermo.errors import BrokerError, BrokerRefused, NotFound
+from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError
 
 #: How many messages publish_many stores in one step, and about how many bytes of bodies.
 _BATCH = 500
@@ -77,7 +77,12 @@ class RedisBroker:
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
         # Fast path: the thread that waits writes. benchmarks.wake: p25 1.76 ms, 1.87 without; p50 2.8 ms, 3.2 without.
-        return self._store.try_publish(message, ended)
+        def answered(error: PalermoError | None) -> None:
+            if error is None:
+                self._attempts.end(message)
+            ended(error)
+
+        return self._store.try_publish(message, self._attempts.begin(message), answered)
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
         waiting = iter(messages)

@@ -88,8 +88,11 @@ class Store:
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
 
-    def try_publish(self, message: Message, ended: OnPublished) -> bool:
-        """Send a message that the answer of Redis alone confirms; see palermo.contract.broker.Broker."""
+    def try_publish(self, message: Message, token: tuple[str, int, int], ended: OnPublished) -> bool:
+        """Send a message that the answer of Redis alone confirms; see palermo.contract.broker.Broker.
+
+        `token` is that of the attempt: see Attempts.begin.
+        """
         if self.ended or self.wanted_replicas:
             return False
         try:
@@ -101,7 +104,7 @@ class Store:
             error = answer.exception()
             ended(None if error is None else self.translated(error))
 
-        command = ("EVALSHA", _script("publish")[1], 1, self.prefix, repr(clock.wall_clock()), *job)
+        command = ("EVALSHA", _script("publish")[1], 1, self.prefix, repr(clock.wall_clock()), *token, *job)
         if threading.get_ident() != self._thread:
             return self._connection.try_begin(answered, *command)
         self._connection.begin(*command).add_done_callback(answered)
