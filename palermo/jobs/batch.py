@@ -16,10 +16,10 @@ def ignore_mark(position: int, done: bool) -> None:
 class Batch(list[T], Generic[T]):
     """What was enqueued, one item for each job. Items that are not marked end as the call does."""
 
-    def __init__(self, items: Iterable[T] = (), *, on_mark: OnMark = ignore_mark) -> None:
+    def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)
         self._size = len(self)
-        self._on_mark = on_mark
+        self._on_mark: OnMark = ignore_mark
         #: By the position of a marked item: its error, or None if it is done.
         self._marks: dict[int, BaseException | None] = {}
 
@@ -51,3 +51,10 @@ class Batch(list[T], Generic[T]):
         if not -self._size <= index < self._size:
             raise IndexError(f"item {index} of a batch of {self._size}.")
         return index % self._size
+
+
+def watched(items: Iterable[T], on_mark: OnMark) -> Batch[T]:
+    """A batch that tells of its marks."""
+    batch = Batch(items)
+    batch._on_mark = on_mark
+    return batch

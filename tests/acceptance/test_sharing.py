@@ -32,6 +32,8 @@ def test_F4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_a
 
     place.burst("-c", "1", modules=("loads",))
 
-    assert [(id, error.partition(":")[0]) for id, error in place.errors().items()] == [(ids["bad"], "JobCrashed")]
+    assert [(id, error.partition(":")[0]) for id, error in place.errors().items()] == [
+        (ids["bad"], "palermo.errors.JobCrashed")
+    ]
     assert sorted(place.lines()) == ["a", "b", "bad", "bad", "c"]
     assert place.pending() == 0

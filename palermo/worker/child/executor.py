@@ -39,7 +39,7 @@ from palermo.core.unique_keys import lock_of
 from palermo.errors import ArgumentsInvalid, DecodeError, HeaderInvalid, JobCrashed, JobError, JobExpired, JobUnnamed
 from palermo.jobs import current, hooks
 from palermo.jobs import definition as job_definition
-from palermo.jobs.batch import Batch, OnMark, ignore_mark
+from palermo.jobs.batch import Batch, OnMark, ignore_mark, watched
 from palermo.jobs.current import CurrentJob, ProgressReports
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
@@ -133,7 +133,7 @@ class JobCall:
         if not self.batched:
             return self._callable[0][2]
         items = ((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
-        self._batch = Batch(items, on_mark=lambda position, done: self._on_mark(self._callable[position][0], done))
+        self._batch = watched(items, lambda position, done: self._on_mark(self._callable[position][0], done))
         return [self._batch]
 
     @property
