@@ -69,6 +69,7 @@ class Leader:
 
     async def _prepare(self) -> None:
         await self.connection.declare(self._queue, versions.arguments(self._kind, self.connection.version))
+        await self.connection.persist_queues()
         self.read.clear()
 
     def _on_record(self, record: Record, value: Any) -> None:
