@@ -202,8 +202,10 @@ class Place:
         return {id: f"{row['error']['class']}: {row['error']['message']}" for id, row in self.failed().items()}
 
     def lines(self, file: str = "notes") -> list[str]:
+        """The whole lines of a file; a job may be writing another one."""
         path = self.path / file
-        return path.read_text().splitlines() if path.exists() else []
+        text = path.read_text() if path.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
 
     def await_lines(self, count: int, file: str = "notes", within: float = HANGS) -> list[str]:
         """The lines of a file once it has so many."""

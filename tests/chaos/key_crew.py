@@ -53,9 +53,10 @@ class Crew:
         os.close(handle)
 
     def lines(self, file: str) -> list[str]:
-        """What was written."""
+        """The whole lines of a file; somebody may be writing another one."""
         found = self.path / file
-        return found.read_text().splitlines() if found.exists() else []
+        text = found.read_text() if found.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
 
     def fork(self, role: Callable[[], Awaitable[None]]) -> int:
         """A process that does this until it is killed."""
