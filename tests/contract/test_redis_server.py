@@ -169,6 +169,21 @@ async def test_a_publish_that_was_given_up_before_its_answer_came_is_stored_once
     assert await counts(heir) == (1, 0)
 
 
+async def test_a_publish_that_an_error_of_its_script_ended_is_stored_when_it_is_sent_again(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    one, queues = message("7c9e"), broker._store.key("queues")
+    await broker._store.call("SET", queues, "not a hash")
+    with pytest.raises(BrokerError):
+        await broker.publish(one)
+    await broker._store.call("DEL", queues)
+
+    await broker.publish(one)
+
+    assert await ids(broker) == ["7c9e"]
+
+
 async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> None:
     with redis_node.running() as node:
         session = SessionParameters(address=parse_url(node.url), timeout=PATIENT)

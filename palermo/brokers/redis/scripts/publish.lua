@@ -23,7 +23,7 @@ hand_over = function(holder, queue, idle)
 end
 
 local now, stored = tonumber(ARGV[1]), (#ARGV - 4) / 8
-if call('SET', key(ARGV[2]), ARGV[3], 'EX', ARGV[4], 'GET') == ARGV[3] then
+if call('GET', key(ARGV[2])) == ARGV[3] then
   return stored
 end
 for first = 5, #ARGV, 8 do
@@ -34,4 +34,6 @@ for first = 5, #ARGV, 8 do
     put(queue, tenant, share, priority, keyed, blob)
   end
 end
+-- Last: a script that an error ends keeps what it had done, and the next call with the token must store the jobs.
+call('SET', key(ARGV[2]), ARGV[3], 'EX', ARGV[4])
 return stored
