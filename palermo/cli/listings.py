@@ -102,7 +102,7 @@ def clients(
         raise UsageError("tenants have no order in time: --newest means nothing here.")
     listing = context.inspector().tenants(queue, tenant, offset=(page - 1) * limit, limit=limit)
     if not listing.total:
-        context.inspector().jobs(queue, limit=1)  # raises NotFound if there is no such queue
+        context.inspector().size(queue)  # raises NotFound if there is no such queue
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     none = _none(f"tenants have jobs waiting in queue {queue!r}", listing.total)
     print_rows(listing.rows, columns, as_json=as_json, none=none)

@@ -38,7 +38,6 @@ from palermo.contract.serialization import Serializers
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
-from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_id
 from palermo.core.unique_keys import KeyRequest, lock_of
 from palermo.core.unique_rules import RAISE
@@ -205,8 +204,8 @@ class Client:
 
     def is_served(self, queue: str) -> bool:
         """Whether a worker that answers takes jobs from this queue. Raises BrokerUnavailable, BrokerRefused."""
-        workers = self.run(lambda broker: broker.workers(), again=True)
-        return any(one.answers and queue in QueueSelection.parse(one.queues).select([queue]) for one in workers)
+        queues = self.run(lambda broker: broker.queues(), again=True)
+        return any(one.name == queue and one.workers for one in queues)
 
     def job_by_id(self, id: str) -> Job:
         """A handle of the job with this id, which any client may have enqueued. Asks nobody. Raises IdInvalid."""

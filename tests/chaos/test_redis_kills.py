@@ -14,7 +14,7 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.errors import BrokerError
 from tests import redis_node
-from tests.acceptance.place import Place
+from tests.acceptance.place import Place, Worker
 from tests.contract.tools import PATIENT, Report, consume, counts, message, take, until
 from tests.helpers import HANGS, Stopwatch, eventually
 from tests.scale import scaled
@@ -161,12 +161,7 @@ def test_a_replica_takes_over_under_load_and_every_job_that_was_enqueued_runs(tm
 
         go_on(place)
         client.kill()
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
-        assert set(place.lines("enqueued")) - set(place.lines()) == set()
-        assert place.failed() == {}
-        for worker in workers:
-            assert worker.alive
-            assert "Traceback" not in worker.log
+        all_ran(place, workers)
 
 
 def test_a_cluster_moves_the_slot_and_loses_the_node_under_load_and_every_job_that_was_enqueued_runs(
@@ -194,16 +189,21 @@ def test_a_cluster_moves_the_slot_and_loses_the_node_under_load_and_every_job_th
 
         go_on(place)
         client.kill()
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
-        assert set(place.lines("enqueued")) - set(place.lines()) == set()
-        assert place.failed() == {}
-        for worker in workers:
-            assert worker.alive
-            assert "Traceback" not in worker.log
+        all_ran(place, workers)
 
 
 #: How many jobs are enqueued and run between two kills.
 _SOME = 100
+
+
+def all_ran(place: Place, workers: list[Worker]) -> None:
+    """Assert that every job that was enqueued has run, and that these workers still live."""
+    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
+    assert set(place.lines("enqueued")) - set(place.lines()) == set()
+    assert place.failed() == {}
+    for worker in workers:
+        assert worker.alive
+        assert "Traceback" not in worker.log
 
 
 def go_on(place: Place) -> None:

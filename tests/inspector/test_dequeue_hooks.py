@@ -66,7 +66,6 @@ def test_r11_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, 
 def test_new_arguments_must_fit_a_job_whose_code_is_here(
     client: Client, inspector: Inspector, told: list[tuple[str, object]]
 ) -> None:
-
     publish_failed(client, (message("1", "ann"), failure()))
 
     with pytest.raises(ArgumentsInvalid, match="stays in `failed`"):

@@ -111,6 +111,17 @@ def test_a_queue_that_cannot_be_is_refused_at_its_field_and_nothing_moves(web: W
     assert len(listed(web)) == 6
 
 
+def test_an_error_of_a_page_without_fields_is_shown_as_one_of_the_whole(web: Web) -> None:
+    fill(web)
+
+    page = "/queues/mail/confirm?act=discard&id=j1"
+    again = web.form(page, "/queues/mail/act", act="discard", id="x" * 300, number="1")
+
+    assert again.status_code == 422
+    assert "has 300 bytes" in text_of(again)
+    assert len(listed(web)) == 6
+
+
 def test_what_a_worker_took_meanwhile_is_told(web: Web) -> None:
     fill(web)
 

@@ -12,7 +12,7 @@ from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
 from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed
-from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm
+from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.pages.queues import waiting_filter
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
@@ -71,7 +71,7 @@ def act(
     which: WaitingJobs = ids or _filter(filter)
     check_typed(typed, number, len(ids))
     problems, to = Problems(), queue.strip() if act == "move" else None
-    with problems.at("queue"):
+    with problems.at("queue" if act == "move" else WHOLE):
         done = actions.alter_waiting(visit, act, name, which, to=to, expected=number if ids else None, wait=PATIENCE)
     if problems:
         return _ask(request, visit, name, act, ids, number, back, to=to or "", problems=problems)

@@ -1,9 +1,8 @@
 """Scheduled and recurring jobs as the pages show them: read from the broker and cached.
 
 On RabbitMQ a listing reads the time slots that it touches, and with a filter all of them, unless the leader has an
-index of them. So a listing is cached for
-ten times as long as reading it took. Commands on scheduled jobs from this process empty the cache. A command goes on
-when the request that started it does not wait for its end.
+index of them. So a listing is cached for ten times as long as reading it took. Commands on scheduled jobs from this
+process empty the cache. A command goes on when the request that started it does not wait for its end.
 """
 
 import hashlib

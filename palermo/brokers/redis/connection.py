@@ -70,7 +70,7 @@ class _Reader(asyncio.Protocol):
     """Reads what Redis sends, as it comes: in place of redis-py's reader, with its task and its stream.
 
     benchmarks.wake: p25 1.89 ms, 2.05 without.
-    The names with a leading underscore are redis-py's; they are the same in all versions of its asyncio connection.
+    The names with a leading underscore are redis-py's, the same in 5.1, the first that we take, and in 8.1.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Connection:
     def __init__(self, raw: library.AbstractConnection, server: str) -> None:
         self._raw = raw
         self._server = server
-        #: redis-py's own writer; the name is the same in all versions that have an asyncio connection.
+        #: Of redis-py's own writer; see _Reader.
         self._transport: asyncio.WriteTransport = raw._writer.transport  # type: ignore[union-attr]
         self._socket_lock = SocketLock()
         self._socket_lock.fill(self._transport)

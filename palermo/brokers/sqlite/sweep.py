@@ -4,6 +4,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable, Collection
+from functools import partial
 
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables import limits, unique_keys
@@ -44,8 +45,7 @@ async def sweep(
     swept = SweepProgress(total=total)
     after, going = 0, True
     while going:
-        step = lambda db, after=after: _step(db, exchange, queue, after, last, ids)  # noqa: E731
-        rows = await store.read(step)
+        rows = await store.read(partial(_step, exchange=exchange, queue=queue, after=after, last=last, ids=ids))
         changes: list[_Change] = []
         seen = 0
         for id, there in rows:
@@ -100,7 +100,7 @@ def _extent(db: sqlite3.Connection, number: int) -> tuple[int, int]:
 
 
 def _step(
-    db: sqlite3.Connection, exchange: str, queue: tuple[int, str], after: int, last: int, ids: Collection[str]
+    db: sqlite3.Connection, *, exchange: str, queue: tuple[int, str], after: int, last: int, ids: Collection[str]
 ) -> list[tuple[int, Message]]:
     """The next messages that wait, as they will run, with their numbers."""
     number, name = queue
