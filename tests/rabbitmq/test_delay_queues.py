@@ -12,8 +12,9 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, de
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
-from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, until
+from palermo.core.topology import amqp_queue
+from tests.contract.timing import due, time_kept
+from tests.contract.tools import PATIENT, counts, until
 
 
 @pytest.fixture
@@ -47,6 +48,30 @@ def test_the_queue_of_a_far_time_slot_is_deleted_when_that_is_over(session: Sess
         finally:
             await leader.close()
             await connection.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_leader_that_ends_while_it_moves_jobs_to_their_queue_moves_none_twice(session: SessionParameters) -> None:
+    async def work() -> None:
+        broker = await open_broker(session)
+        connection = await open_connection(session, "counts")
+        try:
+            await broker.publish_many([due(f"{number}", 2.0) for number in range(400)])
+
+            async def begun() -> bool:
+                found = await connection.probe(amqp_queue(session.exchange, "jobs"))
+                return found.exists and found.messages > 0
+
+            async with time_kept(broker):
+                await until(begun, True)
+            await broker.publish_many([due("last", 0.0)])
+            async with time_kept(broker):
+                await until(lambda: counts(broker), (401, 0))
+        finally:
+            await connection.close()
+            await broker.close()
 
     asyncio.run(work())
 

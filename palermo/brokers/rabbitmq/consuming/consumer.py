@@ -46,9 +46,11 @@ _DOUBT = 1.0
 _ASK_EVERY = 0.005
 
 #: Seconds for which a slot moves early jobs before it asks all its queues again, how many it takes at once, and for
-#: how many seconds it waits for the next of them.
+#: how many seconds it waits for the next of them. No more than 31 at once: while a quorum queue has not applied 32
+#: acknowledgements of a channel, RabbitMQ holds back those that follow, and forgets them when the channel is closed, as
+#: it is after a job that was found on it (rabbit_fifo_client, 3.10 to 4.3). It answers the next get after those 31.
 _MOVING = 0.4
-_AT_ONCE = 100
+_AT_ONCE = 30
 _NEXT_WITHIN = 0.1
 
 #: Seconds for which a slot keeps early jobs that cannot be stored where they would wait, before it asks all its queues
@@ -343,6 +345,8 @@ class RabbitmqConsumer:
                         moves.append((one, asyncio.ensure_future(self._move(one))))
                     else:
                         due.append(one)
+                if moves:
+                    await asyncio.wait([move for _, move in moves])
                 # The longer only early jobs come, the more are taken at once. Due jobs after the first one go back.
                 more = not due and queue in self._source.queues and time.monotonic() < until
                 taken = await self._take(slot, queue, count) if more else []

@@ -32,7 +32,7 @@ from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
 from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed, is_queue_name
-from palermo.errors import PalermoError, QueueNameInvalid
+from palermo.errors import BrokerUnavailable, PalermoError, QueueNameInvalid
 
 #: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is.
 _LOOK_EVERY = 0.5
@@ -196,19 +196,21 @@ class DueJobs:
             self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
 
     def _send(self, publisher: Publisher, held: HeldJob) -> "asyncio.Future[None]":
+        """Publish a job. It is settled as soon as the confirm comes, whoever waits for that."""
         message = held.message
         future = publisher.send(*self._destinations.route(_place(held)), to_properties(message), message.body)
         self._flying.add(future)
-        future.add_done_callback(self._flying.discard)
+        future.add_done_callback(lambda done: self._answered(held, done))
         return future
 
-    def _published(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is None:
+    def _answered(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
+        self._flying.discard(done)
+        if not done.cancelled() and done.exception() is None:
             held.ack()
-        elif isinstance(error, GONE):
+
+    def _published(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, GONE):
             self._destinations.forget(_place(held))
             self._later(self._see_to(held))
         elif isinstance(error, PalermoError):
@@ -220,14 +222,17 @@ class DueJobs:
             await self._store(held)
         except PalermoError as error:
             self._keep(held, error)
-        else:
-            held.ack()
 
     async def _store(self, held: HeldJob) -> None:
-        """Publish a job and wait until it is stored. Raises the error if it is not."""
+        """Publish a job and wait until it is stored. Raises the error if it is not.
+
+        Raises BrokerUnavailable after `close` began: nobody would settle the job, and the next leader publishes it.
+        """
 
         async def send() -> None:
             self._publisher = await self._open()
+            if self._closed:
+                raise BrokerUnavailable("this session leads no more.")
             await self._send(self._publisher, held)
 
         await self._destinations.at(_place(held), held.message.priority).publish(send)
@@ -259,9 +264,7 @@ class DueJobs:
                 for held, found in zip(
                     there, await outcomes(self._connection, [self._store(held) for held in there]), strict=True
                 ):
-                    if found is None:
-                        held.ack()
-                    else:
+                    if found is not None:
                         heapq.heappush(waiting, held)
                         error = found
                 most = min(2 * most, _AT_ONCE) if error is None else 1
