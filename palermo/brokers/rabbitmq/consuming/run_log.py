@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
-from palermo.contract.worker_info import WorkerInfo
+from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
 
@@ -55,22 +55,36 @@ class Seen:
     #: The queue by which it is asked, which lasts as long as its session.
     inbox: str
     runs: frozenset[str]
-    #: When it started, in Unix seconds; and what it wrote down of its queues, and of the jobs by id: each job's name,
-    #: queue and start. Empty from a worker of an earlier version.
+    #: When it started, and when it wrote the record, in Unix seconds; and what it wrote down of its queues, and of the
+    #: jobs by id. None and empty from a worker of an earlier version.
     since: float = 0.0
+    at: float | None = None
     queues: tuple[str, ...] = ()
-    jobs: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    jobs: dict[str, RunningJob] = field(default_factory=dict)
     #: What it counted, as WorkerInfo.counters writes it; None from a worker of an earlier version.
     counters: object = None
 
 
-def _told_jobs(plain: object) -> dict[str, tuple[str, str, float]]:
+def _told(job: RunningJob) -> list[str | float | None]:
+    """What a record tells of a job. A worker of many slots writes many of these, so a body is left out."""
+    return [job.job, job.queue, float(job.started_at), job.arguments.preview]
+
+
+def _told_jobs(plain: object) -> dict[str, RunningJob]:
     """The jobs in a record; what is malformed is left out."""
-    found: dict[str, tuple[str, str, float]] = {}
+    found: dict[str, RunningJob] = {}
     for id, told in plain.items() if isinstance(plain, dict) else ():
         match told:
-            case [str(job), str(queue), float(started_at)]:
-                found[str(id)] = (job, queue, started_at)
+            case [str(job), str(queue), float(started_at), *more]:
+                preview = more[0] if more and isinstance(more[0], str) else None
+                found[str(id)] = RunningJob(
+                    id=str(id),
+                    job=job,
+                    queue=queue,
+                    slot=len(found) + 1,
+                    started_at=started_at,
+                    arguments=ToldArguments(preview=preview),
+                )
     return found
 
 
@@ -92,14 +106,15 @@ class View:
                 return ""
         self.seen.pop(writer, None)
         if runs:
-            queues, jobs = record.get("queues"), record.get("jobs")
+            queues, at = record.get("queues"), record.get("at")
             self.seen[writer] = Seen(
                 worker,
                 inbox,
                 frozenset(map(str, runs)),
                 since=since,
+                at=at if isinstance(at, float) else None,
                 queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
-                jobs=_told_jobs(jobs),
+                jobs=_told_jobs(record.get("jobs")),
                 counters=record.get("counters"),
             )
         # A worker that writes is alive: it had only lost its connection when it was found dead.
@@ -154,6 +169,8 @@ class RunLog:
         self._forgets: list[str] = []
         self._written: frozenset[str] = frozenset()
         self._written_at = 0.0
+        #: Whether the last record says that this worker is the leader.
+        self._written_clock = False
         self._wanted = self._stored = 0
         self._writing = asyncio.Lock()
         self._reading = asyncio.Lock()
@@ -234,7 +251,8 @@ class RunLog:
         report = self._report()
         runs = self._runs(report)
         now = time.monotonic()
-        pause = _AGAIN if runs == self._written else _EACH * len(runs)
+        known = runs == self._written and report.clock == self._written_clock
+        pause = _AGAIN if known else _EACH * len(runs)
         if (runs or self._written) and now - self._written_at >= pause:
             self._later()
         if report.jobs or runs or self._written:
@@ -274,10 +292,11 @@ class RunLog:
             record = {
                 "worker": report.id,
                 "since": float(report.started_at),
+                "at": time.time(),
                 "inbox": self._inbox,
                 "runs": sorted(runs),
                 "queues": list(report.queues),
-                "jobs": {job.id: [job.job, job.queue, float(job.started_at)] for job in report.jobs if job.id in runs},
+                "jobs": {job.id: _told(job) for job in report.jobs if job.id in runs},
                 "blames": {id: dead for id, dead in self._blames.items() if dead},
                 "forgets": forgets,
                 "counters": report.counters(),
@@ -286,7 +305,7 @@ class RunLog:
             # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
             self._written |= runs
             await self._stream.write(record)
-            self._written, self._stored = runs, wanted
+            self._written, self._written_clock, self._stored = runs, report.clock, wanted
             del self._forgets[: len(forgets)]
 
     def _complain(self, means: str, error: Exception) -> None:

@@ -84,9 +84,8 @@ def _worker(seen: Seen) -> WorkerInfo:
     """The worker that wrote a record, as far as the record tells."""
     pid, _, host = seen.worker.removeprefix("pid:").partition("@")
     jobs = tuple(
-        RunningJob(id=id, job=job, queue=queue, slot=slot, started_at=started_at)
+        seen.jobs.get(id) or RunningJob(id=id, job="", queue="", slot=slot, started_at=seen.since)
         for slot, id in enumerate(sorted(seen.runs), start=1)
-        for job, queue, started_at in [seen.jobs.get(id, ("", "", seen.since))]
     )
     return WorkerInfo(
         id=seen.worker,
@@ -96,5 +95,6 @@ def _worker(seen: Seen) -> WorkerInfo:
         state=SILENT,
         started_at=seen.since,
         jobs=jobs,
+        seen_at=seen.at,
         **counters_of(seen.counters),
     )
