@@ -196,7 +196,7 @@ class DueJobs:
             self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
 
     def _send(self, publisher: Publisher, held: HeldJob) -> "asyncio.Future[None]":
-        """Publish a job. It is settled as soon as the confirm comes, whoever waits for that."""
+        """Publish a job. It is settled as soon as the confirm comes, also if nobody waits for that."""
         message = held.message
         future = publisher.send(*self._destinations.route(_place(held)), to_properties(message), message.body)
         self._flying.add(future)
