@@ -83,19 +83,11 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
     check_queue_name(queue, controls=True)
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
-    try:
-        if not yes:
-            # The inspector cannot look into a queue whose name no queue may have.
-            waiting = "all jobs" if has_controls(queue) else count(inspector.size(queue), "waiting job")
-            confirm(f"Remove queue {queue!r} with {waiting} for good?", yes=yes)
-        removed = inspector.delete_queue(queue)
-    except NotFound:
-        if not is_failed(queue):
-            raise
-        # It is listed also before a job has failed, and made with the first that does.
-        click.echo(f"no job has failed: queue {safe(queue)} has nothing to remove.")
-        return
-    click.echo(f"removed queue {safe(queue)} with {count(removed, 'job')}.")
+    if not yes:
+        # The inspector cannot look into a queue whose name no queue may have.
+        waiting = "all jobs" if has_controls(queue) else count(inspector.size(queue), "waiting job")
+        confirm(f"Remove queue {queue!r} with {waiting} for good?", yes=yes)
+    click.echo(f"removed queue {safe(queue)} with {count(inspector.delete_queue(queue), 'job')}.")
 
 
 @click.command()

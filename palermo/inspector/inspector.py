@@ -9,14 +9,14 @@ workers_info, jobs_in_queue, retry_failed_job, retry_all, purge_queue, start_wor
 stop_worker.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
-from palermo.contract.broker import Page, Tenant
+from palermo.contract.broker import Broker, Page, Tenant
 from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
@@ -34,6 +34,8 @@ from palermo.inspector.judges import TakenJob
 
 if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
+
+T = TypeVar("T")
 
 #: Seconds that a worker gets to answer a question that only shows something.
 _PROMPT = 1.0
@@ -172,7 +174,7 @@ class Inspector(Context):
     def purge(self, queue: str) -> int:
         """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
         check_queue_name(queue)
-        count = self._ask(lambda broker: broker.purge(queue))
+        count = _none_failed(queue, 0, lambda: self._ask(lambda broker: broker.purge(queue)))
         self._record("purge", queue=queue, count=count)
         return count
 
@@ -203,7 +205,7 @@ class Inspector(Context):
     def delete_queue(self, queue: str) -> int:
         """Delete a queue and the jobs that wait in it; returns how many. Raises NotFound."""
         check_queue_name(queue, controls=True)
-        count = self._ask(lambda broker: broker.delete(queue))
+        count = _none_failed(queue, 0, lambda: self._ask(lambda broker: broker.delete(queue)))
         self._record("delete queue", queue=queue, count=count)
         return count
 
@@ -369,9 +371,21 @@ class Inspector(Context):
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         most = self._max_shown_bytes
-        return self._ask(
-            lambda broker: broker.browse(queue, offset=offset, limit=limit, newest=newest, max_body=most), again=True
-        )
+
+        async def browse(broker: Broker) -> Page:
+            return await broker.browse(queue, offset=offset, limit=limit, newest=newest, max_body=most)
+
+        return _none_failed(queue, Page(messages=(), total=0), lambda: self._ask(browse, again=True))
+
+
+def _none_failed(queue: str, none: T, ask: Callable[[], T]) -> T:
+    """What the broker answers; `none` if this queue of failed jobs is missing, as it is until a job has failed."""
+    try:
+        return ask()
+    except NotFound:
+        if is_failed(queue):
+            return none
+        raise
 
 
 def _tenant_row(queue: str, one: Tenant) -> Row:

@@ -190,7 +190,10 @@ def settled(place: Place) -> set[str]:
     return waiting if waiting | noted(place) >= {f"{number}" for number in range(1_000)} else set()
 
 
-def test_R11_the_queue_of_failed_jobs_has_nothing_to_delete_before_a_job_failed(place: Place) -> None:
+def test_R11_the_queue_of_failed_jobs_is_empty_before_a_job_failed(place: Place) -> None:
     assert [row["name"] for row in place.rows("queues")] == ["failed"]
-    assert place.palermo("delete", "failed", "-y") == "no job has failed: queue failed has nothing to remove.\n"
+    assert place.run("jobs", "failed").stderr == "no jobs wait in queue 'failed'.\n"
+    assert place.palermo("purge", "failed", "-y") == "removed 0 jobs from queue failed.\n"
+    assert place.palermo("delete", "failed", "-y") == "removed queue failed with 0 jobs.\n"
     assert "no queue 'other'" in place.run("delete", "other", "-y").stderr
+    assert "no queue 'other'" in place.run("jobs", "other").stderr
