@@ -140,7 +140,8 @@ def enqueue(
         if plain := plain_note(job, options, client.unique_job, client.is_served, done.queue):
             note(plain)
     if as_json:
-        print_json({"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None})
+        told = {"id": done.id, "job": done.job, "queue": done.queue}
+        print_json({**told, "duplicate": done.duplicate or None, "replaced": bool(done.duplicate and done.enqueued)})
     else:
         click.echo(done.id)
 

@@ -11,7 +11,7 @@ from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import scheduled_ids, whole_ids
 from palermo.cli.listings import note_rest
 from palermo.cli.options import broker_options, json_option, parse_due, parse_duration, parse_instant, yes_option
-from palermo.cli.output import Column, ask_to_confirm, confirm, field, print_json, print_rows
+from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, ScheduledFilter, due_between
 from palermo.core.text import count, safe
@@ -197,6 +197,8 @@ def print_altered(rows: list[Row], *, as_json: bool) -> None:
         for row in rows:
             when = f", due {row['run_at']}" if row["run_at"] and row["state"] != DONE[GIVE_UP] else ""
             click.echo(f"{safe(row['id'])}: {row['state']}{when}.")
+        if not rows:
+            note("no job was chosen: none that is scheduled matches. Nothing was changed.")
     if any(row["state"] == GONE for row in rows):
         raise click.exceptions.Exit(FAILED)
 

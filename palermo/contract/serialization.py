@@ -25,6 +25,7 @@ from palermo.core.topics import OCTETS, is_untyped, with_media_type
 from palermo.errors import (
     BodyTooLarge,
     DecodeError,
+    EncodeError,
     MediaTypeRefused,
     MediaTypeUnknown,
     OptionInvalid,
@@ -300,6 +301,8 @@ class Serializers:
         value, arguments = single(args, kwargs, job) if one else pack(args, kwargs)
         chosen = self.get(serializer)
         body = chosen.dumps(value)
+        if not isinstance(body, bytes):
+            raise EncodeError(f"serializer {chosen.name!r} made a value of type {type(body).__name__} of the arguments, not bytes.")
         content_type = chosen.media_type
         if sign:
             body = self._signer().wrap(body, content_type=content_type, job=job, id=id)
@@ -544,7 +547,8 @@ class Serializers:
     def _unknown(self, what: str, name: str, known: Iterable[str]) -> MediaTypeUnknown:
         return MediaTypeUnknown(
             f"no {what} {name[:80]!r} is registered (there are: {', '.join(known) or 'none'}). "
-            + "; ".join((*self._formats.broken, "check the name, or install the package that brings it."))
+            + "".join(f"{text}. " for text in self._formats.broken)
+            + "Check the name, or install the package that brings it."
         )
 
 

@@ -117,7 +117,21 @@ def test_c1_an_id_that_waits_already_is_printed_again_and_not_enqueued_twice(pal
         "job": "shop.sync",
         "queue": "jobs",
         "duplicate": "waiting",
+        "replaced": False,
     }
+    replacing = (
+        "enqueue",
+        "shop.sync",
+        "--args",
+        "[1]",
+        "--id",
+        "order-7",
+        "--unique",
+        "until_done",
+        "--on-duplicate",
+        "replace",
+    )
+    assert json.loads(palermo(*replacing, "--json").stdout)["replaced"]
     assert "it went to queue" not in elsewhere.stderr
 
 

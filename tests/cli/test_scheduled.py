@@ -60,7 +60,11 @@ def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> No
     assert done.stdout == f"{wanted}: cancelled, due {done.stdout.partition('due ')[2]}"
 
     assert [row["id"] for row in json.loads(palermo("scheduled", "list", "--json").stdout)].count(wanted) == 0
-    assert palermo(*cancel, "--kwargs", '{"width": 9}').stdout == ""
+    none = palermo(*cancel, "--kwargs", '{"width": 9}')
+    assert (none.stdout, none.stderr) == (
+        "",
+        "no job was chosen: none that is scheduled matches. Nothing was changed.\n",
+    )
     assert palermo(*cancel).stdout.count("cancelled") == 1
     assert len(json.loads(palermo("scheduled", "list", "--json").stdout)) == 1
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +14,7 @@ from palermo import serializers
 from palermo.contract.plugins import Plugin
 from palermo.contract.serialization import SIGNED, Accept, Compression, Serializer, Serializers
 from palermo.core.message import Message
-from palermo.errors import ArgumentsInvalid, DecodeError, MediaTypeRefused, MediaTypeUnknown, OptionInvalid
+from palermo.errors import ArgumentsInvalid, DecodeError, EncodeError, MediaTypeRefused, MediaTypeUnknown, OptionInvalid
 
 
 class Shout:
@@ -54,6 +54,18 @@ def test_the_shipped_ones_are_found() -> None:
 )
 def test_names_and_media_types_are_found_in_any_spelling(name: str) -> None:
     assert Serializers.default().get(name).name == "json"
+
+
+def test_one_whose_dumps_makes_no_bytes_is_named() -> None:
+    class Counts(Shout):
+        def dumps(self, value: object) -> Any:
+            return 3
+
+    registry = Serializers.default()
+    registry.register(Counts())
+
+    with pytest.raises(EncodeError, match="serializer 'shout' made a value of type int of the arguments, not bytes"):
+        registry.encode((), {}, job="shop.note", id="1", serializer="shout")
 
 
 def test_one_can_be_added_and_taken_away_at_run_time() -> None:
