@@ -110,10 +110,12 @@ class Inspector(Context):
         """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
 
         With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
-        thousands of tenants the counts may be seconds old.
+        thousands of tenants the counts may be seconds old. Raises NotFound for a queue that does not exist.
         """
         check_job_queue(queue)
         found = self._ask(lambda broker: broker.tenants.of(queue), again=True)
+        if not found:
+            self.size(queue)
         if tenant is not None:
             found = [one for one in found if one.name == tenant]
         return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))
