@@ -233,7 +233,11 @@ def _waiting(visit: Visit, query: SearchQuery, pool: Executor, last: Snapshot | 
         return [name for name in names[QUEUES:] if name not in looks]
 
     def look(name: str) -> Listing | None:
-        return None if time.monotonic() > until else listings.jobs(visit, name, page=1, limit=WAITING)
+        return (
+            None
+            if time.monotonic() > until
+            else listings.jobs(visit, name, page=1, limit=WAITING, text=query.text or None)
+        )
 
     if last is not None:
         begin(last)
