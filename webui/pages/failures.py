@@ -19,7 +19,14 @@ from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
-from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
+from palermo.webui.filters import (
+    FAILED,
+    RequestedFilter,
+    check_names,
+    failed_filter,
+    failed_query,
+    requested_failed_filter,
+)
 from palermo.webui.pages.forms import FORM_ERRORS
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
@@ -153,6 +160,7 @@ def confirm(
     every: Annotated[str, Query(alias="all", max_length=5)] = "",
 ) -> Response:
     """Show how many jobs are meant, and ask."""
+    check_names(request.query_params, ("act", "id", "all", *FAILED))
     wanted = requested_failed_filter(request.query_params)
     meant: dict[str, Any] = {"ids": [], "filter": "", "number": 0}
     if every:
