@@ -253,6 +253,7 @@ def _ask(
         act=act,
         ids=ids,
         number=number,
+        asks=None if ids else {name: text for name, text in wanted.written.items() if text},
         typed=f"{number}" if number > UNTYPED else "",
         query=wanted.query,
         back=_back(request, wanted.job_list, wanted.query),

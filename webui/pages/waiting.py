@@ -105,6 +105,7 @@ def _ask(
         act=act,
         ids=ids,
         number=number,
+        asks=None if ids else dict(parse_qsl(query)),
         depth=DEPTH,
         typed=f"{number}" if number > UNTYPED else "",
         query=query,
