@@ -1,4 +1,4 @@
-"""What holds for the conditions of all filters: a condition that is given says something."""
+"""The rule for the conditions of all filters: a condition that is given says something."""
 
 from dataclasses import fields
 from typing import Any
