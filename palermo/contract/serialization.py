@@ -302,7 +302,9 @@ class Serializers:
         chosen = self.get(serializer)
         body = chosen.dumps(value)
         if not isinstance(body, bytes):
-            raise EncodeError(f"serializer {chosen.name!r} made a value of type {type(body).__name__} of the arguments, not bytes.")
+            raise EncodeError(
+                f"serializer {chosen.name!r} made a value of type {type(body).__name__} of the arguments, not bytes."
+            )
         content_type = chosen.media_type
         if sign:
             body = self._signer().wrap(body, content_type=content_type, job=job, id=id)

@@ -9,7 +9,7 @@ from palermo.errors import OptionInvalid
 def check_conditions(filter: Any) -> None:
     """Raise OptionInvalid if a text in this filter, a dataclass, is blank.
 
-    It stands for no condition as little as for one: a shell's variable that is not set would choose every job.
+    Taken for no condition, an unset variable of a shell would choose every job.
     """
     for each in fields(filter):
         check_condition(each.name, getattr(filter, each.name))
