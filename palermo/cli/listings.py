@@ -103,10 +103,10 @@ def clients(
     if newest:
         raise UsageError("tenants have no order in time: --newest means nothing here.")
     listing = context.inspector().tenants(queue, tenant, offset=(page - 1) * limit, limit=limit)
-    if not listing.total:
-        context.inspector().size(queue)  # raises NotFound if there is no such queue
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
-    none = none_here(f"tenants have jobs waiting in queue {queue!r}", listing.total, limit)
+    waiting = f"jobs waiting in queue {queue!r}"
+    whose = f"tenants have {waiting}" if tenant is None else f"{waiting} belong to tenant {tenant!r}"
+    none = none_here(whose, listing.total, limit)
     print_rows(listing.rows, columns, as_json=as_json, none=none)
     if not as_json:
         note_rest(len(listing), listing.total, page=page, what="tenant")

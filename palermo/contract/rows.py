@@ -200,13 +200,14 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
 def silent_text(workers: Iterable[Row]) -> str:
     """The workers that do not answer, for people: how many, which queues they serve, and how many jobs they hold.
 
-    "" if all answer.
+    With the time at which the broker heard of each last: what is told of it is of then. "" if all answer.
     """
     silent = [row for row in workers if not row["answers"]]
     if not silent:
         return ""
     known = [
-        f"{row['id']} (queues {', '.join(row['queues']) or 'not known'}; {count(len(row['jobs']), 'job')} held)"
+        f"{row['id']} (queues {', '.join(row['queues']) or 'not known'}; {count(len(row['jobs']), 'job')} held"
+        + (f"; heard of last at {row['last_seen']})" if row["last_seen"] else ")")
         for row in silent
         if row["pid"]
     ]

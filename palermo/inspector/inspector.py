@@ -31,6 +31,7 @@ from palermo.inspector import scheduled as scheduled_jobs
 from palermo.inspector.context import Context, Progress
 from palermo.inspector.control import cancel, check_action, control
 from palermo.inspector.judges import TakenJob
+from palermo.jobs.redaction import masked_row
 
 if TYPE_CHECKING:
     from palermo.worker.handle import WorkerHandle
@@ -52,18 +53,26 @@ class Inspector(Context):
 
     # -- looking
 
-    def jobs(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Listing:
+    def jobs(
+        self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, text: str | None = None
+    ) -> Listing:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
+
+        With `text` only those jobs of the page that have it: see WaitingFilter.
 
         Raises NotFound for a queue that does not exist.
         """
         check_queue_name(queue)
         page = self._browse(queue, offset=offset, limit=limit, newest=newest)
         state = JobState.FAILED if is_failed(queue) else JobState.PENDING
-        rows = self._rows(page.messages, state)
-        for row, message in zip(rows, page.messages, strict=True):
+        messages = [one for one in page.messages if text is None or waiting.may_contain(one, text.casefold())]
+        rows = self._rows(messages, state)
+        for row, message in zip(rows, messages, strict=True):
             if message.id in page.cancelled:
                 row["state"] = CANCELLED
+        if text is not None:
+            filter = waiting.WaitingFilter(text=text)
+            rows = [row for row in rows if filter.fits_row(masked_row(row, self._hidden))]
         return Listing(rows, page.total, page.unseen)
 
     def size(self, queue: str) -> int:
@@ -110,10 +119,12 @@ class Inspector(Context):
         """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
 
         With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
-        thousands of tenants the counts may be seconds old.
+        thousands of tenants the counts may be seconds old. Raises NotFound for a queue that does not exist.
         """
         check_job_queue(queue)
         found = self._ask(lambda broker: broker.tenants.of(queue), again=True)
+        if not found:
+            self.size(queue)
         if tenant is not None:
             found = [one for one in found if one.name == tenant]
         return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))

@@ -4,15 +4,18 @@ The class Inspector takes these functions as its methods. WaitingFilter says whi
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from palermo.contract.rows import Row
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision
+from palermo.core.arguments import PREVIEW
 from palermo.core.conditions import check_conditions
+from palermo.core.failure import printable
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import JobState
-from palermo.core.message import Message
+from palermo.core.message import JSON, Message
 from palermo.core.text import fits
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import DuplicateJob, NotFound, PalermoError, UsageError
@@ -24,6 +27,9 @@ from palermo.jobs.redaction import masked_row
 
 #: The most jobs that one call cancels: the broker keeps so many marks.
 MAX_CANCELLED = 100_000
+
+#: What a row may show with other digits than JSON in ASCII has: escapes, tags, exponents, long or small numbers.
+_OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +73,27 @@ def contains(row: Row, wanted: str) -> bool:
     return any(wanted in text.casefold() for text in texts if text)
 
 
+def may_contain(message: Message, wanted: str) -> bool:
+    """Whether the row of a waiting job may have this text, in lower case.
+
+    Fast path for a number, such as that of an order: it stands in the body as it is shown, or nowhere. A search that
+    looks at 500 jobs of 1 kB (benchmarks.pages) takes 60 ms of a core in the web process; 100 if it makes their rows.
+    """
+    body = message.body
+    if (
+        not (wanted.isascii() and wanted.isdigit())
+        or message.failure is not None
+        or message.content_type != JSON
+        or message.content_encoding
+        or not body.isascii()
+        or body.count(b",") > PREVIEW  # a preview may tell how many values there are
+        or wanted.encode() in body
+        or _OTHER_DIGITS.search(body)
+    ):
+        return True
+    return any(wanted in printable(text) for text in (message.id, message.job, message.preview or ""))
+
+
 class _Selection:
     """The waiting jobs that are meant, and which of those were there."""
 
@@ -85,6 +112,8 @@ class _Selection:
             return False
         if self._filter.text is None:
             return self._filter.job is None or fits(message.job, self._filter.job)
+        if not may_contain(message, self._filter.text.casefold()):
+            return False
         [row] = self._context._rows((message,), JobState.PENDING)
         return self._filter.fits_row(masked_row(row, self._context._hidden))
 

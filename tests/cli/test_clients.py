@@ -19,6 +19,8 @@ def test_the_clients_of_a_queue_are_listed_and_cleared(palermo: Palermo, client:
     assert json.loads(palermo("tenants", "images", "--json").stdout) == listed
     assert json.loads(palermo("tenants", "images", "--tenant", "zebra", "--json").stdout) == listed[1:]
     assert json.loads(palermo("tenants", "images", "--tenant", "nobody", "--json").stdout) == []
+    nobody = palermo("tenants", "images", "--tenant", "nobody").stderr
+    assert nobody == "no jobs waiting in queue 'images' belong to tenant 'nobody'.\n"
     assert "acme" in text.stdout
     assert text.stdout.startswith("Tenant")
     assert "page 1: 1 tenant of 2" in text.stderr

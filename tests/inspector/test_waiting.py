@@ -123,3 +123,23 @@ def test_a_move_that_is_killed_in_the_middle_loses_nothing_and_goes_on_when_run_
 
     eventually(lambda: inspector.size("mail") == 0)
     assert set(waiting(inspector, "aside")) == all_ids
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[4711]",
+        b'["order 4711"]',
+        b'["\\u0034711"]',
+        b"[4.711e3]",
+        b'[{"$palermo": "tuple", "value": [4, 711, "4711"]}]',
+        "[{'a': \"ä 4711\"}]".replace("'", '"').encode(),
+    ],
+)
+def test_a_number_is_found_however_the_body_writes_it(client: Client, body: bytes) -> None:
+    inspector = Inspector(client)
+    publish(client, message("meant", body=body), message("other", 47, 11), message("more", "order 12"))
+
+    assert [row["id"] for row in inspector.jobs("mail", text="4711")] == ["meant"]
+    assert inspector.jobs("mail", text="4711").total == 3
+    assert inspector.count_waiting("mail", WaitingFilter(text="4711")) == 1

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -12,10 +13,10 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep, waits
 from palermo.client.failed_queues import browse_failed
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.sweep import Move, Remove, SweepDecision
+from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.address import parse_url
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, internal
+from palermo.core.topology import FAILED_QUEUE, QUORUM, internal
 from tests.contract.tools import PATIENT, messages, put_into_failed
 from tests.rabbitmq_node import Node, binary, url_of
 
@@ -111,6 +112,39 @@ def test_who_looks_at_failed_jobs_sees_those_too_that_another_session_looks_at(
             page = await browsing
             assert [job.id for job in page.messages] == [f"jobs-{number}" for number in range(30)]
             assert page.total == 30
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_two_who_take_failed_jobs_at_once_and_one_who_looks_each_meet_all_of_them(
+    session: SessionParameters, kind: str
+) -> None:
+    async def work() -> None:
+        parameters = replace(session, queue_type=kind)
+        first, second, looks = [await open_broker(parameters) for _ in range(3)]
+        try:
+            await put_into_failed(first, messages(300))
+
+            async def every_third(broker: Broker, number: int) -> int:
+                def decide(job: Message) -> SweepDecision:
+                    return Remove() if int(job.id.rpartition("-")[2]) % 3 == number else Keep()
+
+                return (await broker.sweep(FAILED_QUEUE, decide)).removed
+
+            taking = [
+                asyncio.ensure_future(every_third(broker, number)) for number, broker in enumerate((first, second))
+            ]
+            totals = set()
+            while not all(task.done() for task in taking):
+                totals.add((await looks.browse(FAILED_QUEUE, limit=10)).total)
+
+            assert [task.result() for task in taking] == [100, 100]
+            # Of a quorum queue a look reads the log, which is written a moment later.
+            assert kind == QUORUM or totals <= {300, 200, 100}
+        finally:
+            for broker in (first, second, looks):
+                await broker.close()
 
     asyncio.run(work())
 

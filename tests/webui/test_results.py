@@ -109,6 +109,7 @@ def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web,
             assert "1 worker does not answer" in page, path
             assert id[:8] in page, path
         assert "It does not answer" in any_web.http.get(f"/workers/{worker['id']}").text
+        assert "It does not answer" in any_web.http.get(f"/jobs/{id}").text
         return True
 
     eventually(shown)

@@ -1,17 +1,20 @@
 """The search over all states, on each broker: what it finds, what it says it did not look at, and what it refuses."""
 
 import re
+import threading
 import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from palermo.contract.rows import Listing
 from palermo.history.filters import HistoryFilter
 from palermo.inspector.masking import MASK
 from palermo.settings.settings import Settings
+from palermo.webui.site import Visit
 from palermo.webui.state import search as searching
-from tests.helpers import eventually
+from tests.helpers import HANGS, eventually
 from tests.history.written import ended, write
 from tests.history.written import failed as failed_run
 from tests.inspector.jobs import failure, message, publish, publish_failed
@@ -165,6 +168,19 @@ def test_nothing_found_says_what_was_searched(filled: Web) -> None:
     assert "No job matches" in page
     assert "“nobody” in ids, names, arguments and errors among failed, retrying, scheduled, waiting, running" in page
     assert "Not searched" not in page
+
+
+def test_queues_are_looked_at_at_the_same_time(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, jobs = threading.Barrier(2), searching.listings.jobs
+
+    def look(visit: Visit, queue: str, **asked: Any) -> Listing:
+        if queue in ("billing", "mail"):
+            both.wait(HANGS)
+        return jobs(visit, queue, **asked)
+
+    monkeypatch.setattr(searching.listings, "jobs", look)
+
+    assert ids(filled, "state:waiting order") == {"waiting": ["wait-1", "wait-2"]}
 
 
 def test_what_is_not_searched_is_said(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ def test_tenants_are_listed_and_cleared(any_web: Web) -> None:
     one = any_web.http.get(f"/api/queues/mail/tenants?tenant={quote(listed['rows'][0]['tenant'])}").json()
     assert (one["rows"], one["total"]) == (listed["rows"][:1], 1)
     assert any_web.http.get("/api/queues/mail/tenants?tenant=nobody").json()["rows"] == []
+    nowhere = any_web.http.get("/api/queues/nowhere/tenants")
+    assert (nowhere.status_code, "'nowhere'" in nowhere.text) == (404, True)
     page = any_web.http.get("/tenants?queue=mail").text
 
     assert [(row["tenant"], row["pending"]) for row in listed["rows"]] == [(name, 3), ("zebra", 1)]

@@ -71,7 +71,8 @@ def test_r10_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_site: Si
         (id, "crew.hold", before["jobs"][0]["preview"])
     ]
     assert row["last_seen"] >= before["started_at"]
-    assert silent_text([row]) == f"1 worker does not answer: {row['id']} (queues jobs, other; 1 job held)"
+    known = f"queues jobs, other; 1 job held; heard of last at {row['last_seen']}"
+    assert silent_text([row]) == f"1 worker does not answer: {row['id']} ({known})"
     queue = {each["name"]: each for each in site.inspector.queues()}["jobs"]
     assert (queue["in_progress"], queue["workers"]) == (1, 0)
     status = site.client.job_by_id(id).status()

@@ -61,6 +61,8 @@ class FoundJob:
     queue: str | None = None
     #: The worker that runs it, or on which it failed last.
     worker: str | None = None
+    #: Whether that worker answers; if not, it held the job when it was heard of last.
+    answers: bool = True
     #: When its run started, ISO 8601.
     started_at: str | None = None
     #: What the running job reports: its progress from 0 to 1 and in words, and its newest log lines.
@@ -140,6 +142,7 @@ def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
                 name=job["job"],
                 queue=job["queue"],
                 worker=job["worker"],
+                answers=job["answers"],
                 started_at=job["started_at"],
                 progress=job["progress"],
                 text=job["text"],

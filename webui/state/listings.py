@@ -22,13 +22,16 @@ MAX_LIMIT, MAX_DEPTH = 500, 10_000
 _CACHED = 2.0
 
 
-def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False) -> Listing:
-    """A page of a queue's waiting jobs. Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep."""
+def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False, text: str | None = None) -> Listing:
+    """A page of a queue's waiting jobs; with `text` those of them that have it.
+
+    Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
+    """
     if page * limit > MAX_DEPTH:
         raise Refused(
             422, f"pages lead no further than {MAX_DEPTH:,} jobs into a queue; newest=true begins at its end."
         )
-    listing = visit.inspector.jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
+    listing = visit.inspector.jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest, text=text)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 

@@ -175,9 +175,9 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 
 def running_jobs(snapshot: Snapshot, queue: str | None = None) -> list[Row]:
-    """The running jobs, the longest running first, each with its worker's id."""
+    """The running jobs, the longest running first, each with its worker's id and whether that answers."""
     found = [
-        {**job, "worker": worker["id"]}
+        {**job, "worker": worker["id"], "answers": worker["answers"]}
         for worker in snapshot.workers
         for job in worker["jobs"]
         if queue is None or job["queue"] == queue

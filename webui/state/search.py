@@ -8,9 +8,10 @@ before they are searched. What a search does not look at is bounded, and named i
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from palermo.contract.rows import Row, iso_instant, silent_text, waits_since
+from palermo.contract.rows import Listing, Row, iso_instant, silent_text, waits_since
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, fits
@@ -32,6 +33,9 @@ from palermo.webui.state.scheduled_view import StillReading
 
 #: The first jobs of a queue that are looked at, in so many queues, and seconds after which the rest are left out.
 WAITING, QUEUES, LONGEST = 500, 20, 5.0
+
+#: Places that one search looks at at the same time.
+_AT_ONCE = 8
 
 #: The first scheduled jobs that are looked at, soonest first.
 SCHEDULED = 1_000
@@ -93,14 +97,24 @@ class Found:
 def search(visit: Visit, query: SearchQuery, *, limit: int) -> Found:
     """The jobs that match, at most `limit` of each group. Raises BrokerError."""
     wanted = _wanted(query)
-    snapshot = live_state(visit.site).snapshot()
-    later = _scheduled(visit, query) if wanted & {"scheduled", "retrying"} else _Rows()
-    waiting = _waiting(visit, query, snapshot) if wanted & {"waiting", "retrying"} else _Rows()
+    live = live_state(visit.site)
+    # At the same time, because most of a search is to wait for the broker. The last snapshot may be old: with its
+    # queues a search begins, and those that only the new one has follow.
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        last, asked = live.sampler.last, pool.submit(live.snapshot)
+        scheduled = pool.submit(_scheduled, visit, query) if wanted & {"scheduled", "retrying"} else None
+        ended = {
+            state: pool.submit(find, visit.site, query, limit)
+            for state, find in (("failed", _failed), ("finished", _finished))
+            if state in wanted
+        }
+        waiting = _waiting(visit, query, pool, last, asked) if wanted & {"waiting", "retrying"} else _Rows()
+        later = scheduled.result() if scheduled else _Rows()
 
     def group(state: str) -> Group:
         match state:
-            case "failed":
-                return _failed(visit.site, query, limit)
+            case "failed" | "finished":
+                return ended[state].result()
             case "scheduled":
                 return _group(state, later, limit, lambda row: row["state"] != "retrying")
             case "retrying":
@@ -113,10 +127,8 @@ def search(visit: Visit, query: SearchQuery, *, limit: int) -> Found:
                 found = _group(state, waiting, limit, lambda row: row["state"] != "retrying")
                 held = Counter(row["queue"] for row in waiting.rows if row["state"] != "retrying")
                 return replace(found, queues=held)
-            case "running":
-                return _running(query, snapshot, limit)
             case _:
-                return _finished(visit.site, query, limit)
+                return _running(query, asked.result(), limit)
 
     return Found(query=query, groups=tuple(group(state) for state in GROUPS if state in wanted))
 
@@ -204,32 +216,49 @@ def _scheduled(visit: Visit, query: SearchQuery) -> _Rows:
     return _Rows(rows, (f"scheduled jobs and retries that are due after the first {SCHEDULED:,} ({behind:,})",))
 
 
-def _waiting(visit: Visit, query: SearchQuery, snapshot: Snapshot) -> _Rows:
-    pattern = query.pattern("queue")
-    filled = sorted(
-        (row for row in snapshot.queues if row["pending"] and not is_failed(row["name"])),
-        key=lambda row: (row["pending"], row["name"]),
-    )
-    queues = [row for row in filled if pattern is None or fits(row["name"], pattern)]
+def _waiting(visit: Visit, query: SearchQuery, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]) -> _Rows:
     until = time.monotonic() + LONGEST
+    looks: dict[str, Future[Listing | None]] = {}
+
+    def begin(snapshot: Snapshot) -> list[str]:
+        """Have the queues with the fewest jobs looked at; the names of those left out."""
+        pattern = query.pattern("queue")
+        filled = sorted(
+            (row["pending"], row["name"]) for row in snapshot.queues if row["pending"] and not is_failed(row["name"])
+        )
+        names = [name for _, name in filled if pattern is None or fits(name, pattern)]
+        for name in names[:QUEUES]:
+            if name not in looks:
+                looks[name] = pool.submit(look, name)
+        return [name for name in names[QUEUES:] if name not in looks]
+
+    def look(name: str) -> Listing | None:
+        return (
+            None
+            if time.monotonic() > until
+            else listings.jobs(visit, name, page=1, limit=WAITING, text=query.text or None)
+        )
+
+    if last is not None:
+        begin(last)
+    left_out = begin(asked.result())
     rows: list[Row] = []
     unseen: list[str] = []
-    left_out = [row["name"] for row in queues[QUEUES:]]
-    for queue in queues[:QUEUES]:
-        name = queue["name"]
-        if time.monotonic() > until:
-            left_out.append(name)
-            continue
+    for name, looked in looks.items():
         try:
-            found = listings.jobs(visit, name, page=1, limit=WAITING).rows
+            found = looked.result()
         except NotFound:
             continue
         except NotBrowsable:
             unseen.append(f"jobs that wait in {name}, a quorum queue: these are never read in order to be shown")
             continue
-        rows += [_row(row, waits_since(row)) for row in _fitting(query, found)]
-        if queue["pending"] > WAITING <= len(found):
-            unseen.append(f"jobs that wait in {name} behind its first {WAITING:,} ({queue['pending'] - WAITING:,})")
+        if found is None:
+            left_out.append(name)
+            continue
+        rows += [_row(row, waits_since(row)) for row in _fitting(query, found.rows)]
+        behind = (found.total or 0) - WAITING
+        if behind > 0:
+            unseen.append(f"jobs that wait in {name} behind its first {WAITING:,} ({behind:,})")
     if left_out:
         unseen.append(
             f"jobs that wait in {', '.join(left_out[:5])}"

@@ -72,7 +72,8 @@ class RabbitmqBroker:
         self._declarer = self._declarer_on(connection)
         self._outbox = Outbox(session, connection, self._declarer)
         self.try_publish = self._outbox.try_publish
-        self._failed_sweeps = FailedSweeps(self._exchange, self._outbox.failed_log)
+        self._failed_sweeps = FailedSweeps(self._outbox.failed_log)
+        self._failed_turn = sweeping.FailedTurn(self._exchange)
         self._leader_client = LeaderClient(session, connection, self._declarer_on)
         self._limits = LimitClient(self._leader_client)
         self.keys = RabbitmqKeys(session, connection, self._outbox, self._leader_client)
@@ -260,8 +261,11 @@ class RabbitmqBroker:
                 f"queue {queue!r} is a {kind} queue: reading it would count against the delivery limit of its jobs,"
                 " so only its counts are shown."
             )
+        if is_failed(queue):
+            async with self._failed_turn.held(connection, only_look=True):
+                return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
-        if not page.messages or is_failed(queue):
+        if not page.messages:
             return page
         marks = await self._pauses_and_cancels.cancelled()
         messages = page.messages
@@ -298,10 +302,13 @@ class RabbitmqBroker:
         async def gate(jobs: list[tuple[Message, Message | None]]) -> list[bool]:
             return await self.keys.gate(queue, jobs)
 
-        if logged:
-            return await self._failed_sweeps.sweep(reader, queue, decide, store, tell, gate, ids=ids)
         if is_failed(queue):
-            return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, ids=ids, most=most)
+            async with self._failed_turn.held(connection, only_look=only_look) as alone:
+                if logged:
+                    return await self._failed_sweeps.sweep(
+                        reader, queue, decide, store, tell, gate, ids=ids, alone=alone
+                    )
+                return await sweeping.sweep(reader, queue, decide, store, tell, gate=gate, ids=ids, most=most)
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate, self.keys.as_they_run)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:

@@ -30,6 +30,6 @@ class RedisTenants:
         removed = await clear_tenant(self._store, queue, tenant)
         if not removed:
             raise NotFound(
-                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
             )
         return removed

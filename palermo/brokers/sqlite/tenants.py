@@ -48,6 +48,6 @@ class SqliteTenants:
             await asyncio.sleep(0)
         if not removed:
             raise NotFound(
-                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
             )
         return removed

@@ -25,7 +25,6 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties, to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
@@ -386,13 +385,11 @@ class FailedSweeps:
     program changed the queue, and where jobs are older than the log. A sweep through the whole queue meets every job:
     it writes the jobs that the log does not know into the log, and removes the entries whose jobs are not there.
 
-    That holds only while no other session holds messages of the queue. So sessions take turns, by the exclusive queue
-    `~failed-log.turn`, which ends with the connection that holds it.
+    That holds only while no other session holds messages of the queue: see browsing.sweep.FailedTurn.
     """
 
-    def __init__(self, exchange: str, failed_log: FailedLog) -> None:
+    def __init__(self, failed_log: FailedLog) -> None:
         self._log = failed_log
-        self._mutex = Mutex(internal(exchange, "failed-log.turn"), "another requeue, discard or trim of failed jobs")
         #: Whether sweeps correct the log. For that the session remembers all that is in the log.
         self.wanted = True
 
@@ -405,21 +402,22 @@ class FailedSweeps:
         progress: Callable[[SweepProgress], None],
         gate: Gate | None = None,
         *,
+        alone: bool,
         ids: Collection[str] = (),
     ) -> SweepProgress:
         """See palermo.contract.broker.Broker.sweep. The log is corrected where that does not take too long.
 
-        A sweep for some ids corrects nothing: it does not read which other jobs are there.
+        A sweep for some ids corrects nothing: it does not read which other jobs are there. Nor does one that is not
+        `alone`: other sessions may hold jobs of the queue.
         """
-        async with self._mutex.held(reader.connection, optional=True) as alone:
-            known = None
-            if alone and self.wanted and not ids:
-                most = _ENTRIES + _PER_MESSAGE * await reader.count()
-                known = await self._log.known(reader.connection, queue, most=most)
-            comparison = _FailedSweep(self._log, queue, known)
-            swept = await sweep(reader, queue, decide, publish, progress, comparison.witness, gate, ids=ids)
-            await comparison.end(swept)
-            return swept
+        known = None
+        if alone and self.wanted and not ids:
+            most = _ENTRIES + _PER_MESSAGE * await reader.count()
+            known = await self._log.known(reader.connection, queue, most=most)
+        comparison = _FailedSweep(self._log, queue, known)
+        swept = await sweep(reader, queue, decide, publish, progress, comparison.witness, gate, ids=ids)
+        await comparison.end(swept)
+        return swept
 
 
 class _FailedSweep:

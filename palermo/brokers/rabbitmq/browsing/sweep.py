@@ -7,16 +7,19 @@ so browsing is as short as the page. Closing a channel gives back everything on 
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
+from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.contract.broker import Page
 from palermo.contract.sweep import Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
-from palermo.core.topology import amqp_queue, is_failed
+from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 #: Seconds without a delivery after which the queue is asked whether anything is left.
@@ -124,6 +127,26 @@ AsTheyRun = Callable[[list[Message]], Awaitable[list[Message]]]
 
 #: Says which of these jobs may leave the queue. Each comes with the message that is published in its place, or None.
 Gate = Callable[[list[tuple[Message, Message | None]]], Awaitable[list[bool]]]
+
+
+class FailedTurn:
+    """The sessions that read failed jobs take turns, since what one of them holds is hidden from the others.
+
+    The lock is the exclusive queue `~failed-log.turn`, which ends with the connection that holds it. A program that
+    consumes failed jobs without it is waited for too (Reader.await_others).
+    """
+
+    def __init__(self, exchange: str) -> None:
+        self._mutex = Mutex(internal(exchange, "failed-log.turn"), "another session that reads failed jobs")
+
+    @asynccontextmanager
+    async def held(self, connection: Connection, *, only_look: bool) -> AsyncIterator[bool]:
+        """Have the failed jobs alone. Yields False if a look cannot have them soon, or RabbitMQ refuses the lock."""
+        patience = _OTHERS_OF_A_LOOK if only_look else math.inf
+        async with self._mutex.held(connection, patience=patience, optional=True) as alone:
+            if not alone:
+                log.warning("failed jobs that another session holds may be left out")
+            yield alone
 
 
 class Reader:

@@ -104,7 +104,7 @@ class TenantClient:
                     found += swept.removed
         if not found:
             raise NotFound(
-                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo clients` lists those that do."
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
             )
         return found
 
