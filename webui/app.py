@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -34,6 +34,7 @@ from palermo.settings.settings import Settings
 from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
 from palermo.webui.failed.failed_jobs import close_failed_jobs
+from palermo.webui.filters import check_query
 from palermo.webui.render.rendering import STATIC, page
 from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
@@ -121,7 +122,7 @@ def create_app(
     for router in pages.ROUTERS:
         app.include_router(router, include_in_schema=False)
     for router in api.ROUTERS:
-        app.include_router(router, prefix="/api")
+        app.include_router(router, prefix="/api", dependencies=[Depends(check_query)])
     app.include_router(openapi.router, prefix="/api", include_in_schema=False)
     app.include_router(monitoring.router, include_in_schema=False)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")

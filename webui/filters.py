@@ -5,11 +5,14 @@ The query of a search, words and chips such as `queue:mail`, becomes the same fi
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
+from starlette.requests import Request
+
+from palermo.core.conditions import check_condition
 from palermo.core.failure import printable
 from palermo.core.text import nearest
 from palermo.core.times import parse_duration, parse_instant, parse_time, unix_seconds
@@ -48,13 +51,12 @@ class RequestedFilter(Generic[F]):
 
 
 def failed_filter(given: Mapping[str, str | None], *, now: float | None = None) -> FailedFilter:
-    """The filter that these texts ask for. Empty texts are ignored. Raises Refused (422)."""
+    """The filter that these texts ask for, each as it is given; None is none. Raises Refused (422), OptionInvalid."""
     at = time.time() if now is None else now
-    texts = {name: printable(text).strip() for name in FAILED if (text := given.get(name))}
+    texts = {name: printable(text) for name in FAILED if (text := given.get(name)) is not None}
     values: dict[str, str | float] = {
         name: _instant(text, name, at) if name in _TIMES else _flag(text, name) if name in _FLAGS else text
         for name, text in texts.items()
-        if text
     }
     return FailedFilter(**values)  # type: ignore[arg-type]
 
@@ -71,13 +73,19 @@ def failed_query(filter: FailedFilter, **more: object) -> str:
 
 
 def requested_failed_filter(given: Mapping[str, str]) -> RequestedFilter[FailedFilter]:
-    """The filter for failed jobs in these texts of an address. Raises Refused (422)."""
-    written = {name: given.get(name, "")[:1_000].strip() for name in FAILED}
-    return RequestedFilter(failed_filter(written), written)
+    """The filter for failed jobs in these texts of an address. Blank texts are ignored. Raises Refused (422)."""
+    written = {name: field_text(name, given.get(name)) for name in FAILED}
+    return RequestedFilter(failed_filter({name: text or None for name, text in written.items()}), written)
+
+
+def field_text(name: str, text: str | None) -> str:
+    """The text in the field of a filter; "" for none and for blanks. A name loses the blanks around it, `text` not."""
+    given = printable((text or "")[:1_000])
+    return given if name == "text" and not given.isspace() else given.strip()
 
 
 def history_filter(given: Mapping[str, str | None]) -> RequestedFilter[HistoryFilter]:
-    """The filter for finished jobs in these texts. Empty texts are ignored. Raises Refused (422)."""
+    """The filter for finished jobs in these texts. Blank texts are ignored. Raises Refused (422)."""
     written, values = _read(given, HISTORY)
     try:
         return RequestedFilter(HistoryFilter(**values), written)  # type: ignore[arg-type]
@@ -86,9 +94,34 @@ def history_filter(given: Mapping[str, str | None]) -> RequestedFilter[HistoryFi
 
 
 def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter]:
-    """The filter for actions in these texts. Raises Refused (422)."""
+    """The filter for actions in these texts. Blank texts are ignored. Raises Refused (422)."""
     written, values = _read(given, AUDIT)
     return RequestedFilter(AuditFilter(**values), written)  # type: ignore[arg-type]
+
+
+# -- the names in an address
+
+
+def check_names(given: Iterable[str], known: Collection[str]) -> None:
+    """Raise Refused (422) for a name in an address that it does not know: it would choose more than was meant."""
+    for name in given:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes nothing"
+            raise Refused(422, f"there is no parameter {name[:80]!r}.{nearest(name, known)} This address {takes}.")
+
+
+async def check_query(request: Request) -> None:
+    """For addresses of the API: raise Refused (422) for a name as above, and OptionInvalid for a blank value."""
+    check_names(request.query_params, list(_declared(request.scope["route"].dependant)))
+    for name, value in request.query_params.multi_items():
+        check_condition(name, value)
+
+
+def _declared(dependant: Any) -> Iterator[str]:
+    """The names that a handler declares, and those of what it depends on."""
+    yield from (each.alias for each in dependant.query_params)
+    for other in dependant.dependencies:
+        yield from _declared(other)
 
 
 # -- the query of a search
@@ -202,7 +235,7 @@ def _quoted(value: str) -> str:
 
 
 def _read(given: Mapping[str, str | None], names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str | float]]:
-    written = {name: printable((given.get(name) or "")[:1_000]).strip() for name in names}
+    written = {name: field_text(name, given.get(name)) for name in names}
     # Whole seconds, so that requests for the same address within a second can share one count.
     now = float(int(time.time()))
     values: dict[str, str | float] = {}

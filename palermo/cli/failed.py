@@ -8,7 +8,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import failed_ids, whole_ids
-from palermo.cli.listings import note_rest, note_unread
+from palermo.cli.listings import none_here, note_rest, note_unread
 from palermo.cli.options import broker_options, filter_options, json_option, paging_options, yes_option
 from palermo.cli.output import (
     Column,
@@ -51,7 +51,8 @@ def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newes
         field("Retries"),
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none="no failed jobs.")
+    what = "failed jobs" if wanted.everything else f"failed jobs with {wanted}"
+    print_rows(listing.rows, columns, as_json=as_json, none=none_here(what, listing.total, limit))
     if not as_json:
         note_rest(len(listing), listing.total, page=page)
     note_unread(listing.unseen)

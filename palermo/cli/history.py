@@ -9,7 +9,7 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.cli.job_ids import known_ids
-from palermo.cli.listings import note_rest
+from palermo.cli.listings import none_here, note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
 from palermo.contract.rows import Row
@@ -96,7 +96,9 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
         ("Ran", lambda row: _seconds(row["took"])),
         ("Why", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else row["reason"]),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none="no finished jobs in the journal.")
+    print_rows(
+        listing.rows, columns, as_json=as_json, none=none_here("finished jobs in the journal", listing.total, limit)
+    )
     if not as_json:
         note_rest(len(listing), listing.total, page=page)
 
@@ -129,7 +131,7 @@ def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: 
         ("Jobs", lambda row: row["count"]),
         ("What", lambda row: row["what"] or row["ids"][:3]),
     ]
-    print_rows(listing.rows, columns, as_json=False, none="no actions in the journal.")
+    print_rows(listing.rows, columns, as_json=False, none=none_here("actions in the journal", listing.total, limit))
     if listing.rows and len(listing) < (listing.total or 0):
         note(f"page {page}: {len(listing):,} of {listing.total:,} actions. --page and --limit show others.")
 

@@ -46,7 +46,9 @@ def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, 
         field("Retries"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none=_none(f"jobs wait in queue {queue!r}", listing.total))
+    print_rows(
+        listing.rows, columns, as_json=as_json, none=none_here(f"jobs wait in queue {queue!r}", listing.total, limit)
+    )
     if not as_json:
         note_rest(len(listing), listing.total, page=page)
 
@@ -104,7 +106,7 @@ def clients(
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"
     whose = f"tenants have {waiting}" if tenant is None else f"{waiting} belong to tenant {tenant!r}"
-    none = _none(whose, listing.total)
+    none = none_here(whose, listing.total, limit)
     print_rows(listing.rows, columns, as_json=as_json, none=none)
     if not as_json:
         note_rest(len(listing), listing.total, page=page, what="tenant")
@@ -131,8 +133,9 @@ def note_unread(unseen: int) -> None:
         )
 
 
-def _none(what: str, total: int | None) -> str:
-    return f"no {what}." if not total else f"no more {what}: {total:,} in all."
+def none_here(what: str, total: int | None, limit: int) -> str:
+    """What a page without rows says: that there are none, or that its list has fewer pages of so many rows."""
+    return f"no more {what}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"no {what}."
 
 
 def _known(name: str) -> Callable[[Row], object]:

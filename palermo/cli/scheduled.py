@@ -9,7 +9,7 @@ from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import scheduled_ids, whole_ids
-from palermo.cli.listings import note_rest
+from palermo.cli.listings import none_here, note_rest
 from palermo.cli.options import broker_options, json_option, parse_due, parse_duration, parse_instant, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
 from palermo.contract.rows import Row
@@ -62,7 +62,7 @@ def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **
         field("Job"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none="no scheduled jobs.")
+    print_rows(listing.rows, columns, as_json=as_json, none=none_here("scheduled jobs", listing.total, limit))
     if not as_json:
         note_rest(len(listing), listing.total, page=page)
 
@@ -229,7 +229,9 @@ def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **fi
         ("Attempt", lambda row: (row["retries"] or 0) + 1),
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}"),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none="no job waits to be tried again.")
+    print_rows(
+        listing.rows, columns, as_json=as_json, none=none_here("jobs wait to be tried again", listing.total, limit)
+    )
     if not as_json:
         note_rest(len(listing), listing.total, page=page)
 

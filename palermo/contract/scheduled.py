@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from palermo.core.conditions import check_conditions
 from palermo.core.job_edit import JobEdit
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.text import fits
@@ -17,7 +18,10 @@ from palermo.core.text import fits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduledFilter:
-    """The conditions that scheduled jobs must meet, all at once; a filter without conditions matches every job."""
+    """The conditions that scheduled jobs must meet, all at once; a filter without conditions matches every job.
+
+    Raises OptionInvalid for a blank text.
+    """
 
     #: These ids; None for any.
     ids: frozenset[str] | None = None
@@ -28,6 +32,9 @@ class ScheduledFilter:
     retries: bool | None = None
     #: Only jobs due from one instant to another, both included, in Unix seconds: others need not even be read.
     due: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_conditions(self)
 
     @property
     def everything(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from palermo.core.conditions import check_conditions
 from palermo.core.journal_records import RecordKind
 from palermo.errors import OptionInvalid
 
@@ -23,7 +24,7 @@ FINAL = ("done", "failed", "discarded", "cancelled")
 class HistoryFilter:
     """A filter of finished jobs, which must match all its fields; an empty filter matches all that are final.
 
-    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for an unknown state.
+    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for an unknown state and for a blank text.
     """
 
     queue: str | None = None
@@ -46,6 +47,7 @@ class HistoryFilter:
     shorter: float | None = None
 
     def __post_init__(self) -> None:
+        check_conditions(self)
         if self.state is not None and self.state not in STATES:
             raise OptionInvalid(f"there is no state {self.state[:40]!r} of finished jobs: {', '.join(STATES)}.")
 
@@ -58,7 +60,7 @@ class HistoryFilter:
 class AuditFilter:
     """A filter of actions, which must match all its fields; an empty filter matches every action.
 
-    Names may hold `*`, `?` and `[…]`.
+    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a blank text.
     """
 
     #: Who did it.
@@ -70,6 +72,9 @@ class AuditFilter:
     #: Unix seconds: it was done at `since` or later; and at `until` or before.
     since: float | None = None
     until: float | None = None
+
+    def __post_init__(self) -> None:
+        check_conditions(self)
 
 
 #: The empty filters.

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
+from palermo.core.conditions import check_conditions
 from palermo.core.failure import fingerprint
 from palermo.core.message import Message
 from palermo.core.text import fits
@@ -30,7 +31,7 @@ def wire_preview(message: Message) -> str | None:
 class FailedFilter:
     """The conditions that a failed job must meet, all at once; a filter without conditions matches every job.
 
-    Names may hold `*`, `?` and `[…]`.
+    Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a blank text.
     """
 
     #: The queue it came from.
@@ -54,6 +55,9 @@ class FailedFilter:
     #: The worker on which it failed, with or without its slot: `pid:123@host` or `pid:123@host/worker-2`.
     worker: str | None = None
     tenant: str | None = None
+
+    def __post_init__(self) -> None:
+        check_conditions(self)
 
     @property
     def everything(self) -> bool:

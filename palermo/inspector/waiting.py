@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from palermo.contract.rows import Row
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision
 from palermo.core.arguments import PREVIEW
+from palermo.core.conditions import check_conditions
 from palermo.core.failure import printable
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import JobState
@@ -33,13 +34,19 @@ _OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingFilter:
-    """The conditions that a waiting job must meet, all at once; a filter without conditions matches every job."""
+    """The conditions that a waiting job must meet, all at once; a filter without conditions matches every job.
+
+    Raises OptionInvalid for a blank text.
+    """
 
     #: Its wire name; it may hold `*`, `?` and `[…]`.
     job: str | None = None
     #: Text, in any letter case, in its id, its name, its arguments as they are shown, or the error of its last run
     #: (what the setting web_redact hides is not searched).
     text: str | None = None
+
+    def __post_init__(self) -> None:
+        check_conditions(self)
 
     def __str__(self) -> str:
         asked = [f"{name}={value!r}" for name, value in (("job", self.job), ("text", self.text)) if value is not None]

@@ -58,6 +58,26 @@ def test_requeue_what_a_filter_matches(palermo: Palermo) -> None:
     assert (ids(palermo, "slow"), ids(palermo, "failed")) == (["2"], ["1", "3"])
 
 
+@pytest.mark.usefixtures("three")
+@pytest.mark.parametrize("action", ["discard", "requeue"])
+@pytest.mark.parametrize("option", ["--text", "--queue", "--error", "--job", "--tenant", "--worker"])
+def test_a_filter_whose_value_is_blank_chooses_nothing(palermo: Palermo, action: str, option: str) -> None:
+    refused = palermo("failed", action, "--all", option, "", "-y", code=2)
+
+    assert refused.stderr == f"palermo: OptionInvalid: {option[2:]} is blank: give it a value, or leave it out.\n"
+    assert ids(palermo, "failed") == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("three")
+def test_a_page_past_the_end_says_how_many_pages_there_are(palermo: Palermo) -> None:
+    beyond = ["failed", "list", "--limit", "2", "--page"]
+
+    assert palermo(*beyond, "3").stderr == "no more failed jobs: 3 in all, on 2 pages.\n"
+    filtered = "no more failed jobs with error='ValueError': 2 in all, on 1 page.\n"
+    assert palermo(*beyond, "2", "--error", "ValueError").stderr == filtered
+    assert palermo("failed", "list", "--error", "Other").stderr == "no failed jobs with error='Other'.\n"
+
+
 def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_else(
     palermo: Palermo, client: Client
 ) -> None:

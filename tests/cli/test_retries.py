@@ -18,7 +18,7 @@ def test_k4_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Pa
     assert "ValueError: try 3" in lines[2]
     [row] = json.loads(palermo("retries", "list", "--queue", "slow", "--json").stdout)
     assert (row["id"], row["state"], row["attempts"][0]["message"]) == ("a", "retrying", "try 1")
-    assert "no job waits to be tried again." in palermo("retries", "list", "--job", "none").stderr
+    assert "no jobs wait to be tried again." in palermo("retries", "list", "--job", "none").stderr
 
 
 def test_k4_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Client) -> None:

@@ -1,8 +1,14 @@
+from typing import Any
+
 import pytest
 
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.failure import Failure
 from palermo.core.message import Message
+from palermo.errors import OptionInvalid
+from palermo.history.filters import AuditFilter, HistoryFilter
 from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.waiting import WaitingFilter
 
 FAILED = Message(
     id="7c9e",
@@ -71,4 +77,20 @@ def test_a_name_with_brackets_matches_itself() -> None:
 def test_a_filter_prints_what_it_asks_for() -> None:
     assert str(FailedFilter(queue="mail", text="full")) == "queue='mail' text='full'"
     assert FailedFilter().everything
-    assert not FailedFilter(text="").everything
+    assert not FailedFilter(text=" x").everything
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((FailedFilter, name) for name in ("queue", "job", "error", "text", "group", "worker", "tenant")),
+        *((ScheduledFilter, name) for name in ("queue", "job")),
+        *((WaitingFilter, name) for name in ("job", "text")),
+        *((HistoryFilter, name) for name in ("queue", "job", "worker", "error", "text")),
+        *((AuditFilter, name) for name in ("by", "action", "queue", "text")),
+    ],
+)
+def test_a_blank_condition_is_refused_by_every_filter(kind: Any, name: str, blank: str) -> None:
+    with pytest.raises(OptionInvalid, match=f"{name} is blank: give it a value, or leave it out."):
+        kind(**{name: blank})

@@ -129,6 +129,12 @@ def test_one_is_discarded(any_web: Web) -> None:
         ("POST", "/api/failed/requeue", {}, 422),
         ("POST", "/api/failed/requeue", {"ids": ["1"], "filter": {}}, 422),
         ("POST", "/api/failed/requeue", {"filter": {"eror": "KeyError"}}, 422),
+        ("POST", "/api/failed/requeue", {"filter": {"queue": "", "error": " ", "text": " "}}, 422),
+        ("POST", "/api/failed/discard", {"filter": {"since": ""}}, 422),
+        ("POST", "/api/failed/discard?queue=mail", {"filter": {}}, 422),
+        ("GET", "/api/failed?error=", None, 422),
+        ("GET", "/api/failed/groups?err=x", None, 422),
+        ("GET", "/failures/confirm?act=discard&all=1&err=KeyError", None, 422),
         ("POST", "/api/failed/requeue", {"ids": [""]}, 422),
         ("POST", "/api/failed/requeue", {"ids": ["\ud800"]}, 422),
         ("POST", "/api/failed/requeue", {"filter": {"text": "\ud800"}}, 200),
@@ -143,6 +149,52 @@ def test_what_cannot_be_is_answered_so(web: Web, method: str, path: str, body: A
     headers = {} if body is None else {"content-type": "application/json"}
 
     assert web.http.request(method, path, content=content, headers=headers).status_code == status
+
+
+def test_an_unknown_name_in_an_address_is_named_with_those_that_are_known(web: Web) -> None:
+    said = web.http.get("/api/failed?err=x").json()["error"]
+
+    assert said.startswith("there is no parameter 'err'. Did you mean 'error'? This address takes ")
+    assert {"page", "limit", "newest", "queue", "error"} <= set(re.findall(r"\w+", said.partition("takes ")[2]))
+    assert "This address takes nothing." in web.http.get("/api/queues?x=1").json()["error"]
+
+
+def test_blanks_around_a_text_are_part_of_it(web: Web) -> None:
+    texts = ["order 1 is late", "order 10", "order 13", "ORDER 1 again"]
+    publish_failed(web.client, *((message(f"{n}"), failure(text=text)) for n, text in enumerate(texts)))
+
+    assert ids(web, text="order 1 ") == ["0", "3"]
+    asked = web.http.get("/failures/confirm?act=discard&all=1&text=order+1+")
+    assert "Discard 2 jobs?" in asked.text
+    assert "Chosen by text “order 1 ”." in asked.text
+    row = ended(web, web.http.post("/api/failed/discard", json={"filter": {"text": "order 1 "}}))
+
+    assert row["taken"] == 2
+    assert ids(web) == ["1", "2"]
+
+
+def test_empty_fields_of_the_pages_form_are_no_filter_but_what_is_confirmed_has_none(web: Web) -> None:
+    publish_many_failed(web.client, 2)
+
+    page = web.http.get("/failures/confirm?act=discard&all=1&queue=&text=+&error=")
+    assert "Discard 2 jobs?" in page.text
+    assert "All are chosen, without a filter." in page.text
+    blank = web.form("/failures", "/failures/act", act="discard", number="2", filter="until=@9999999999&queue=")
+
+    assert blank.status_code == 422
+    assert len(ids(web)) == 2
+
+
+def test_the_question_names_the_group_that_was_chosen(web: Web) -> None:
+    publish_failed(web.client, (message("1"), failure()), (message("2"), failure("KeyError")))
+    groups = web.http.get("/api/failed/groups").json()["rows"]
+    [key_error] = [row["fingerprint"] for row in groups if row["error"] == "KeyError"]
+
+    page = web.http.get(f"/failures/confirm?act=requeue&all=1&group={key_error}").text
+
+    assert "Requeue 1 job?" in page
+    assert "Chosen by group “shop.send with KeyError”." in page
+    assert "hosen by" not in web.http.get("/failures/confirm?act=requeue&id=1").text
 
 
 def test_arguments_that_do_not_fit_are_refused_and_the_job_stays(web: Web) -> None:

@@ -106,6 +106,7 @@ def test_all_that_match_are_cancelled_and_the_filter_stays(any_web: Web) -> None
 
     asked = "/scheduled/confirm?act=cancel&all=1&queue=slow"
     assert "Cancel 3 scheduled jobs?" in shown(any_web, asked)
+    assert "Chosen by queue “slow”." in shown(any_web, asked)
     done = confirmed(any_web, asked)
 
     assert done.url.query == b"queue=slow"
@@ -143,6 +144,8 @@ def test_a_time_that_is_none_is_asked_for_again(shared_web: Web, when: str) -> N
         {"act": "cancel", "filter": "queue=mail"},
         {"act": "cancel", "filter": "alligator"},
         {"act": "cancel", "filter": "all&quee=mail"},
+        {"act": "cancel", "filter": "all&queue="},
+        {"act": "cancel", "filter": "all&retries=true"},
         {"act": "give up", "id": "a"},
         {"act": "drop", "id": "a"},
         {"act": "cancel", "filter": "all&", "number": "1001", "typed": "1000"},

@@ -54,6 +54,7 @@ def test_all_that_match_the_filter_of_the_page_are_discarded_and_no_others(any_w
 
     asked = text_of(any_web.http.get("/queues/mail/confirm?act=discard&all=1&job=shop.mail.*"))
     assert "Discard 3 jobs of mail?" in asked
+    assert "Chosen by job “shop.mail.*”." in asked
     assert "Discarded 3 jobs." in act(any_web, "act=discard&all=1&job=shop.mail.*")
 
     eventually(lambda: listed(any_web) == ["j0", "j2", "j4"])
@@ -132,7 +133,7 @@ def test_a_form_that_does_not_say_which_is_refused(web: Web) -> None:
     fill(web)
     page = "/queues/mail/confirm?act=discard&id=j1"
 
-    for filter in ("", "some&job=x", "all&tenant=x"):
+    for filter in ("", "some&job=x", "all&tenant=x", "all&job="):
         answer = web.form(page, "/queues/mail/act", act="discard", filter=filter, number="1")
         assert (answer.status_code, len(listed(web))) == (422, 6)
     assert web.form(page, "/queues/mail/act", act="requeue", id="j1").status_code == 422

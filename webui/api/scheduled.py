@@ -226,8 +226,8 @@ def _conditions(
     retries: bool | None,
 ) -> Conditions:
     """The filter that these values ask for. Raises Refused (422), OptionInvalid."""
-    due = due_between(due_of(due_from or None, "due_from"), due_of(due_until or None, "due_until"))
-    return Conditions(queue=queue or None, job=job or None, retries=retries, due=due)
+    due = due_between(due_of(due_from, "due_from"), due_of(due_until, "due_until"))
+    return Conditions(queue=queue, job=job, retries=retries, due=due)
 
 
 def _which(ids: list[str] | None, filter: Names | None) -> Which:

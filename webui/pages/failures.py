@@ -13,13 +13,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
+from palermo.core.message import Message
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.failed.index import FailureGroup
 from palermo.webui.failed.operations import Operation
-from palermo.webui.filters import FAILED, RequestedFilter, failed_filter, failed_query, requested_failed_filter
+from palermo.webui.filters import (
+    FAILED,
+    RequestedFilter,
+    check_names,
+    failed_filter,
+    failed_query,
+    requested_failed_filter,
+)
 from palermo.webui.pages.forms import FORM_ERRORS
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
@@ -153,13 +161,19 @@ def confirm(
     every: Annotated[str, Query(alias="all", max_length=5)] = "",
 ) -> Response:
     """Show how many jobs are meant, and ask."""
+    check_names(request.query_params, ("act", "id", "all", *FAILED))
     wanted = requested_failed_filter(request.query_params)
     meant: dict[str, Any] = {"ids": [], "filter": "", "number": 0}
+    asks = None
     if every:
         found = failed_jobs(visit.site)
         found.wait_until_read()
         filter = chosen_filter(request, visit)
         meant |= {"filter": failed_query(filter), "number": found.view.index.count(filter)}
+        asks = {name: text for name, text in wanted.written.items() if text}
+        if filter.group is not None:
+            newest = found.view.index.page(filter, offset=0, limit=1, newest=True)
+            asks["group"] = ", ".join(_named(each.message) for each in newest)
     elif id:
         ids = list(dict.fromkeys(id))
         meant |= {"ids": ids, "number": len(ids)}
@@ -171,10 +185,16 @@ def confirm(
         "failures_confirm.html",
         act=act,
         meant=meant,
+        asks=asks,
         typed=f"{meant['number']}" if meant["number"] > UNTYPED else "",
         back=_back(request, wanted.query),
         query=wanted.query,
     )
+
+
+def _named(sample: Message) -> str:
+    """What the jobs of a group have in common, for people."""
+    return f"{sample.job} with {sample.failure.exception_class}" if sample.failure else sample.job
 
 
 @router.post("/failures/act", name="act_on_failures")

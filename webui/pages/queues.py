@@ -18,7 +18,7 @@ from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import failed_query
+from palermo.webui.filters import failed_query, field_text
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
 from palermo.webui.render.formats import plural
@@ -120,7 +120,7 @@ def queue(
     except NotBrowsable as error:
         unseen = str(error)
     live.recent_jobs.add(jobs)
-    asks = {"job": job.strip(), "text": text.strip()}
+    asks = {"job": field_text("job", job), "text": field_text("text", text)}
     kept = asks | {"newest": "1" if newest else ""}
     return page(
         request,
@@ -206,8 +206,8 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
 
 
 def waiting_filter(text: str, job: str) -> WaitingFilter:
-    """The filter that these texts of an address mean."""
-    return WaitingFilter(text=text.strip() or None, job=job.strip() or None)
+    """The filter that these texts of an address mean. Blank texts are ignored."""
+    return WaitingFilter(text=field_text("text", text) or None, job=field_text("job", job) or None)
 
 
 def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int) -> list[Row]:

@@ -16,6 +16,7 @@ from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
+from palermo.webui.filters import check_names, field_text
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields, later_of
 from palermo.webui.pages.job_form import Time
@@ -104,8 +105,8 @@ class ListFilter:
 
 
 def list_filter(job_list: JobList, given: Any) -> ListFilter:
-    """The filter with these texts by name. Unknown names and kinds are ignored."""
-    values = {name: str(given.get(name) or "").strip()[:1_000] for name in ("queue", "job", *_DUE)}
+    """The filter with these texts by name. Blank texts, unknown names and unknown kinds are ignored."""
+    values = {name: field_text(name, given.get(name)) for name in ("queue", "job", *_DUE)}
     kind = str(given.get("retries") or "")
     return ListFilter(job_list, **values, retries=kind if job_list is SCHEDULED and kind in ("yes", "no") else "")
 
@@ -173,6 +174,7 @@ def confirm(
 ) -> Response:
     """Show how many jobs are meant, and ask."""
     _check(job_list, act)
+    check_names(request.query_params, ("act", "id", "all", "queue", "job", *_DUE, "retries"))
     wanted = list_filter(job_list, request.query_params)
     ids = [] if every else list(dict.fromkeys(id or ()))
     number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
@@ -251,6 +253,7 @@ def _ask(
         act=act,
         ids=ids,
         number=number,
+        asks=None if ids else {name: text for name, text in wanted.written.items() if text},
         typed=f"{number}" if number > UNTYPED else "",
         query=wanted.query,
         back=_back(request, wanted.job_list, wanted.query),
@@ -272,15 +275,16 @@ def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str
 
 
 def _filter(job_list: JobList, text: str) -> ListFilter:
-    """The filter that a form sends back. Unexpected fields are refused, so that they cannot widen it.
+    """The filter that a form sends back. What no page has written is refused, so that it cannot widen the filter.
 
     Raises Refused (422).
     """
     every, _, query = text.partition("&")
     given = dict(parse_qsl(query, keep_blank_values=True))
-    if every != "all" or not given.keys() <= {"queue", "job", "retries", *_DUE}:
+    wanted = list_filter(job_list, given)
+    if every != "all" or given != {name: text for name, text in wanted.written.items() if text}:
         raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
-    return list_filter(job_list, given)
+    return wanted
 
 
 def _check(job_list: JobList, act: str) -> None:

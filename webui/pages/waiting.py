@@ -11,6 +11,7 @@ from starlette.responses import Response
 from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
+from palermo.webui.filters import check_names, field_text
 from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.pages.queues import waiting_filter
@@ -38,6 +39,7 @@ def confirm(
 ) -> Response:
     """Show how many waiting jobs are meant, and ask."""
     _check(act)
+    check_names(request.query_params, ("act", "id", "all", "job", "text"))
     query = _query(text, job)
     ids = [] if every else list(dict.fromkeys(id or ()))
     number = len(ids)
@@ -103,6 +105,7 @@ def _ask(
         act=act,
         ids=ids,
         number=number,
+        asks=None if ids else dict(parse_qsl(query)),
         depth=DEPTH,
         typed=f"{number}" if number > UNTYPED else "",
         query=query,
@@ -117,11 +120,11 @@ def _filter(text: str) -> WaitingFilter:
     given = dict(parse_qsl(query, keep_blank_values=True))
     if every != "all" or not given.keys() <= {"job", "text"}:
         raise Refused(422, "the form does not say which jobs are meant. Go back and choose again.")
-    return waiting_filter(given.get("text", ""), given.get("job", ""))
+    return WaitingFilter(**given)
 
 
 def _query(text: str, job: str) -> str:
-    asks = (("job", job.strip()), ("text", text.strip()))
+    asks = (("job", field_text("job", job)), ("text", field_text("text", text)))
     return urlencode([(name, value) for name, value in asks if value])
 
 
