@@ -51,11 +51,7 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(
     outpost.place.open_gate(opened)
     for text in known:
         outpost.enqueue("hold_and_fail", text, opened)
-    eventually(
-        lambda: all(
-            f"error='ValueError: {text}'" in log for text, log in zip(known, outpost.logs.values(), strict=True)
-        )
-    )
+    eventually(lambda: {f"ValueError: {text}" for text in known} <= set(outpost.place.errors().values()))
     held, gate = outpost.hold(), f"gate-{outpost.number()}"
     failing = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])]
     for text in failing:
