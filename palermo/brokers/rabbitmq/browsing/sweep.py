@@ -115,8 +115,8 @@ _PAGE_BYTES = 32 * 1024 * 1024
 #: Browsing takes at most this many messages on its first page.
 _LOOK = 100
 
-#: Seconds for which a reader of failed jobs waits for other readers: one that takes jobs, and one that only looks.
-#: To look at 40,000 takes about five seconds.
+#: Seconds for which a reader of failed jobs waits for programs that consume them without a turn: one that takes jobs,
+#: and one that only looks, which waits as long for its turn. To look at 40,000 takes about five seconds.
 _OTHERS, _OTHERS_OF_A_LOOK = 20.0, 5.0
 
 #: Seconds between two looks at whether other sessions still hold failed jobs.
