@@ -71,7 +71,7 @@ def _told(job: RunningJob) -> list[str | float | None]:
 
 
 def _told_jobs(plain: object) -> dict[str, RunningJob]:
-    """The jobs in a record; what is malformed is left out."""
+    """The jobs in a record, which does not tell their slots; what is malformed is left out."""
     found: dict[str, RunningJob] = {}
     for id, told in plain.items() if isinstance(plain, dict) else ():
         match told:
@@ -81,7 +81,7 @@ def _told_jobs(plain: object) -> dict[str, RunningJob]:
                     id=str(id),
                     job=job,
                     queue=queue,
-                    slot=len(found) + 1,
+                    slot=0,
                     started_at=started_at,
                     arguments=ToldArguments(preview=preview),
                 )

@@ -84,7 +84,7 @@ def _worker(seen: Seen) -> WorkerInfo:
     """The worker that wrote a record, as far as the record tells."""
     pid, _, host = seen.worker.removeprefix("pid:").partition("@")
     jobs = tuple(
-        seen.jobs.get(id) or RunningJob(id=id, job="", queue="", slot=slot, started_at=seen.since)
+        replace(seen.jobs.get(id) or RunningJob(id=id, job="", queue="", slot=0, started_at=seen.since), slot=slot)
         for slot, id in enumerate(sorted(seen.runs), start=1)
     )
     return WorkerInfo(
