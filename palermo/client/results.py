@@ -284,7 +284,7 @@ def _journal_end(client: JobClient, job: AnyJob, on_record: OnRecord | None = No
             place = await locate(await watch.session(), job.id, job.queue)
             if known is not None:
                 # It failed once; someone may have requeued it since.
-                return None if place.alive else known
+                return known if not place.alive or _same_run(place, known) else None
             if only_kept and place.message is not None and place.message.keep_result is False:
                 raise _not_kept(job.id, "was enqueued without keep_result")
             if place.state == JobState.FAILED:
@@ -358,6 +358,12 @@ async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
     record = await watch.find_end(job.id, job.created_at, _since(job))
     unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": name, "queue": queue}
     return record or {**unwritten, "unwritten": True}
+
+
+def _same_run(place: JobLocation, ended: Record) -> bool:
+    """Whether the worker still settles the run that this record ends: it writes the record first."""
+    running = place.running
+    return running is not None and place.worker == ended.get("writer") and running.started_at <= ended["at"]
 
 
 def _cancelled_record(job: AnyJob, place: JobLocation) -> Record:

@@ -117,6 +117,33 @@ def test_a_failed_job_that_was_requeued_is_waited_for_again(any_site: Site) -> N
         job.result(60)
 
 
+def test_a_wait_ends_whose_first_look_saw_the_worker_settle_the_failed_run(
+    any_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, looked = any_site, results.locate
+    site.start("--log-level", "warning", modules=(MODULE,))
+    job = enqueue(site, "raises_later", str(site.gate))
+
+    looks: list[Any] = []
+
+    def working() -> bool:
+        looks[:] = [site.client.run(lambda session: looked(session, job.id, job.queue))]
+        return looks[0].running is not None
+
+    eventually(working)
+    site.open_gate()
+    with pytest.raises(JobFailed):
+        job.result(60)
+
+    async def first_while_settling(*arguments: Any, **options: Any) -> Any:
+        return looks.pop() if looks else await looked(*arguments, **options)
+
+    monkeypatch.setattr(results, "locate", first_while_settling)
+    with pytest.raises(JobFailed, match="ValueError: later"):
+        job.result(60)
+    assert not looks
+
+
 @pytest.mark.parametrize("delay", [600, None], ids=["scheduled", "waiting"])
 def test_a_wait_for_the_result_of_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(
     any_site: Site, delay: int | None

@@ -64,6 +64,12 @@ def opened(gate):
         time.sleep(0.01)
 
 
+@palermo.job(keep_result=True)
+def raises_later(gate):
+    opened(gate)
+    raise ValueError("later")
+
+
 @palermo.job
 def held(gate):
     opened(gate)
