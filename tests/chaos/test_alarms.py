@@ -46,12 +46,6 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(
     alarm: Alarm,
 ) -> None:
     outpost, set_off, clear = alarm
-    # Both workers know the queue of failed jobs: one that has to make it under the alarm waits for that, and says less.
-    known, opened = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])], f"gate-{outpost.number()}"
-    outpost.place.open_gate(opened)
-    for text in known:
-        outpost.enqueue("hold_and_fail", text, opened)
-    eventually(lambda: {f"ValueError: {text}" for text in known} <= set(outpost.place.errors().values()))
     held, gate = outpost.hold(), f"gate-{outpost.number()}"
     failing = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])]
     for text in failing:

@@ -15,8 +15,9 @@ Tasks and sessions that wait get the lock in no particular order.
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED
@@ -40,6 +41,8 @@ class Mutex:
         #: How many tasks of this session share the lock, and the channel that it was taken on.
         self._sharing = 0
         self._shared: Channel | None = None
+        #: The end of the last hold, which may outlast the task that held the lock.
+        self._leaving: asyncio.Future[None] | None = None
 
     @asynccontextmanager
     async def held(
@@ -53,14 +56,12 @@ class Mutex:
         if not await self._enter(until):
             yield False
             return
+        channel = None
         try:
             channel = await self._wait(connection, until, optional=optional)
-            try:
-                yield channel is not None
-            finally:
-                await self._release(channel)
+            yield channel is not None
         finally:
-            self._task.release()
+            await self._leave(self._give_back(channel))
 
     @asynccontextmanager
     async def shared(self, connection: Connection, *, patience: float = math.inf) -> AsyncIterator[bool]:
@@ -79,10 +80,7 @@ class Mutex:
             yield held
         finally:
             if held:
-                async with self._task:
-                    self._sharing -= 1
-                    if not self._sharing:
-                        await self._release(self._shared)
+                await self._leave(self._unshare())
 
     async def take(self, connection: Connection) -> Channel | None:
         """Try once, to hold the lock until the connection ends. Returns a channel; None if another connection holds it.
@@ -128,6 +126,28 @@ class Mutex:
                 logged = now()
                 log.warning("waiting for %s to end", self._waits_for)
             await asyncio.sleep(_AGAIN)
+
+    async def _leave(self, leaving: Coroutine[Any, Any, None]) -> None:
+        """Run this to its end. A task that is cancelled does not wait for it, but the next one to take the lock does.
+
+        RabbitMQ may answer late: while an alarm blocks the connection it reads nothing.
+        """
+        self._leaving = asyncio.ensure_future(leaving)
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            await asyncio.shield(self._leaving)
+
+    async def _give_back(self, channel: Channel | None) -> None:
+        try:
+            await self._release(channel)
+        finally:
+            self._task.release()
+
+    async def _unshare(self) -> None:
+        async with self._task:
+            self._sharing -= 1
+            if not self._sharing:
+                await self._release(self._shared)
 
     async def _release(self, channel: Channel | None) -> None:
         if channel is not None and channel.is_open:
