@@ -18,6 +18,7 @@
 #   make bench-pages  every page with 200,000 failed and 100,000 scheduled jobs and a million records; some minutes
 #   make bench-looks  what reading the pages costs workers and jobs; six minutes
 #   make bench-journal  what the journal costs a worker, and the replay of a million records
+#   make bench-log      what a worker's log costs it
 #   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, wake, tenants, doctor, …
 #   make bench-queue-types ARGS="--nodes 3"  classic and quorum queues side by side, and a node killed
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
@@ -43,7 +44,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-pages bench-looks bench-journal bench-growth bench-queue-types bench-visits pins release-check clean
+.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-pages bench-looks bench-journal bench-log bench-growth bench-queue-types bench-visits pins release-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -126,6 +127,9 @@ bench-journal: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.journaled failures $(ARGS)
 	$(BIN)/python -m benchmarks.journaled all $(ARGS)
 	$(BIN)/python -m benchmarks.replay
+
+bench-log: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.logged $(ARGS)
 
 bench-queue-types: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.queue_types $(ARGS)

@@ -8,6 +8,8 @@ Two workers on two queues take turns as in benchmarks.drain.
 """
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 
 from benchmarks import jobs
 from benchmarks.contest import Sample, contest
@@ -17,7 +19,11 @@ from benchmarks.ground import Ground, Wire, ground
 #: The least that a worker is to reach of what it does at the other level.
 GOALS = {"all": 0.85, "failures": 0.97}
 
-_OTHER_QUEUE = f"{jobs.QUEUE}-other"
+OTHER_QUEUE = f"{jobs.QUEUE}-other"
+
+
+#: The command for a worker of this queue.
+Worker = Callable[[str], list[str]]
 
 
 def worker(level: str, queue: str) -> list[str]:
@@ -25,10 +31,10 @@ def worker(level: str, queue: str) -> list[str]:
     return ["env", f"PALERMO_JOURNAL={level}", *WORKER, "-q", queue, "--no-scheduler"]
 
 
-def play(place: Ground, wire: Wire, level: str, other: str, count: int) -> tuple[Sample, Sample]:
+def play(place: Ground, wire: Wire, one: Worker, other: Worker, count: int) -> tuple[Sample, Sample]:
     """One round: turns of both, until one of them runs out of jobs."""
-    on = side(place, wire, jobs.QUEUE, [worker(level, jobs.QUEUE)], count)
-    off = side(place, wire, _OTHER_QUEUE, [worker(other, _OTHER_QUEUE)], count)
+    on = side(place, wire, jobs.QUEUE, [one(jobs.QUEUE)], count)
+    off = side(place, wire, OTHER_QUEUE, [other(OTHER_QUEUE)], count)
     with on as written, off as compared:
         order = [written, compared]
         while all(each.turn() for each in order):
@@ -48,10 +54,10 @@ def main() -> None:
     given = parser.parse_args()
     with ground(given.url) as place:
         wire = place.wire()
-        place.make(_OTHER_QUEUE)
+        place.make(OTHER_QUEUE)
         contest(
             f"journal: one slot of a worker, no-op jobs from one queue, {given.level!r} against {given.against!r}",
-            lambda _: play(place, wire, given.level, given.against, given.n),
+            lambda _: play(place, wire, partial(worker, given.level), partial(worker, given.against), given.n),
             rounds=given.rounds,
             goal=GOALS[given.level],
             broker=place.version,

@@ -13,7 +13,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from functools import lru_cache
+from typing import Any, NamedTuple, TextIO
 
 from palermo.jobs.current import current_job
 from palermo.settings.environment import colours_refused
@@ -78,29 +79,49 @@ def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
     return event, {**found, **tail, **{key: value for key, value in record.__dict__.items() if key not in _USUAL}}
 
 
+class _Format(NamedTuple):
+    """A format string taken apart: the event, how many arguments it has, and of each pair of the tail what follows."""
+
+    event: str
+    arguments: int
+    #: The key, the number of its argument, and how a fraction is rounded; "" for what is none.
+    pairs: tuple[tuple[str, int, str], ...]
+    #: How many arguments the whole text has.
+    all_arguments: int
+
+
+@lru_cache(maxsize=1_000)  # events are constants of the code
+def _format(text: str) -> _Format | None:
+    """The format string taken apart; None if it has no tail."""
+    pairs = list(_PAIR.finditer(text))
+    if not pairs:
+        return None
+    numbers = [found.start() for found in _CONVERSION.finditer(text) if not found[0].endswith("%")]
+    start = pairs[0].start()
+    rounded = [(pair[1], numbers.index(pair.start(2)), pair[2] if pair[3] in "fFeEgG" else "") for pair in pairs]
+    return _Format(text[:start], sum(number < start for number in numbers), tuple(rounded), len(numbers))
+
+
 def _split(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
     text, args = record.msg, record.args
     if not record.name.startswith("palermo") or not isinstance(text, str) or not isinstance(args, tuple):
         return record.getMessage(), {}
-    pairs = list(_PAIR.finditer(text))
-    conversions = [found for found in _CONVERSION.finditer(text) if not found[0].endswith("%")]
-    if not pairs or len(conversions) != len(args):
+    taken = _format(text)
+    if taken is None or taken.all_arguments != len(args):
         return record.getMessage(), {}
-    values = {found.start(): value for found, value in zip(conversions, args, strict=True)}
-    start = pairs[0].start()
-    event = text[:start] % tuple(value for place, value in values.items() if place < start)
-    return event, {pair[1]: _typed(pair[2], pair[3], values[pair.start(2)]) for pair in pairs}
+    event = taken.event % args[: taken.arguments]
+    return event, {key: _typed(rounding, args[number]) for key, number, rounding in taken.pairs}
 
 
-def _typed(conversion: str, kind: str, value: Any) -> Any:
-    if kind in "fFeEgG":
-        return float(conversion % value)
+def _typed(rounding: str, value: Any) -> Any:
+    if rounding:
+        return float(rounding % value)
     return value if isinstance(value, bool | int | float | None) else str(value)
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    moment = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
 def _trace(record: logging.LogRecord) -> str:

@@ -374,7 +374,7 @@ def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(
     for text in good:
         site.enqueue("note", str(site.notes_path), text)
 
-    worker = site.start("-c", "4", "-q", queues)
+    worker = site.start("-c", "4", "-q", queues, "--log-level", "debug")
 
     eventually(lambda: sorted(site.notes()) == sorted(good))
     eventually(lambda: worker.log.count("ERROR job failed") == 20)

@@ -48,7 +48,7 @@ def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker_and_is_not_run_a
     id = site.enqueue("raises", "x")
     _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
 
-    worker = site.start()
+    worker = site.start("--log-level", "debug")
     eventually(lambda: "results of jobs cannot be stored" in worker.log)
     _write(site, "drop trigger refuse")
 

@@ -93,11 +93,12 @@ def test_cancelled_jobs_are_dropped_in_their_turn_and_the_others_keep_their_orde
     assert [(row["id"], row["state"], row["worker"]) for row in rows] == [(id, "marked", None) for id in ids[1::2]]
     assert [row["state"] for row in site.inspector.jobs("jobs")] == ["pending", "cancelled"] * 5
 
-    log = site.burst()
+    log = site.burst("--log-level", "debug")
 
     assert site.notes() == ["0", "2", "4", "6", "8"]
     assert dropped(log) == dict.fromkeys(ids[1::2], "no")
     assert "by=anna@desk" in log
+    assert f"job started id={ids[0]}" in log
     assert f"job started id={ids[1]}" not in log
     assert "processed=5 failed=0" in log
     assert site.errors() == {}

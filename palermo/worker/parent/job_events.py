@@ -244,8 +244,8 @@ _SETTLED: dict[type[Settlement], str] = {
 
 def log_start(slot: int, message: Message) -> None:
     """Log that a run begins."""
-    if log.isEnabledFor(logging.INFO):
-        log.info("job started id=%s job=%s queue=%s attempt=%d slot=%d", *_job_values(slot, message))
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("job started id=%s job=%s queue=%s attempt=%d slot=%d", *_job_values(slot, message))
 
 
 def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str) -> None:
