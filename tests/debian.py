@@ -29,12 +29,12 @@ def install(*packages: str) -> None:
     names = " ".join(packages)
     print(f"\ninstalling {names} with apt-get …", flush=True)
     with one_at_a_time("apt"), _no_services():
-        _apt("update")
-        _apt("install", "--yes", "--no-install-recommends", *packages)
-
-
-def _apt(*arguments: str) -> None:
-    run("apt-get", "-q", *arguments)
+        command = ("apt-get", "-q", "install", "--yes", "--no-install-recommends", *packages)
+        try:
+            run(*command)
+        except NotInstalled:  # apt has no lists yet, or they are so old that the mirror no longer has what they name
+            run("apt-get", "-q", "update")
+            run(*command)
 
 
 def run(*command: str) -> None:

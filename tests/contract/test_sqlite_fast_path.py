@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -289,3 +291,26 @@ async def test_a_session_that_is_closed_stores_nothing_more(broker: Broker) -> N
     await broker.close()
 
     assert not stores(broker, message("second"))
+
+
+def replace_by_text(path: Path) -> None:
+    for file in path.parent.glob(f"{path.name}*"):
+        if file.is_file():
+            file.unlink()
+    path.write_text("my diary" * 1_000)
+
+
+def is_open(path: Path) -> bool:
+    """Whether this process has the file open."""
+    return str(path) in [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into Linux's /proc")
+async def test_a_file_that_is_no_database_any_more_is_not_left_open(broker: Broker, path: Path) -> None:
+    await broker.publish(message("first"))
+    assert is_open(path)
+    replace_by_text(path)
+
+    assert not stores(broker, message("second"))
+
+    assert not is_open(path)

@@ -88,5 +88,9 @@ class DirectInsert:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self._store.path, timeout=0, isolation_level=None, check_same_thread=False)
-        configure(connection, lasting=self._store.lasting)
+        try:
+            configure(connection, lasting=self._store.lasting)
+        except BaseException:
+            connection.close()
+            raise
         return connection
