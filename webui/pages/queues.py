@@ -126,7 +126,10 @@ def queue(
         request,
         "queue.html",
         queue=line,
-        silent=silent_text(row for row in snapshot.workers if any(job["queue"] == name for job in row["jobs"])),
+        # One of which nothing else is known may serve this queue.
+        silent=silent_text(
+            row for row in snapshot.workers if row["pid"] is None or any(job["queue"] == name for job in row["jobs"])
+        ),
         all_paused=snapshot.all_paused,
         jobs=jobs,
         types=Counter(row["content_type"] for row in jobs).most_common(),
