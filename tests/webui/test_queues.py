@@ -125,6 +125,14 @@ def test_who_pauses_again_without_a_reason_does_not_take_away_the_first_ones(any
     assert not shown("pause", 4)
 
 
+def test_the_page_of_the_queue_of_failed_jobs_is_the_page_of_failures(web: Web) -> None:
+    publish_failed(web.client, (message("bad"), failure("shop.Wrong", "no")))
+
+    answer = web.http.get("/queues/failed")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/failures")
+
+
 def test_selected_queues_are_paused_and_resumed_together(any_web: Web) -> None:
     for name in ("mail", "images", "bills"):
         any_web.client.enqueue("shop.mail", queue=name)

@@ -113,6 +113,8 @@ def queue(
     if not rows:
         raise NotFound(f"there is no queue {name!r}. It is made when the first job is enqueued to it.")
     [line] = live.queue_summaries(rows)
+    if line.failed:
+        return redirect(request, path(request, "failures"))
     jobs, unseen = [], ""
     wanted = waiting_filter(text, job)
     try:
