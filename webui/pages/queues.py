@@ -18,7 +18,7 @@ from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import failed_query, field_text
+from palermo.webui.filters import failed_query, field_text, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
 from palermo.webui.render.formats import plural
@@ -71,7 +71,7 @@ def overview(request: Request, visit: Visiting) -> Response:
     )
 
 
-@router.get("/queues", name="queues")
+@router.get("/queues", name="queues", dependencies=[known_names()])
 def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
@@ -97,7 +97,7 @@ def _sparks(visit: Visit, rows: Iterable[Row]) -> dict[str, Spark]:
     return {name: spark(parts) for name, parts in counts.items()}
 
 
-@router.get("/queues/{name:palermo}", name="queue")
+@router.get("/queues/{name:palermo}", name="queue", dependencies=[known_names()])
 def queue(
     request: Request,
     visit: Visiting,
