@@ -5,11 +5,12 @@ The query of a search, words and chips such as `queue:mail`, becomes the same fi
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
+from fastapi import Depends
 from starlette.requests import Request
 
 from palermo.core.conditions import check_condition
@@ -102,9 +103,13 @@ def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter
 # -- the names in an address
 
 
-def check_names(given: Iterable[str], known: Collection[str]) -> None:
-    """Raise Refused (422) for a name in an address that it does not know: it would choose more than was meant."""
-    for name in given:
+def check_names(request: Request, more: Iterable[str] = ()) -> None:
+    """Raise Refused (422) for a name in an address that neither its handler nor `more` knows.
+
+    Without it more would be chosen than was meant.
+    """
+    known = [*_declared(request.scope["route"].dependant), *more]
+    for name in request.query_params:
         if name not in known:
             takes = f"takes {', '.join(known)}" if known else "takes nothing"
             raise Refused(422, f"there is no parameter {name[:80]!r}.{nearest(name, known)} This address {takes}.")
@@ -112,9 +117,18 @@ def check_names(given: Iterable[str], known: Collection[str]) -> None:
 
 async def check_query(request: Request) -> None:
     """For addresses of the API: raise Refused (422) for a name as above, and OptionInvalid for a blank value."""
-    check_names(request.query_params, list(_declared(request.scope["route"].dependant)))
+    check_names(request)
     for name, value in request.query_params.multi_items():
         check_condition(name, value)
+
+
+def known_names(*more: str) -> Any:
+    """A dependency for the address of a list: raises Refused (422) for a name as above. `more` is read without it."""
+
+    async def check(request: Request) -> None:
+        check_names(request, (*more, "ask"))  # `ask` opens a dialog of a page
+
+    return Depends(check)
 
 
 def _declared(dependant: Any) -> Iterator[str]:

@@ -26,7 +26,12 @@ def queues(context: Context, /, as_json: bool) -> None:
         field("Workers"),
         ("Paused", lambda row: "paused" if row["paused"] else ""),
     ]
-    print_rows(context.inspector().queues(), columns, as_json=as_json, none="no queues.")
+    inspector = context.inspector()
+    rows = inspector.queues()
+    print_rows(rows, columns, as_json=as_json, none="no queues.")
+    # A worker that does not answer is not among those that serve a queue.
+    if not as_json and not all(row["workers"] for row in rows) and (silent := silent_text(inspector.workers())):
+        note(f"{silent}. Only workers that answer are counted; `palermo doctor` says what to do.")
 
 
 @click.command()

@@ -74,12 +74,12 @@ def present(
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
     waiting = (row for row in queues if row["pending"] and not is_failed(row["name"]))
-    found += filter(None, (_of_queue(row, ages.get(row["name"]), all_paused) for row in waiting))
+    found += filter(None, (_of_queue(row, ages.get(row["name"]), all_paused, silent=bool(silent)) for row in waiting))
     found += filter(None, (_of_job(job, ended) for job, ended in sorted(jobs.items())))
     return found
 
 
-def _of_queue(row: Row, age: float | None, all_paused: bool) -> PresentProblem | None:
+def _of_queue(row: Row, age: float | None, all_paused: bool, *, silent: bool) -> PresentProblem | None:
     name, waiting = row["name"], count(row["pending"], "job")
     verb = "waits" if row["pending"] == 1 else "wait"
     check = f"queue {name}"
@@ -90,9 +90,9 @@ def _of_queue(row: Row, age: float | None, all_paused: bool) -> PresentProblem |
         return None
     if not row["workers"]:
         advice = f"Start a worker for it: palermo worker MODULE -q {name}. Is its name a mistake? Then clear it."
-        return PresentProblem(
-            "unserved", Finding.warning(check, f"{waiting} {verb}, and no worker takes jobs from it", advice), name
-        )
+        # One that does not answer may serve it: it is not always known which queues it serves.
+        text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
+        return PresentProblem("unserved", Finding.warning(check, text, advice), name)
     if age is not None and age > LATE:
         text = f"its first job has waited for {duration(age)}, and {waiting} {verb} in it"
         advice = (

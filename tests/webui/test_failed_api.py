@@ -159,6 +159,24 @@ def test_an_unknown_name_in_an_address_is_named_with_those_that_are_known(web: W
     assert "This address takes nothing." in web.http.get("/api/queues?x=1").json()["error"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/failures", "/history", "/audit", "/queues", "/queues/mail", "/classes", "/limits", "/unique", "/scheduled"),
+        *("/retries", "/tenants", "/statistics", "/search"),
+    ],
+)
+def test_an_unknown_name_in_the_address_of_a_page_is_named_too(web: Web, path: str) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
+
+    answer = web.http.get(f"{path}?err=x", headers={"accept": "text/html"})
+
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "text/html; charset=utf-8")
+    assert "there is no parameter &#39;err&#39;." in answer.text
+    assert "This address takes " in answer.text
+    assert web.http.get(f"{path}?ask=enqueue").status_code == 200
+
+
 def test_blanks_around_a_text_are_part_of_it(web: Web) -> None:
     texts = ["order 1 is late", "order 10", "order 13", "ORDER 1 again"]
     publish_failed(web.client, *((message(f"{n}"), failure(text=text)) for n, text in enumerate(texts)))

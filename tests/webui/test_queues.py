@@ -110,6 +110,29 @@ def test_who_paused_a_queue_and_why_is_shown_to_all(any_web: Web) -> None:
     assert "an incident" in any_web.http.get("/queues/mail").text
 
 
+@pytest.mark.parametrize("which", ["", "mail/"])
+def test_who_pauses_again_without_a_reason_does_not_take_away_the_first_ones(any_web: Web, which: str) -> None:
+    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+
+    def shown(action: str, number: int, **fields: str) -> bool:
+        any_web.form("/queues", f"/queues/{which}{action}", **fields)
+        eventually(lambda: any_web.http.get("/api/audit").json()["total"] == number)
+        return "an incident" in any_web.http.get("/queues/mail").text
+
+    assert shown("pause", 1, reason="an incident")
+    assert shown("pause", 2)
+    assert not shown("resume", 3)
+    assert not shown("pause", 4)
+
+
+def test_the_page_of_the_queue_of_failed_jobs_is_the_page_of_failures(web: Web) -> None:
+    publish_failed(web.client, (message("bad"), failure("shop.Wrong", "no")))
+
+    answer = web.http.get("/queues/failed")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/failures")
+
+
 def test_selected_queues_are_paused_and_resumed_together(any_web: Web) -> None:
     for name in ("mail", "images", "bills"):
         any_web.client.enqueue("shop.mail", queue=name)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from palermo.core.journal_records import encode
+from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
@@ -121,6 +122,7 @@ def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web,
 def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any_web: Web, site: Site) -> None:
     process = site.start("--log-level", "warning")
     site.ready(process)
+    any_web.client.enqueue("shop.mail", queue="mail")
     process.send(signal.SIGSTOP)
 
     def stopped() -> list[dict[str, Any]]:
@@ -133,6 +135,11 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any
     assert [worker[name] for name in ("slots", "processed", "failed")] == ([1, 0, 0] if known else [None] * 3)
     assert ("nothing (1 slot)" if known else "not known") in page
     assert f'data-label="processed">{"0" if known else "–"}<' in page
+    queue = any_web.http.get("/queues/mail").text
+    assert ("1 worker does not answer" in queue) is not known
+    assert ("No worker serves this queue." if known else "No worker that answers serves this queue.") in queue
+    advised = [each.text for each in examine(any_web.client, []) if each.check == "queue mail"]
+    assert "1 job waits, and no worker that answers takes jobs from it" in advised
 
 
 def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, site: Site) -> None:

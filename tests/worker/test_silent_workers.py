@@ -2,10 +2,13 @@
 
 import signal
 
+from click.testing import CliRunner
+
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
 from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
+from palermo.cli import main
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.contract.rows import Row, silent_text, worker_row
@@ -155,6 +158,9 @@ def test_r10_an_idle_worker_that_is_stopped_is_counted_by_a_program_that_comes_l
     later = Client(site.settings)
 
     assert silent_text([silent(Inspector(later))]).startswith("1 worker does not answer")
+    later.enqueue("shop.mail", queue="mail")
+    broker = ("--url", site.settings.url, "--exchange", site.settings.exchange)
+    assert "1 worker does not answer" in CliRunner().invoke(main, ["queues", *broker]).stderr
 
     later.close()
     worker.send(signal.SIGKILL)

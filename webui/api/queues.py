@@ -17,7 +17,7 @@ class QueueRow(BaseModel):
     name: str
     pending: int = Field(description="Jobs that wait.")
     in_progress: int = Field(description="Jobs that a worker holds.")
-    workers: int = Field(description="Workers that serve it.")
+    workers: int = Field(description="Workers that serve it and answer.")
     paused: bool
 
 

@@ -23,9 +23,9 @@ from palermo.webui.failed.operations import Operation
 from palermo.webui.filters import (
     FAILED,
     RequestedFilter,
-    check_names,
     failed_filter,
     failed_query,
+    known_names,
     requested_failed_filter,
 )
 from palermo.webui.pages.forms import FORM_ERRORS
@@ -75,7 +75,7 @@ class GroupRow(NamedTuple):
     query: str
 
 
-@router.get("/failures", name="failures")
+@router.get("/failures", name="failures", dependencies=[known_names(*FAILED)])
 def page_of_failures(
     request: Request,
     visit: Visiting,
@@ -152,7 +152,7 @@ def _line(found: FailedJobs, wanted: RequestedFilter[FailedFilter], group: Failu
 # -- requeue and discard
 
 
-@router.get("/failures/confirm", name="confirm_failures")
+@router.get("/failures/confirm", name="confirm_failures", dependencies=[known_names(*FAILED)])
 def confirm(
     request: Request,
     visit: Visiting,
@@ -161,7 +161,6 @@ def confirm(
     every: Annotated[str, Query(alias="all", max_length=5)] = "",
 ) -> Response:
     """Show how many jobs are meant, and ask."""
-    check_names(request.query_params, ("act", "id", "all", *FAILED))
     wanted = requested_failed_filter(request.query_params)
     meant: dict[str, Any] = {"ids": [], "filter": "", "number": 0}
     asks = None

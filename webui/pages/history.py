@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.history.filters import FINAL, STATES
-from palermo.webui.filters import RequestedFilter, audit_filter, history_filter
+from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, history_filter, known_names
 from palermo.webui.pages.failures import TIMES
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
@@ -26,7 +26,7 @@ Number = Annotated[int, Query(alias="page", ge=1, le=10_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MOST)]
 
 
-@router.get("/history", name="history")
+@router.get("/history", name="history", dependencies=[known_names(*HISTORY)])
 def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
     """Finished jobs."""
     wanted = history_filter(request.query_params)
@@ -49,7 +49,7 @@ def history(request: Request, visit: Visiting, number: Number = 1, limit: Limit 
     )
 
 
-@router.get("/audit", name="audit")
+@router.get("/audit", name="audit", dependencies=[known_names(*AUDIT)])
 def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = LIMIT) -> Response:
     """What people did, and when."""
     wanted = audit_filter(request.query_params)

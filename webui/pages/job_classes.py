@@ -17,7 +17,7 @@ from palermo.history.tally import Tally, times
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs import registry
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import failed_query
+from palermo.webui.filters import failed_query, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.failures import PARTS
 from palermo.webui.pages.statistics import report_context
@@ -35,7 +35,7 @@ router = APIRouter()
 _CLASSES, _GROUPS, _RUNNING, _LAST = 200, 20, 20, 25
 
 
-@router.get("/classes", name="job_classes")
+@router.get("/classes", name="job_classes", dependencies=[known_names()])
 def job_classes(
     request: Request,
     visit: Visiting,

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.webui import actions
+from palermo.webui.filters import known_names
 from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
@@ -19,7 +20,7 @@ router = APIRouter()
 _LIMIT = 100
 
 
-@router.get("/limits", name="limits")
+@router.get("/limits", name="limits", dependencies=[known_names()])
 def limits(
     request: Request,
     visit: Visiting,
@@ -41,7 +42,7 @@ def limits(
     )
 
 
-@router.get("/unique", name="unique")
+@router.get("/unique", name="unique", dependencies=[known_names()])
 def unique(
     request: Request,
     visit: Visiting,

@@ -18,7 +18,7 @@ from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs import registry
 from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
-from palermo.webui.filters import failed_query, field_text
+from palermo.webui.filters import failed_query, field_text, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
 from palermo.webui.render.formats import plural
@@ -71,7 +71,7 @@ def overview(request: Request, visit: Visiting) -> Response:
     )
 
 
-@router.get("/queues", name="queues")
+@router.get("/queues", name="queues", dependencies=[known_names()])
 def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
@@ -97,7 +97,7 @@ def _sparks(visit: Visit, rows: Iterable[Row]) -> dict[str, Spark]:
     return {name: spark(parts) for name, parts in counts.items()}
 
 
-@router.get("/queues/{name:palermo}", name="queue")
+@router.get("/queues/{name:palermo}", name="queue", dependencies=[known_names()])
 def queue(
     request: Request,
     visit: Visiting,
@@ -113,6 +113,8 @@ def queue(
     if not rows:
         raise NotFound(f"there is no queue {name!r}. It is made when the first job is enqueued to it.")
     [line] = live.queue_summaries(rows)
+    if line.failed:
+        return redirect(request, path(request, "failures"))
     jobs, unseen = [], ""
     wanted = waiting_filter(text, job)
     try:
@@ -126,7 +128,10 @@ def queue(
         request,
         "queue.html",
         queue=line,
-        silent=silent_text(row for row in snapshot.workers if any(job["queue"] == name for job in row["jobs"])),
+        # One of which nothing else is known may serve this queue.
+        silent=silent_text(
+            row for row in snapshot.workers if row["pid"] is None or any(job["queue"] == name for job in row["jobs"])
+        ),
         all_paused=snapshot.all_paused,
         jobs=jobs,
         types=Counter(row["content_type"] for row in jobs).most_common(),

@@ -16,7 +16,7 @@ from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
 from palermo.inspector.scheduled import GONE, Which
 from palermo.webui import actions
-from palermo.webui.filters import check_names, field_text
+from palermo.webui.filters import field_text, known_names
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields, later_of
 from palermo.webui.pages.job_form import Time
@@ -38,6 +38,8 @@ Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 
 #: The names of the filters by the instant at which a job is due.
 _DUE = ("due_from", "due_until")
+
+_CHOICE = known_names("queue", "job", *_DUE, "retries")
 
 #: Seconds that a form waits for its command, before it redirects to the list.
 PATIENCE = 5.0
@@ -119,8 +121,8 @@ def _listed(request: Request) -> JobList:
 Listed = Annotated[JobList, Depends(_listed)]
 
 
-@router.get("/scheduled", name="scheduled")
-@router.get("/retries", name="retries")
+@router.get("/scheduled", name="scheduled", dependencies=[known_names()])
+@router.get("/retries", name="retries", dependencies=[known_names()])
 def jobs(
     request: Request,
     visit: Visiting,
@@ -162,8 +164,8 @@ def jobs(
 # -- cancel, run, move and give up
 
 
-@router.get("/scheduled/confirm", name="confirm_scheduled")
-@router.get("/retries/confirm", name="confirm_retries")
+@router.get("/scheduled/confirm", name="confirm_scheduled", dependencies=[_CHOICE])
+@router.get("/retries/confirm", name="confirm_retries", dependencies=[_CHOICE])
 def confirm(
     request: Request,
     visit: Visiting,
@@ -174,7 +176,6 @@ def confirm(
 ) -> Response:
     """Show how many jobs are meant, and ask."""
     _check(job_list, act)
-    check_names(request.query_params, ("act", "id", "all", "queue", "job", *_DUE, "retries"))
     wanted = list_filter(job_list, request.query_params)
     ids = [] if every else list(dict.fromkeys(id or ()))
     number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)

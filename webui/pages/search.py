@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 
 from palermo.core.topology import is_made_id
 from palermo.history.listings import life
-from palermo.webui.filters import CHIPS, SearchQuery, failed_query, search_query
+from palermo.webui.filters import CHIPS, SearchQuery, failed_query, known_names, search_query
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
@@ -42,7 +42,7 @@ class Link(NamedTuple):
     to: str
 
 
-@router.get("/search", name="search")
+@router.get("/search", name="search", dependencies=[known_names()])
 def search_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_length=1_000)] = "") -> Response:
     """Jobs in all states that match words and chips; the page of the job if the query is its id."""
     try:

@@ -13,6 +13,7 @@ from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
+from palermo.webui.filters import known_names
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visiting
@@ -35,7 +36,7 @@ _AGO = {
 Name = Annotated[str | None, Query(max_length=1_000)]
 
 
-@router.get("/statistics", name="statistics")
+@router.get("/statistics", name="statistics", dependencies=[known_names()])
 def statistics(
     request: Request,
     visit: Visiting,

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from palermo.errors import PalermoError
 from palermo.webui import actions
+from palermo.webui.filters import known_names
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
@@ -29,7 +30,7 @@ def moved(request: Request) -> Response:
     return redirect(request, path(request, "tenants") + query)
 
 
-@router.get("/tenants", name="tenants")
+@router.get("/tenants", name="tenants", dependencies=[known_names()])
 def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
     shared = visit.inspector.shared()
     chosen = queue or next(iter(shared), "")

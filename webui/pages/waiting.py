@@ -11,7 +11,7 @@ from starlette.responses import Response
 from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
-from palermo.webui.filters import check_names, field_text
+from palermo.webui.filters import field_text, known_names
 from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.pages.queues import waiting_filter
@@ -26,7 +26,7 @@ DEPTH = 10_000
 Text = Annotated[str, Query(max_length=200)]
 
 
-@router.get("/queues/{name:palermo}/confirm", name="confirm_waiting")
+@router.get("/queues/{name:palermo}/confirm", name="confirm_waiting", dependencies=[known_names()])
 def confirm(
     request: Request,
     visit: Visiting,
@@ -39,7 +39,6 @@ def confirm(
 ) -> Response:
     """Show how many waiting jobs are meant, and ask."""
     _check(act)
-    check_names(request.query_params, ("act", "id", "all", "job", "text"))
     query = _query(text, job)
     ids = [] if every else list(dict.fromkeys(id or ()))
     number = len(ids)

@@ -17,6 +17,7 @@ from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
+from palermo.webui.filters import known_names
 from palermo.webui.render.charts import usage_chart, usage_spark
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
@@ -84,7 +85,7 @@ def workers(request: Request, visit: Visiting) -> Response:
     )
 
 
-@router.get("/workers/confirm", name="confirm_workers")
+@router.get("/workers/confirm", name="confirm_workers", dependencies=[known_names()])
 def confirm(
     request: Request,
     visit: Visiting,
