@@ -84,12 +84,12 @@ def _of_queue(row: Row, age: float | None, all_paused: bool, *, silent: bool) ->
     verb = "waits" if row["pending"] == 1 else "wait"
     check = f"queue {name}"
     if row["paused"] and not all_paused:
-        advice = f"palermo resume {name}, if it was forgotten. palermo audit says who paused it."
+        advice = f"`palermo resume {name}` if it was forgotten. `palermo audit` says who paused it."
         return PresentProblem("paused", Finding.warning(check, f"paused, and {waiting} {verb} in it", advice), name)
     if row["paused"] or all_paused:
         return None
     if not row["workers"]:
-        advice = f"Start a worker for it: palermo worker MODULE -q {name}. Is its name a mistake? Then clear it."
+        advice = f"Start a worker for it: `palermo worker MODULE -q {name}`. If its name is a mistake, clear it."
         # One that does not answer may serve it: it is not always known which queues it serves.
         text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
         return PresentProblem("unserved", Finding.warning(check, text, advice), name)
@@ -108,10 +108,10 @@ def _of_job(job: str, outcomes: Outcomes) -> PresentProblem | None:
         return None
     check, within = f"job {job}", f"of {count(runs, 'run')} in the last {COUNTED / 60:.0f} minutes"
     if outcomes.failed > FAILING * (outcomes.succeeded + outcomes.failed):
-        advice = f"palermo failed list --job {job} has the errors; palermo failed requeue runs the jobs again."
+        advice = f"`palermo failed list --job {job}` has the errors; `palermo failed requeue` runs the jobs again."
         return PresentProblem("failing", Finding.warning(check, f"{outcomes.failed:,} {within} failed", advice), job)
     if outcomes.retried > RETRIED * runs:
-        advice = "What it needs is away, perhaps. palermo retries list has the errors."
+        advice = "Perhaps something that it needs is away. `palermo retries list` has the errors."
         return PresentProblem(
             "retried", Finding.warning(check, f"{outcomes.retried:,} {within} are tried again", advice), job
         )

@@ -74,9 +74,10 @@ async def test_a_crowd_is_read_once_and_shows_its_pages_and_what_is_chosen(
         assert await listed(other, by_id("nobody")) == []
         assert len(read) == 1
 
-        # Messages of these are not kept.
-        assert await listed(other, by_id("job-3")) == ["job-3"]
-        assert await listed(leader, offset=15, limit=10) == [f"job-{number}" for number in range(4, -1, -1)]
+        # Messages of these are not kept, but once they are shown.
+        for _ in range(2):
+            assert await listed(other, by_id("job-3")) == ["job-3"]
+            assert await listed(leader, offset=15, limit=10) == [f"job-{number}" for number in range(4, -1, -1)]
         assert len(read) == 3
 
 

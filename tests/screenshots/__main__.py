@@ -132,7 +132,7 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
     for title, path in pages.items():
         page.goto(web.url + path)
         page.locator("#live .card").first.wait_for()
-        page.wait_for_timeout(2_500)
+        page.wait_for_timeout(1_500)
         page.screenshot(path=_IMAGES / f"{title}-{name}.png")
     window.close()
 

@@ -73,12 +73,31 @@ def ids(index: Index, filter: FailedFilter = FILTERS[0], *, newest: bool = False
 
 
 @pytest.mark.parametrize("filter", FILTERS, ids=str)
-def test_a_filter_finds_what_it_matches(index: Index, filter: FailedFilter) -> None:
+@pytest.mark.parametrize("many", [0, 100], ids=["many hits", "few hits"])
+def test_a_filter_finds_what_it_matches(
+    index: Index, filter: FailedFilter, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "MANY_HITS", many)
     put(index, JOBS)
 
     expected = sorted(each.id for each in JOBS if filter.matches(each))
     assert sorted(ids(index, filter)) == expected
     assert index.count(filter) == len(expected)
+
+
+def test_a_page_of_a_text_that_very_many_jobs_contain_sorts_none_of_them(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "MANY_HITS", 1)
+    put(index, JOBS)
+
+    with index._index.read():
+        where, values = index._where(FailedFilter(text="address"))
+        query = f"explain query plan select n from job where {where} order by at desc, n desc limit 5"
+        plan = str(index._db.execute(query, values).fetchall())
+
+    assert "job_at" in plan
+    assert "ORDER BY" not in plan
 
 
 def test_groups_are_those_of_the_command_line(index: Index) -> None:

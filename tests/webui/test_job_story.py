@@ -13,6 +13,7 @@ from palermo.core.journal_records import encode
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.pages.job import CHILDREN
+from palermo.webui.state import job as job_state
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
@@ -157,6 +158,18 @@ def test_a_job_never_runs_again_with_arguments_that_are_not_its_own(
 
     whole = web.form("/jobs/a/again", "/jobs/a/again/edited", args='["hunter2", 7]', kwargs="{}")
     assert row_of(web, new_id(whole))["args"] == ["hunter2", 7]
+
+
+def test_a_job_that_is_over_is_not_looked_for_where_jobs_wait(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr(job_state, "waiting_job", lambda inspector, id, queue: looked.append(id))
+    write(web, "over")
+    write(web, "tried", "retried")
+
+    assert ">done</span>" in web.http.get("/jobs/over").text
+    web.http.get("/jobs/tried")
+
+    assert looked == ["tried"]
 
 
 def test_arguments_that_these_pages_hide_are_kept_by_a_run_again(web: Web) -> None:

@@ -26,7 +26,7 @@ def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(a
 
     page = eventually(told)
     assert page is not None
-    assert "palermo worker MODULE -q mail" in page
+    assert "<code>palermo worker MODULE -q mail</code>" in page
     assert 'href="/queues/mail">Queue mail</a>' in page
     [row] = any_web.http.get("/api/problems").json()["rows"]
     assert (row["kind"], row["name"], row["check"], row["level"]) == ("unserved", "mail", "queue mail", "warning")

@@ -127,6 +127,7 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     assert sum(process.alive for process in processes) >= 1
     [action] = eventually(lambda: [row for row in site.inspector.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
+    assert ">2 workers</span>" in any_web.http.get("/audit").text
 
 
 def test_nothing_is_selected_or_all_have_ended(any_web: Web) -> None:

@@ -80,6 +80,9 @@ create table hits_3 (n integer primary key);
 #: for the same text one after the other.
 HITS = ("hits_0", "hits_1", "hits_2", "hits_3")
 
+#: If more jobs than this contain a text, a look goes through all jobs instead of these.
+MANY_HITS = 2_000
+
 #: The columns in the order of inserts, and of reads from `detail`.
 JOB = "n, id, at, retries, queue, job, error, kind, trace, seen, requeued, worker, tenant"
 DETAIL = (
@@ -424,7 +427,10 @@ class Queries:
             parts.append("requeued = ?")
             values.append(filter.requeued)
         if filter.text is not None:
-            parts.append(f"n in {hits}")
+            # Fast path: SQLite begins with the jobs that contain the text, and sorts them: 270 ms of 200,000. With `+`
+            # it goes through all jobs in their order.
+            (many,) = self._db.execute(f"select count(*) > {MANY_HITS} from {hits}").fetchone()
+            parts.append(f"{'+' if many else ''}n in {hits}")
         return " and ".join(parts), values
 
     def history(self, where: Where, kind: int, span: tuple[int, int], parts: int) -> tuple[int, ...]:

@@ -95,12 +95,15 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     """The job with this id: on a worker, among the failed, in its queue (`queue` may name it), or due later."""
     live = live_state(site)
     found = _running(live, id) or _failed(site, id)
-    if found is None:
+    # Fast path: first where it was listed as scheduled; and a job that is over waits nowhere. Its page read the queues
+    # and all scheduled jobs: 2 s beside 5,000 waiting and 20,000 scheduled jobs.
+    found = found or _scheduled(site, id, everywhere=False)
+    if found is None and not _is_over(site, id):
         seen = live.recent_jobs.get(id)
         waits = _waiting(site, id, queue or (seen.queue if seen else None) or "")
         found = _scheduled(site, id) if waits is None else replace(_of_row(waits[0]), message=waits[1])
-        # A worker may have taken it from its queue since the first look.
-        found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
+    # A worker may have taken it from its queue since the first look.
+    found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
     if found.lines and found.worker is not None:
         # The worker's report holds only the newest line.
         found = replace(found, lines=tuple(site.inspector.lines(id, found.worker)) or found.lines)
@@ -170,10 +173,9 @@ def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
         return None  # The queues are so long that reading them takes long.
 
 
-def _scheduled(site: Site, id: str) -> FoundJob | None:
+def _scheduled(site: Site, id: str, *, everywhere: bool = True) -> FoundJob | None:
     try:
-        # Fast path: a job that is over is due nowhere. Else its page reads all scheduled jobs: 2 s of 20,000.
-        row = scheduled_view(site).find(id, everywhere=not _is_over(site, id))
+        row = scheduled_view(site).find(id, everywhere=everywhere)
     except BrokerUnavailable:
         return None  # There are so many that reading takes long; the page shows what else is known of the job.
     return None if row is None else replace(_of_row(row), due=row["run_at"])

@@ -120,14 +120,12 @@ class ScheduledView:
 
         Without `everywhere` only where it was listed before: on RabbitMQ else all scheduled jobs are read.
         """
-        if not self._listing(ListingKey(ScheduledFilter()), self._timeout).total:
-            return None
         # First only the time at which it was due: that reads one time slot.
-        limited = self._limited_to_due_time([id])
-        anywhere = ScheduledFilter(ids=frozenset([id]))
-        for chosen in (limited, anywhere if everywhere else None):
-            if chosen is None:
-                continue
+        places = [self._limited_to_due_time([id]), ScheduledFilter(ids=frozenset([id])) if everywhere else None]
+        looks = [chosen for chosen in places if chosen is not None]
+        if not looks or not self._listing(ListingKey(ScheduledFilter()), self._timeout).total:
+            return None
+        for chosen in looks:
             if rows := self._listing(ListingKey(chosen, 0, 1), self._timeout).rows:
                 return rows[0]
         return None

@@ -38,6 +38,10 @@
       faults.push(`cut off, ${box.scrollWidth} of ${box.clientWidth} pixels seen: ${title(box)}`);
   }
 
+  for (const cell of top.querySelectorAll("tbody th, tbody td"))
+    if (shown(cell) && cell.clientWidth < 120 && cell.clientHeight > 160)
+      faults.push(`squeezed into ${cell.clientWidth} pixels: ${title(cell)}`);
+
   const targets = [...top.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary")]
     .filter((target) => shown(target) && !target.closest("svg"));
   for (const target of targets) {

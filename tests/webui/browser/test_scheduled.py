@@ -94,7 +94,7 @@ def test_a_recurring_job_is_added_and_its_mistakes_are_told_in_the_form(web: Web
 
     expect(page.get_by_text("Added nightly.")).to_be_visible()
     page.get_by_role("button", name="Disable nightly").click()
-    expect(page.get_by_text("not while disabled")).to_be_visible()
+    expect(page.get_by_text("disabled", exact=True)).to_be_visible()
     page.get_by_role("button", name="Remove nightly").click()
     page.get_by_role("dialog", name="Remove nightly?").get_by_role("button", name="Remove", exact=True).click()
     expect(page.get_by_text("There is no recurring job.")).to_be_visible()

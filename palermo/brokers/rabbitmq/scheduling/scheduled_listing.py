@@ -96,29 +96,43 @@ class ScheduledListing:
                 for message in held:
                     if chosen.matches(message):
                         jobs.add(message.run_at or 0.0, message)
+            made: dict[TimeSlot, SlotIndex] = {}
+            begins = max(0, first - seen)
+            skipped = begins if len(section.time_slots) == 1 and not section.held else 0
             for time_slot in section.time_slots:
-                await self._collect(time_slot, lying[time_slot], chosen, jobs)
-            found += jobs.messages()[max(0, first - seen) : max(0, last - seen)]
+                if (index := await self._collect(time_slot, lying[time_slot], chosen, jobs, skipped)) is not None:
+                    made[time_slot] = index
+            page = jobs.page(begins, max(0, last - seen))
+            found += [
+                to_message(job.properties, job.body, taken_from=None) if isinstance(job, Got) else job for job in page
+            ]
+            for time_slot, index in made.items():
+                self.indexes.put(time_slot, index, [job for job in page if isinstance(job, Got)])
             seen += jobs.total
             if not chosen.everything:
                 total += jobs.total
         return ScheduledPage(messages=tuple(found), total=total)
 
-    async def _collect(self, time_slot: TimeSlot, count: int, chosen: ScheduledFilter, jobs: "_Soonest") -> None:
-        """Add the chosen jobs of a time slot, which has so many jobs in all."""
+    async def _collect(
+        self, time_slot: TimeSlot, count: int, chosen: ScheduledFilter, jobs: "_Soonest", skipped: int
+    ) -> SlotIndex | None:
+        """Add the chosen jobs of a time slot, which has so many jobs in all. Returns its index if it had to be read.
+
+        The messages of the `skipped` soonest ones are not needed.
+        """
         index = self.indexes.get(time_slot, count)
-        known = None if index is None else await index.find(chosen, jobs.most)
+        known = None if index is None else await index.find(chosen, skipped, jobs.most)
         if known is not None:
             for due, got in known.soonest:
                 jobs.add(due, got)
             jobs.total += known.total - len(known.soonest)
-            return
+            return None
         made = SlotIndex()
         async for got in self._read(time_slot):
             made.add(got)
             if _means(chosen, got.properties):
                 jobs.add(due_of(got.properties), got)
-        self.indexes.put(time_slot, made)
+        return made
 
     async def alter(
         self,
@@ -247,20 +261,18 @@ class _Soonest:
     def __init__(self, most: int) -> None:
         self.total = 0
         self.most = max(0, most)
-        self._jobs: list[tuple[float, int, Got | Message]] = []
+        self._jobs: list[tuple[float, int, Got | Message | None]] = []
 
-    def add(self, due: float, job: Got | Message) -> None:
+    def add(self, due: float, job: Got | Message | None) -> None:
         self.total += 1
         self._jobs.append((due, self.total, job))
         if len(self._jobs) > 2 * self.most + 1_000:
             self._cut()
 
-    def messages(self) -> list[Message]:
+    def page(self, first: int, last: int) -> list[Got | Message]:
+        """From one place up to another."""
         self._cut()
-        return [
-            to_message(job.properties, job.body, taken_from=None) if isinstance(job, Got) else job
-            for _, _, job in self._jobs
-        ]
+        return [job for _, _, job in self._jobs[first:last] if job is not None]
 
     def _cut(self) -> None:
         self._jobs.sort(key=lambda one: one[:2])

@@ -7,7 +7,8 @@ many jobs as the index: jobs that were put there since make them more. The leade
 out of the queue, and forgets the index when it opens the slot.
 
 Cost: some 250 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones, at
-most MOST_KEPT. Ten minutes after the last look an index is forgotten.
+most MOST_KEPT, and of the last pages with others, at most MOST_SHOWN. Ten minutes after the last look an index is
+forgotten.
 """
 
 import asyncio
@@ -27,6 +28,9 @@ MOST_JOBS = 300_000
 #: The most messages that one index keeps, in number and in bytes, and the most that all keep: those of the first pages.
 MOST_MESSAGES, MOST_BYTES = 300, 4 * 1024 * 1024
 MOST_KEPT, MOST_KEPT_BYTES = 9_000, 128 * 1024 * 1024
+
+#: The most messages that are kept besides, in number and in bytes: those of the last pages for which a slot was read.
+MOST_SHOWN, MOST_SHOWN_BYTES = 2_000, 32 * 1024 * 1024
 
 #: Seconds without a look after which an index is forgotten.
 _UNUSED = 600.0
@@ -59,7 +63,8 @@ class FoundJobs:
     """The jobs of a time slot that meet the conditions of a look: how many, and the soonest with their messages."""
 
     total: int
-    soonest: list[tuple[float, Got]]
+    #: None stands for the message of a job before the page.
+    soonest: list[tuple[float, Got | None]]
 
 
 @dataclass
@@ -73,6 +78,8 @@ class SlotIndex:
     used_at: float = 0.0
     #: The bytes of the bodies of these messages.
     size: int = 0
+    #: The messages of the last pages for which the time slot was read, by their places.
+    shown: dict[int, Got] = field(default_factory=dict)
 
     def add(self, got: Got) -> None:
         """Add the next job of the queue."""
@@ -95,22 +102,26 @@ class SlotIndex:
         self._cut()
         self.jobs.sort()
 
+    def show(self, pages: Iterable[Got]) -> None:
+        """Keep those of these messages that are in the queue, after the index is complete."""
+        found = {(due_of(got.properties), str(got.properties.message_id)): got for got in pages}
+        self.shown = {job.place: found[job.due, job.id] for job in self.jobs if (job.due, job.id) in found}
+
     def remove(self, ids: Collection[str]) -> None:
         """Take these jobs out, which are no longer in the queue."""
         self.jobs = [job for job in self.jobs if job.id not in ids]
+        self.shown = {}  # A job that was edited comes back with the same id.
 
-    async def find(self, chosen: ScheduledFilter, most: int) -> FoundJobs | None:
-        """The jobs that meet the conditions, and the soonest `most`; None if it lacks the message of one of these."""
+    async def find(self, chosen: ScheduledFilter, first: int, most: int) -> FoundJobs | None:
+        """The jobs that meet the conditions, and the soonest `most`; None if it lacks a message from the `first` on."""
         matching: list[IndexedJob] = self.jobs
         if not chosen.everything:
             matching = []
             for start in range(0, len(self.jobs), _SLICE):
                 matching += [job for job in self.jobs[start : start + _SLICE] if job.meets(chosen)]
                 await asyncio.sleep(0)
-        soonest = matching[:most]
-        if any(job.place not in self.messages for job in soonest):
-            return None
-        return FoundJobs(len(matching), [(job.due, self.messages[job.place]) for job in soonest])
+        soonest = [(job.due, self.messages.get(job.place) or self.shown.get(job.place)) for job in matching[:most]]
+        return None if any(got is None for _, got in soonest[first:]) else FoundJobs(len(matching), soonest)
 
     def drop_messages(self) -> None:
         """Keep no message: a look that shows jobs of this time slot reads it again."""
@@ -142,19 +153,27 @@ class SlotIndexes:
             found.used_at = time.monotonic()
         return found
 
-    def put(self, time_slot: TimeSlot, index: SlotIndex) -> None:
-        """Keep an index that has just been made; the one that was used least recently gives way.
+    def put(self, time_slot: TimeSlot, index: SlotIndex, page: Iterable[Got]) -> None:
+        """Keep an index that has just been made for this page; the one that was used least recently gives way.
 
-        The messages of the farthest time slots give way: pages begin with the soonest jobs.
+        The messages of the farthest time slots give way: pages begin with the soonest jobs. Those of this page and of
+        the last ones are kept besides.
         """
         index.complete()
         index.used_at = time.monotonic()
+        before = self._indexes.pop(time_slot, None)
+        index.show([*(before.shown.values() if before else ()), *page])
         self._indexes[time_slot] = index
+        shown = shown_size = 0
+        for one in reversed(self._indexes.values()):
+            shown, shown_size = shown + len(one.shown), shown_size + sum(len(got.body) for got in one.shown.values())
+            if shown > MOST_SHOWN or shown_size > MOST_SHOWN_BYTES:
+                one.shown = {}
         while sum(len(one.jobs) for one in self._indexes.values()) > MOST_JOBS:
             del self._indexes[min(self._indexes, key=lambda one: self._indexes[one].used_at)]
         kept = size = 0
-        for one in sorted(self._indexes, key=lambda one: one.begins):
-            found = self._indexes[one]
+        for time_slot in sorted(self._indexes, key=lambda one: one.begins):
+            found = self._indexes[time_slot]
             kept, size = kept + len(found.messages), size + found.size
             if kept > MOST_KEPT or size > MOST_KEPT_BYTES:
                 found.drop_messages()
