@@ -15,6 +15,7 @@ import hypothesis
 import pytest
 
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
+from tests.brokers import BROKERS
 from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
@@ -36,12 +37,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("shared")
 
-#: The folders of tests about what is built on brokers, and the brokers that each of these runs on.
+#: The folders of tests about what is built on brokers.
 _HALVED = tuple(
     f"tests/{folder}/"
     for folder in ("acceptance", "worker", "webui", "inspector", "history", "results", "cli", "events")
 )
-_BROKERS = ("sqlite", "rabbitmq", "redis")
 
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {
@@ -79,14 +79,14 @@ def _is_for_other_brokers(item: pytest.Item, brokers: Mapping[str, set[str]]) ->
     function, broker = _function_and_broker(item)
     if not broker or not function.startswith(_HALVED):
         return False
-    possible = [name for name in _BROKERS if name in brokers[function]]
+    possible = [name for name in BROKERS if name in brokers[function]]
     return broker != possible[zlib.crc32(function.encode()) % len(possible)]
 
 
 def _function_and_broker(item: pytest.Item) -> tuple[str, str]:
     """The test's function, and the broker that it runs on; "" if it is about one of them, or about none."""
     function, _, parameters = item.nodeid.partition("[")
-    return function, next((name for name in _BROKERS if name in parameters.rstrip("]").split("-")), "")
+    return function, next((name for name in BROKERS if name in parameters.rstrip("]").split("-")), "")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

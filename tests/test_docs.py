@@ -61,7 +61,7 @@ def test_C13_the_page_of_the_design_fits_a_screen_and_names_every_table_of_the_e
     assert listed == tables
 
 
-def test_every_key_in_redis_is_documented() -> None:
+def test_C13_every_key_in_redis_is_on_one_page() -> None:
     folder = ROOT / "palermo" / "brokers" / "redis"
     code = "".join(path.read_text() for path in [*folder.glob("*.py"), *folder.glob("scripts/*.lua")])
     names = set(re.findall(r"""key\(f?['"]([a-z-]+)[:'"{]""", code)) - {"nothing"}

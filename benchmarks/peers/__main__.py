@@ -36,7 +36,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="peers-") as made:
         folder = Path(made)
-        with stores(given.url, folder, redis="rq" in names) as found:
+        with stores(
+            given.url, folder, redis=any(entry.store == "redis" for _, entries in plan for entry in entries)
+        ) as found:
             missing = _introduce([SYSTEMS[name] for name in SYSTEMS if name in names], found, given.venv)
             medians = {}
             for workload, entries in plan:
@@ -46,7 +48,7 @@ def main() -> None:
                 name = f"{workload.name} (less is better)" if workload.less else workload.name
                 medians[name] = compared(workload, there, tour.scores)
     if len(medians) > 1:
-        print("\n### all: to raw, embedded: to huey\n")
+        print("\n### all: to raw, embedded: to huey, redis: to palermo\n")
         print("\n".join(summary(medians)))
 
 

@@ -77,7 +77,7 @@ def _entries(
     )
 
 
-_ALL = tuple(name for name, system in SYSTEMS.items() if "rabbitmq" in system.stores or "redis" in system.stores)
+_ALL = tuple(name for name, system in SYSTEMS.items() if "rabbitmq" in system.stores or name == "rq")
 _MANY = tuple(name for name in _ALL if SYSTEMS[name].many)
 _QUORUM = tuple(name for name in _ALL if SYSTEMS[name].quorum)
 
@@ -115,7 +115,7 @@ def _enqueue(
 
 def workloads(scale: float = 1.0) -> tuple[Workload, ...]:
     """All of them; `scale` makes their turns longer or shorter."""
-    return (*_enqueuing(scale), *_draining(scale), *_resting(scale), *_other_stores(scale))
+    return (*_enqueuing(scale), *_draining(scale), *_resting(scale), *_other_stores(scale), *_on_redis(scale))
 
 
 def _enqueuing(scale: float) -> tuple[Workload, ...]:
@@ -224,6 +224,39 @@ def _resting(scale: float) -> tuple[Workload, ...]:
             metrics=_IMPORT,
             less=True,
             runs_jobs=False,
+        ),
+    )
+
+
+def _on_redis(scale: float) -> tuple[Workload, ...]:
+    peers = ("celery", "dramatiq", "huey", "rq")
+    return (
+        _enqueue(
+            "redis-enqueue",
+            "enqueue-one, into redis, each command on the disk",
+            _entries(Setup(), "palermo", *peers, store="redis") + _entries(Setup(pool="async"), "arq", store="redis"),
+            jobs=int(150 * scale),
+            base="palermo",
+        ),
+        _enqueue(
+            "redis-enqueue-many",
+            "enqueue-many, into redis, each command on the disk",
+            _entries(Setup(), "palermo", "rq", store="redis") + _entries(Setup(pool="async"), "arq", store="redis"),
+            jobs=int(1_000 * scale),
+            many=True,
+            base="palermo",
+        ),
+        *(
+            _drain(
+                f"redis-drain-{slots}",
+                f"drain-{slots}, from redis, each command on the disk",
+                _entries(_slots(slots), "palermo", *peers, store="redis")
+                + _entries(_slots(slots).changed(prefetch="auto"), "palermo", store="redis", suffix="-auto")
+                + _entries(_slots(slots).changed(pool="async"), "arq", store="redis"),
+                scale=scale,
+                base="palermo",
+            )
+            for slots in (1, 2)
         ),
     )
 

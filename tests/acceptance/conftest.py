@@ -9,17 +9,15 @@ from palermo.inspector import control
 from tests import redis_node
 from tests.acceptance.place import Place
 from tests.acceptance.restarting import RestartingBroker
+from tests.brokers import BROKERS, url_of_broker
 from tests.rabbitmq.patience import SECONDS, have_patience
 from tests.rabbitmq_node import url_of
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq", "redis"])
+@pytest.fixture(params=BROKERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A broker; on those that are shared, `exchange` is the test's own."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
+    return url_of_broker(request, tmp_path)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""carmine's handling of messages (C1 to C6, C9), and the reliable queue of Tuleap on Redis (U2, U3)."""
+"""carmine's handling of messages (C1 to C6, C9, C11), and the reliable queue of Tuleap on Redis (U1 to U5)."""
 
 import signal
 import subprocess
@@ -6,6 +6,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +17,10 @@ from palermo.client.handle import Job
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.topics import OCTETS
+from tests import redis_node
 from tests.acceptance.place import Place
 from tests.helpers import eventually
+from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
 HANDLED = ("handled",)
@@ -249,6 +252,40 @@ def test_C5_the_attempts_of_a_job_are_counted_kept_and_shown(place: Place) -> No
     )
 
 
+def test_U1_a_job_is_its_workers_own_while_it_runs_and_gone_only_when_it_is_done(place: Place) -> None:
+    id = place.enqueue("hold", "the job")
+    workers = [place.worker() for _ in range(2)]
+    place.await_lines(1)
+    place.enqueue("note", "the next")
+
+    place.await_lines(2)
+    eventually(lambda: [[job["id"] for job in row["jobs"]] for row in place.workers() if row["jobs"]] == [[id]])
+    eventually(lambda: in_jobs(place) == (0, 1))
+
+    place.open_gate()
+    place.await_lines(3)
+    eventually(lambda: in_jobs(place) == (0, 0))
+    place.ready(*workers)
+    assert place.lines() == ["the job begins", "the next", "the job ends"]
+
+
+def in_jobs(place: Place) -> tuple[int, int]:
+    """How many jobs wait in the queue jobs, and how many workers hold."""
+    (row,) = (row for row in place.inspector.queues() if row["name"] == "jobs")
+    return row["pending"], row["in_progress"]
+
+
+def test_U5_a_decorator_a_worker_and_a_doctor_are_all_that_a_beginner_needs(place: Place) -> None:
+    program = "import palermo\n\n@palermo.job\ndef greet(name):\n    open('greeted', 'w').write(name)\n"
+    (place.path / "tiny.py").write_text(program)
+
+    place.python("import tiny; tiny.greet.enqueue('Ada')")
+    place.burst(modules=("tiny",))
+
+    assert (place.path / "greeted").read_text() == "Ada"
+    assert place.palermo("doctor").splitlines()[-1].startswith("0 problem(s)")
+
+
 def test_U2_what_ran_in_a_worker_that_crashed_goes_before_what_waits(place: Place) -> None:
     place.enqueue("hold", "running")
     victim = place.worker()
@@ -293,21 +330,37 @@ def test_C11_what_enqueues_is_throttled_by_the_size_of_the_queue_and_somebody_is
     assert "2" in told
 
 
-@pytest.fixture
-def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
-    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
-        yield proxy
+@dataclass(frozen=True)
+class Proxied:
+    """A broker with a proxy before it."""
+
+    url: str
+    proxy: TcpProxy
+    #: The broker behind the proxy.
+    through: str
+
+
+@pytest.fixture(params=["rabbitmq", "redis"])
+def proxied(request: pytest.FixtureRequest) -> Iterator[Proxied]:
+    if request.param == "redis":
+        port = free_port()
+        with redis_node.running("--port", str(port)) as node, TcpProxy("127.0.0.1", port) as proxy:
+            yield Proxied(node.url, proxy, f"redis://127.0.0.1:{proxy.port}")
+        return
+    url: str = request.getfixturevalue("rabbitmq_url")
+    address = parse_url(url)
+    vhost = "%2F" if address.vhost == "/" else address.vhost
+    with TcpProxy(*address.hosts[0]) as proxy:
+        yield Proxied(url, proxy, f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}")
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
 def test_U3_a_worker_that_lost_its_connection_listens_again_and_says_nothing_worse_than_that(
-    rabbitmq_url: str, exchange: str, tmp_path: Path, proxy: TcpProxy, queues: str
+    proxied: Proxied, exchange: str, tmp_path: Path, queues: str
 ) -> None:
-    address = parse_url(rabbitmq_url)
-    vhost = "%2F" if address.vhost == "/" else address.vhost
-    through = f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}"
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
-        worker = place.worker("-q", queues, PALERMO_URL=through)
+    proxy = proxied.proxy
+    with Place(tmp_path, proxied.url, exchange) as place:
+        worker = place.worker("-q", queues, PALERMO_URL=proxied.through)
         place.ready(worker)
 
         for number in range(3):

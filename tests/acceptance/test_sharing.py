@@ -1,4 +1,4 @@
-"""Tenants of a queue, and jobs that take batches: F1, F4."""
+"""Tenants of a queue, and jobs that take batches: F1, F4, F8."""
 
 from tests.acceptance.place import Place
 from tests.helpers import eventually
@@ -37,3 +37,22 @@ def test_F4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_a
     ]
     assert sorted(place.lines()) == ["a", "b", "bad", "bad", "c"]
     assert place.pending() == 0
+
+
+def test_F8_what_a_killed_worker_had_of_tenants_runs_again_and_nobody_does_anything(place: Place) -> None:
+    tenants = ("acme", "zebra")
+    for tenant in tenants:
+        place.client.enqueue_many([("shop.hold", [tenant], {}), ("shop.note", [tenant], {})], tenant=tenant)
+    victim = place.worker("-c", "2")
+    place.await_lines(2)
+
+    victim.kill9()
+    place.worker("-c", "2")
+
+    held = [f"{tenant} begins" for tenant in tenants]
+    assert sorted(place.await_lines(4)) == sorted(2 * held)
+    place.open_gate()
+    place.await_lines(8)
+    eventually(lambda: list(place.inspector.tenants("jobs")) == [])
+    assert sorted(place.lines()[4:]) == sorted([*tenants, *(f"{tenant} ends" for tenant in tenants)])
+    assert place.failed() == {}

@@ -93,8 +93,7 @@ def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_clea
     assert (inspector.purge("long"), inspector.size("long"), inspector.size("short")) == (5_000, 0, 1)
 
 
-def test_C12_how_many_wait_how_long_they_waited_and_how_long_they_took(sqlite_place: Place) -> None:
-    place = sqlite_place
+def test_C12_how_many_wait_how_long_they_waited_and_how_long_they_took(place: Place) -> None:
     enqueued = time.monotonic()
     for number in range(9):
         place.enqueue("note", f"{number}")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.place import COMMAND, Place
+from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.scale import scaled
 
@@ -71,10 +72,9 @@ class Terminal:
         return self._log.read_text()
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
+@pytest.fixture(params=BROKERS)
 def place(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Place]:
-    url = f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("rabbitmq_url")
-    with Place(tmp_path, url, exchange) as place:
+    with Place(tmp_path, url_of_broker(request, tmp_path), exchange) as place:
         yield place
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.redis.jobs import id_in
 from palermo.brokers.redis.workers import LEASE
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
@@ -15,7 +17,7 @@ from palermo.core.lifecycle import Ack
 from palermo.errors import BrokerError
 from tests import redis_node
 from tests.acceptance.place import Place, Worker
-from tests.contract.tools import PATIENT, Report, consume, counts, message, take, until
+from tests.contract.tools import PATIENT, Report, consume, counts, end_all_leases, message, take, until
 from tests.helpers import HANGS, Stopwatch, eventually
 from tests.scale import scaled
 
@@ -223,3 +225,66 @@ def enqueuing(place: Place, name: str) -> Iterator["subprocess.Popen[bytes]"]:
         finally:
             client.kill()
             client.wait(HANGS)
+
+
+class Keys:
+    """The keys of an exchange, as they are."""
+
+    def __init__(self, node: redis_node.RedisNode, exchange: str) -> None:
+        self._node = node
+        self._prefix = f"palermo:{{{exchange}}}:"
+
+    def jobs(self) -> dict[bytes, str]:
+        """The ids of all jobs, by their numbers."""
+        found = self._ask("HGETALL", "jobs")
+        return {number: id_in(blob) for number, blob in zip(found[::2], found[1::2], strict=True)}
+
+    def places(self) -> list[bytes]:
+        """The numbers of the jobs in all places in which a job may be."""
+        waiting = [key for kind in ("queue:*", "tenant:*", "later") for key in self._like(kind)]
+        return [*(number for key in waiting for number in self._all(key)), *self.held()]
+
+    def held(self) -> list[bytes]:
+        """The numbers of the jobs that workers hold."""
+        return [number for key in self._like("held:*") for number in self._node.ask("HKEYS", key)]
+
+    def holders(self) -> set[str]:
+        """The ids of the jobs that have keys."""
+        return {member.split(b"\0")[0].decode() for member in self._all(self._prefix + "key-holders")}
+
+    def _like(self, pattern: str) -> list[bytes]:
+        return list(self._node.ask("KEYS", self._prefix + pattern))
+
+    def _all(self, key: bytes | str) -> list[bytes]:
+        return list(self._node.ask("ZRANGE", key, 0, -1))
+
+    def _ask(self, command: str, key: str) -> list[bytes]:
+        return list(self._node.ask(command, self._prefix + key))
+
+
+async def bury(url: str, exchange: str) -> None:
+    """Have the dead give back what they held."""
+    broker = await open_broker(SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT))
+    assert isinstance(broker, RedisBroker)
+    await end_all_leases(broker)
+    await broker.close()
+
+
+def test_R13_a_program_killed_before_any_of_its_commands_leaves_each_job_in_one_place() -> None:
+    with redis_node.running() as node:
+        command = [sys.executable, "-m", "tests.chaos.redis_life", node.url]
+        lives = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+        for life in lives:
+            exchange, *there = life.split()
+            keys = Keys(node, exchange)
+            # One place each, whoever is dead; and no place has a job that is not there.
+            assert sorted(keys.places()) == sorted(keys.jobs()), life
+            asyncio.run(bury(node.url, exchange))
+            assert sorted(keys.places()) == sorted(keys.jobs()), life
+            assert keys.held() == [], life
+            assert set(there) <= set(keys.jobs().values()), life
+            # A key is taken by a job that is there, and by none that is done.
+            assert keys.holders() <= set(keys.jobs().values()), life
+
+    assert len(lives) > 20
+    assert lives[-1].split()[1:] == ["a1", "a2", "later"]

@@ -9,6 +9,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.settings.settings import Settings
+from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
@@ -20,7 +21,8 @@ _ENQUEUE = """
 import os, sys, threading
 from palermo.client.client import Client
 from palermo.settings.settings import Settings
-import palermo.brokers.rabbitmq.broker, palermo.brokers.sqlite.broker, palermo.client.prepare
+import palermo.brokers.rabbitmq.broker, palermo.brokers.redis.broker, palermo.brokers.sqlite.broker
+import palermo.client.prepare
 
 url, exchange, out = sys.argv[1:]
 pids = []
@@ -48,12 +50,9 @@ def read(notes: Path, name: str) -> list[str]:
     return found.read_text().splitlines() if found.exists() else []
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
+@pytest.fixture(params=BROKERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("rabbitmq_url")
-    return found
+    return url_of_broker(request, tmp_path)
 
 
 @pytest.fixture

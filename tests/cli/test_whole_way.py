@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 
 COMMAND = str(Path(sys.executable).with_name("palermo"))
@@ -28,14 +29,12 @@ def send(to):
 Shell = Callable[..., str]
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
-def environment(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+@pytest.fixture(params=BROKERS)
+def environment(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> dict[str, str]:
     (tmp_path / "shop.py").write_text(SHOP)
-    if request.param == "sqlite":
-        return {**os.environ, "PALERMO_URL": f"sqlite:///{tmp_path}/jobs.db"}
     broker = {
-        "PALERMO_URL": request.getfixturevalue("rabbitmq_url"),
-        "PALERMO_EXCHANGE": request.getfixturevalue("exchange"),
+        "PALERMO_URL": url_of_broker(request, tmp_path),
+        "PALERMO_EXCHANGE": exchange,
         "PALERMO_PUBLISH_TIMEOUT": "30",
     }
     return {**os.environ, **broker}

@@ -36,6 +36,7 @@ from tests.contract.tools import (
     Worker,
     consume,
     counts,
+    end_all_leases,
     ids,
     message,
     messages,
@@ -83,14 +84,6 @@ async def fill(broker: Broker) -> None:
     """Publish 100 jobs of half a megabyte."""
     for number in range(100):
         await broker.publish(message(f"{number}", body=b"x" * 500_000))
-
-
-async def end_all_leases(broker: RedisBroker) -> None:
-    """What the passing of four seconds does to workers that stand still."""
-    leases = broker._store.key("leases")
-    for worker in await broker._store.call("ZRANGE", leases, 0, -1):
-        await broker._store.call("ZADD", leases, 0, worker)
-    await broker._store.run("worker", "reap")
 
 
 async def test_a_worker_whose_lease_has_ended_settles_nothing_and_its_job_runs_again(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from palermo.brokers.redis.broker import RedisBroker
 from palermo.contract.broker import Broker, Consumer, Delivery, QueueInfo
 from palermo.contract.sweep import Keep, SweepDecision
 from palermo.contract.worker_info import OnCommand, RunningJob, WorkerInfo, ignore_command
@@ -206,6 +207,14 @@ async def in_time(measure: Callable[[], Awaitable[float]], *, within: float) -> 
     while not took or took[-1] >= within:
         assert len(took) < 5, f"it took {took} s, and is to take less than {within} s"
         took.append(await measure())
+
+
+async def end_all_leases(broker: RedisBroker) -> None:
+    """What the passing of four seconds does to workers on Redis that stand still."""
+    leases = broker._store.key("leases")
+    for worker in await broker._store.call("ZRANGE", leases, 0, -1):
+        await broker._store.call("ZADD", leases, 0, worker)
+    await broker._store.run("worker", "reap")
 
 
 async def empty_looks_are_forgotten() -> None:

@@ -15,6 +15,7 @@ from palermo.errors import BrokerUnavailable, StoreInvalid
 from palermo.history import journal_reader
 from palermo.history.journal_reader import BatchFilter, JournalFollower, read_to_end
 from palermo.settings.settings import Settings
+from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.history.written import batch, ended, write
 from tests.tcp_proxy import TcpProxy
@@ -44,14 +45,12 @@ class Kept:
         self.broken = False
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    if request.param == "sqlite":
-        return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)
-    return on_rabbitmq(request.getfixturevalue("rabbitmq_url"), request.getfixturevalue("exchange"))
+@pytest.fixture(params=BROKERS)
+def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
+    return patient_settings(url_of_broker(request, tmp_path), exchange)
 
 
-def on_rabbitmq(url: str, exchange: str) -> Settings:
+def patient_settings(url: str, exchange: str) -> Settings:
     """With patience: these tests are not about how fast a broker is."""
     return Settings(url=url, exchange=exchange, publish_timeout=30)
 
@@ -91,7 +90,7 @@ def test_an_empty_journal_is_read_at_once(settings: Settings) -> None:
 
 
 def test_a_journal_that_was_deleted_and_made_anew_is_read_from_its_beginning(rabbitmq_url: str, exchange: str) -> None:
-    settings, kept = on_rabbitmq(rabbitmq_url, exchange), Kept()
+    settings, kept = patient_settings(rabbitmq_url, exchange), Kept()
     with Client(settings) as client, pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         write(client, [ended("a")], [ended("b")])
         with followed(settings, kept) as follower:
@@ -109,11 +108,11 @@ def test_after_a_lost_session_reading_goes_on_where_it_was(rabbitmq_url: str, ex
     address = pika.URLParameters(rabbitmq_url)
     with (
         TcpProxy(address.host, address.port) as proxy,
-        Client(on_rabbitmq(rabbitmq_url, exchange)) as client,
+        Client(patient_settings(rabbitmq_url, exchange)) as client,
     ):
         write(client, [ended("a")])
         through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
-        with followed(on_rabbitmq(through, exchange), kept) as follower:
+        with followed(patient_settings(through, exchange), kept) as follower:
             proxy.refuse()
             proxy.hang_up(reset=True)
             eventually(lambda: follower.progress.error)

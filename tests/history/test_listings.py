@@ -1,4 +1,4 @@
-"""The newest page of history: it is read from the end of the journal back, on both brokers."""
+"""The newest page of history: it is read from the end of the journal back, on each broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +10,13 @@ from palermo.history import listings
 from palermo.history.filters import HistoryFilter
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from tests.brokers import BROKERS, url_of_broker
 from tests.history.written import NOON, ended, enqueued, failed, write
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
-def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
-    if request.param == "sqlite":
-        settings = Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)
-    else:
-        url, exchange = request.getfixturevalue("rabbitmq_url"), request.getfixturevalue("exchange")
-        settings = Settings(url=url, exchange=exchange, publish_timeout=30)
-    client = Client(settings)
+@pytest.fixture(params=BROKERS)
+def client(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Client]:
+    client = Client(Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30))
     yield client
     client.close()
 

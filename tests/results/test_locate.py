@@ -1,17 +1,19 @@
-"""The engine `locate`: where a job is, found by looking, on both brokers."""
+"""The engine `locate`: where a job is, found by looking, on each broker."""
 
+import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from palermo.client import status
 from palermo.client.status import JobLocation, locate, locate_waiting
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, Page, SessionParameters, open_broker
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
 from palermo.settings.settings import Settings
@@ -132,7 +134,16 @@ async def test_a_look_at_the_end_of_a_long_queue_that_takes_too_long_is_given_up
         await broker.publish_many(messages(6))
         assert await states(broker, "jobs-0", "jobs-5") == ["pending", "pending"]
 
+        browse = broker.browse
+
+        async def browse_for_ever(name: str, *, newest: bool = False, **more: Any) -> Page:
+            page = await browse(name, newest=newest, **more)
+            if newest:  # a broker that is quick has answered by now
+                await asyncio.Event().wait()
+            return page
+
         monkeypatch.setattr(status, "_LOOK_WITHIN", 0)
+        monkeypatch.setattr(broker, "browse", browse_for_ever)
 
         assert await states(broker, "jobs-0", "jobs-5") == ["pending", ""]
         found = await locate(broker, "jobs-5", "jobs")

@@ -11,6 +11,7 @@ import pytest
 
 from palermo.settings.settings import Settings
 from palermo.webui.pages import scheduled
+from tests.brokers import BROKERS, url_of_broker
 from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
 from tests.webui.server import Web, answer_at_the_end
@@ -44,13 +45,10 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
-def any_settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+@pytest.fixture(params=BROKERS)
+def any_settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
     """The same on each broker."""
-    if request.param == "sqlite":
-        return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
-    url, exchange = request.getfixturevalue("rabbitmq_url"), request.getfixturevalue("exchange")
-    return Settings(url=url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
+    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
 
 
 @pytest.fixture
@@ -100,16 +98,11 @@ def shared_web(served: Web) -> Web:
     return served
 
 
-@pytest.fixture(scope="module", params=["sqlite", "rabbitmq"])
+@pytest.fixture(scope="module", params=BROKERS)
 def any_served(request: pytest.FixtureRequest, tidy: Tidy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The pages of each broker, once for the module; what tests leave there stays until its end."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('shared')}/jobs.db"
-        with Web(Settings(url=url, publish_timeout=BROKER_PATIENCE)) as web:
-            yield web
-        return
-    url, exchange = request.getfixturevalue("rabbitmq_url"), f"test-{secrets.token_hex(6)}"
-    settings = Settings(url=url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
-    with Web(settings) as web:
+    url, exchange = url_of_broker(request, tmp_path_factory.mktemp("shared")), f"test-{secrets.token_hex(6)}"
+    with Web(Settings(url=url, exchange=exchange, publish_timeout=BROKER_PATIENCE)) as web:
         yield web
-    tidy(settings.url, settings.exchange)
+    if request.param == "rabbitmq":
+        tidy(url, exchange)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.brokers import BROKERS, url_of_broker
 from tests.worker.site import Site
 
 
-@pytest.fixture(params=["sqlite", "rabbitmq"])
+@pytest.fixture(params=BROKERS)
 def any_site(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Site]:
     """The same on each broker."""
-    url = request.getfixturevalue("rabbitmq_url") if request.param == "rabbitmq" else ""
-    site = Site(tmp_path, url=url, exchange=exchange)
+    site = Site(tmp_path, url=url_of_broker(request, tmp_path), exchange=exchange)
     yield site
     site.close()
 

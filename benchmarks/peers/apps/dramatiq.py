@@ -4,13 +4,15 @@ from typing import Any
 
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
+from dramatiq.brokers.redis import RedisBroker
 
 from benchmarks.peers import marks
 from benchmarks.peers.setup import Setup
 
 SETUP = Setup.here()
 
-broker = RabbitmqBroker(url=SETUP.url, confirm_delivery=SETUP.confirm)
+on_redis = SETUP.url.startswith("redis")
+broker = RedisBroker(url=SETUP.url) if on_redis else RabbitmqBroker(url=SETUP.url, confirm_delivery=SETUP.confirm)
 dramatiq.set_broker(broker)
 
 
@@ -27,7 +29,7 @@ class Producer:
     awaits = False
 
     async def open(self) -> None:
-        for queue in SETUP.queues:
+        for queue in () if on_redis else SETUP.queues:
             broker.declare_queue(queue, ensure=True)
 
     async def enqueue(self, order: dict[str, Any], queue: str) -> None:

@@ -1,15 +1,19 @@
-"""Huey on SQLite, with each commit written to the disk. It removes a job before it runs it: at most once."""
+"""Huey on SQLite, each commit on the disk, or on redis. It removes a job before it runs it: at most once."""
 
 from typing import Any
 
-from huey import SqliteHuey
+from huey import RedisHuey, SqliteHuey
 
 from benchmarks.peers import marks
 from benchmarks.peers.setup import Setup
 
 SETUP = Setup.here()
 
-huey = SqliteHuey("bench", filename=SETUP.url, fsync=SETUP.confirm, results=False)
+huey = (
+    RedisHuey(SETUP.queues[0], url=SETUP.url, results=False)
+    if SETUP.url.startswith("redis")
+    else SqliteHuey("bench", filename=SETUP.url, fsync=SETUP.confirm, results=False)
+)
 
 
 @huey.task()

@@ -30,6 +30,7 @@ SYSTEM = System(
         "process": "yes: a process per slot, none has the connection",
         "thread": "no: in threads of the process of the connection",
     },
+    stores=("rabbitmq", "redis"),
     quorum=True,
     worker=_worker,
     environment=lambda setup: {"C_FORCE_ROOT": "1"},

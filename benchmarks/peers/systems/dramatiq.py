@@ -25,6 +25,7 @@ SYSTEM = System(
         "process": "no: in a thread of the process of the connection",
         "thread": "no: in threads of the process of the connection",
     },
+    stores=("rabbitmq", "redis"),
     worker=_worker,
     environment=_environment,
     extra_queues=lambda setup: [queue + suffix for queue in setup.queues for suffix in (".DQ", ".XQ")],

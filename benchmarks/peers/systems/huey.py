@@ -1,4 +1,4 @@
-"""Huey on SQLite: against Palermo's embedded broker."""
+"""Huey on SQLite, against Palermo's embedded broker, and on redis."""
 
 from benchmarks.peers.setup import Setup
 from benchmarks.peers.systems.system import System
@@ -17,7 +17,7 @@ SYSTEM = System(
         "process": "in part: a process per slot, which takes its jobs itself",
         "thread": "no: in threads of the process that takes the jobs",
     },
-    stores=("sqlite",),
+    stores=("redis", "sqlite"),
     queues=False,
     weaker="removes a job before it runs it: what dies is lost",
     worker=_worker,

@@ -20,9 +20,14 @@ def _worker(setup: Setup) -> list[str]:
 def _environment(setup: Setup) -> Mapping[str, str]:
     return {
         "PALERMO_URL": setup.url if "://" in setup.url else f"sqlite:///{setup.url}",
-        "PALERMO_EXCHANGE": EXCHANGE,
+        "PALERMO_EXCHANGE": _exchange(setup),
         "PALERMO_QUEUE_TYPE": "quorum" if setup.quorum else "classic",
     }
+
+
+def _exchange(setup: Setup) -> str:
+    """On redis one for each row: a worker there takes another of its exchange for dead that is held for seconds."""
+    return f"{EXCHANGE}-{setup.queues[0]}" if setup.url.startswith("redis") else EXCHANGE
 
 
 SYSTEM = System(
@@ -34,7 +39,7 @@ SYSTEM = System(
         "thread": "from the connection: all slots share one process",
         "async": "from the connection: all slots share one process",
     },
-    stores=("rabbitmq", "sqlite"),
+    stores=("rabbitmq", "redis", "sqlite"),
     many=True,
     quorum=True,
     worker=_worker,

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
+from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.cli import main
 
@@ -14,6 +15,6 @@ async def never(self, delivery, settlement):
     await asyncio.sleep(3_600)
 
 
-RabbitmqConsumer.settle = SqliteConsumer.settle = never
+RabbitmqConsumer.settle = RedisConsumer.settle = SqliteConsumer.settle = never
 
 main()
