@@ -133,6 +133,8 @@ def enqueue(
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
     elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
+    if done.instead_of:
+        note(f"job {done.instead_of} waited for its turn with the key of this one, which runs instead of it.")
     if known(job) is None and not done.duplicate:
         if queue is None:
             guess = nearest(job, registry.names())
@@ -140,8 +142,9 @@ def enqueue(
         if plain := plain_note(job, options, client.unique_job, client.is_served, done.queue):
             note(plain)
     if as_json:
-        told = {"id": done.id, "job": done.job, "queue": done.queue}
-        print_json({**told, "duplicate": done.duplicate or None, "replaced": bool(done.duplicate and done.enqueued)})
+        told = {"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None}
+        replaced = bool(done.duplicate and done.enqueued)
+        print_json({**told, "replaced": replaced, "instead_of": done.instead_of or None})
     else:
         click.echo(done.id)
 

@@ -10,6 +10,7 @@ from palermo.cli.options import broker_options, json_option, paging_options
 from palermo.cli.output import Column, field, note, print_rows
 from palermo.contract.rows import Row, silent_text
 from palermo.core.text import count
+from palermo.core.topology import is_failed
 from palermo.errors import UsageError
 
 
@@ -30,7 +31,8 @@ def queues(context: Context, /, as_json: bool) -> None:
     rows = inspector.queues()
     print_rows(rows, columns, as_json=as_json, none="no queues.")
     # A worker that does not answer is not among those that serve a queue.
-    if not as_json and not all(row["workers"] for row in rows) and (silent := silent_text(inspector.workers())):
+    unserved = any(not row["workers"] and not is_failed(row["name"]) for row in rows)
+    if unserved and not as_json and (silent := silent_text(inspector.workers())):
         note(f"{silent}. Only workers that answer are counted; `palermo doctor` says what to do.")
 
 

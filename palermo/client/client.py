@@ -213,10 +213,17 @@ class Client:
 
     @staticmethod
     def unpickled_job(
-        id: str, queue: str, job: str, enqueued: bool, duplicate: str, created_at: int | None, keep_result: bool | None
+        id: str,
+        queue: str,
+        job: str,
+        enqueued: bool,
+        duplicate: str,
+        created_at: int | None,
+        keep_result: bool | None,
+        instead_of: str = "",
     ) -> Job:
         """The handle that another process pickled: it asks the client that is the default one here when it is used."""
-        return Job(id, queue, job, enqueued, duplicate, created_at, keep_result, _DefaultClient())
+        return Job(id, queue, job, enqueued, duplicate, created_at, keep_result, _DefaultClient(), instead_of)
 
     def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function with the client's subscription to the journal, on its event loop; its result."""

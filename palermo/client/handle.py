@@ -45,6 +45,9 @@ class Job(Generic[R_co]):
     #: Whether its result is kept; None where that is not known here.
     keep_result: bool | None = field(default=None, repr=False, compare=False)
     _client: "JobClient | None" = field(default=None, repr=False, compare=False)
+    #: The id of a job that waited for its turn and does not run, since this call came after it: `on_duplicate` of a job
+    #: that runs, `debounce` or `throttle`. "" for none.
+    instead_of: str = field(default="", repr=False, compare=False)
 
     def __bool__(self) -> bool:
         return self.enqueued
@@ -110,4 +113,6 @@ class Job(Generic[R_co]):
     def __reduce__(self) -> tuple[Any, ...]:
         # A client stays in its process; in another process the handle asks the default client.
         fields = (self.id, self.queue, self.job, self.enqueued, self.duplicate, self.created_at, self.keep_result)
-        return (Job if self._client is None else self._client.unpickled_job), fields
+        if self._client is None:
+            return Job, (*fields, None, self.instead_of)
+        return self._client.unpickled_job, (*fields, self.instead_of)

@@ -4,6 +4,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -426,7 +427,7 @@ def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:
             return job.as_duplicate(answer.id, answer.state, enqueued=False)
         case EnqueueOutcome.REPLACED:
             return job.as_duplicate(answer.id, answer.state, enqueued=True)
-    return job
+    return replace(job, instead_of=answer.instead_of) if answer.instead_of not in ("", job.id) else job
 
 
 def _unique_key(

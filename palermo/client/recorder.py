@@ -20,6 +20,7 @@ from palermo.core.durations import Durations
 from palermo.core.journal_records import JournalLevel, Record, RecordKind, encode, is_wanted
 from palermo.core.message import Message
 from palermo.core.topics import Event
+from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
 from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.journal")
@@ -339,6 +340,18 @@ def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Messa
                 # It may be cancelled before a worker gets it, and can tell its arguments.
                 fields |= {"run_at": message.run_at, **recorder.arguments(message)}
             recorder.add(RecordKind.ENQUEUED, fields, at=message.queued_at)
+
+
+def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) -> None:
+    """Record that the job which waited for the end of the present run of its key does not run: this one does.
+
+    Not of a debounce or throttle: a burst of them drops all but one, and would fill the journal.
+    """
+    if answer.outcome is EnqueueOutcome.NEXT and answer.instead_of not in ("", message.id):
+        reason = f"job {message.id} was enqueued with the same key, and runs instead of it"
+        # Jobs that share a key have the same name and queue, unless the caller chose the key.
+        fields = {"id": answer.instead_of, "job": message.job, "queue": message.queue, "reason": reason}
+        recorder.add(RecordKind.DISCARDED, fields)
 
 
 def _characters(record: Record) -> int:

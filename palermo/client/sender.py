@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 
-from palermo.client.recorder import Recorder, record_stored
+from palermo.client.recorder import Recorder, record_dropped, record_stored
 from palermo.client.session_keeper import SessionKeeper
 from palermo.contract.broker import Broker
 from palermo.core.message import Message
@@ -258,6 +258,8 @@ class Sender:
         record_stored(self._recorder, pending.messages)
         if pending.key_requests:
             record_stored(self._recorder, pending.stored)
+            for request, answer in zip(pending.key_requests, pending.answers or (), strict=False):
+                record_dropped(self._recorder, request.message, answer)
 
     def _record_unrecorded(self) -> None:
         self._recording = False  # first: a message that is added from here on schedules the next recording

@@ -305,6 +305,9 @@ class Serializers:
             raise EncodeError(
                 f"serializer {chosen.name!r} made a value of type {type(body).__name__} of the arguments, not bytes."
             )
+        if not body:
+            # An empty body is a call without arguments: these would be lost.
+            raise EncodeError(f"serializer {chosen.name!r} made no bytes at all of the arguments.")
         content_type = chosen.media_type
         if sign:
             body = self._signer().wrap(body, content_type=content_type, job=job, id=id)

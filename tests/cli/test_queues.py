@@ -118,6 +118,7 @@ def test_c1_an_id_that_waits_already_is_printed_again_and_not_enqueued_twice(pal
         "queue": "jobs",
         "duplicate": "waiting",
         "replaced": False,
+        "instead_of": None,
     }
     replacing = (
         "enqueue",
@@ -133,6 +134,14 @@ def test_c1_an_id_that_waits_already_is_printed_again_and_not_enqueued_twice(pal
     )
     assert json.loads(palermo(*replacing, "--json").stdout)["replaced"]
     assert "it went to queue" not in elsewhere.stderr
+
+
+def test_a_job_that_does_not_run_since_a_later_one_does_is_named(palermo: Palermo) -> None:
+    index = ("enqueue", "shop.index", "-q", "slow", "--unique-key", "home", "--debounce", "1h")
+    first, second, third = palermo(*index), palermo(*index), palermo(*index, "--json")
+
+    assert f"job {first.stdout.strip()} waited for its turn" in second.stderr
+    assert json.loads(third.stdout)["instead_of"] == second.stdout.strip()
 
 
 def test_c1_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:

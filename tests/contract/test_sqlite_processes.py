@@ -3,14 +3,16 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
+from subprocess import PIPE, Popen
 
 import pytest
 
 from palermo.brokers.sqlite.file import notifier
+from palermo.brokers.sqlite.file.lock_holder import lock_holder
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from tests.contract.sqlite_peer import line, start
@@ -30,6 +32,19 @@ from tests.contract.tools import (
 from tests.helpers import Stopwatch
 
 Peers = list["Popen[str]"]
+
+#: A program that stops itself amid a transaction.
+_STOPS = """
+import os, signal, sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute("begin immediate")
+print("locked", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def _stopped_writer(path: str) -> "Popen[str]":
+    return Popen([sys.executable, "-c", _STOPS, path], stdout=PIPE, text=True)
 
 
 @pytest.fixture
@@ -93,6 +108,23 @@ async def test_a_waiting_worker_takes_over_from_a_killed_one_within_a_second(
         return took
 
     await in_time(takes_over, within=1)
+
+
+async def test_a_process_that_is_stopped_while_it_writes_is_named_to_those_who_wait(
+    broker: Broker, tmp_path: Path, peers: Peers, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = _stopped_writer(f"{tmp_path}/jobs.db")
+    peers.append(writer)
+    line(writer)
+    waiting = asyncio.ensure_future(broker.publish(message("a")))
+
+    async def told() -> bool:
+        return f"process {writer.pid}, which is stopped: kill -CONT {writer.pid}" in caplog.text
+
+    await until(told, True)
+    writer.kill()
+    await waiting
+    assert lock_holder(f"{tmp_path}/jobs.db") == "another process"
 
 
 async def test_a_worker_that_lives_keeps_its_jobs_however_long(broker: Broker, url: str, peers: Peers) -> None:

@@ -56,15 +56,19 @@ def test_names_and_media_types_are_found_in_any_spelling(name: str) -> None:
     assert Serializers.default().get(name).name == "json"
 
 
-def test_one_whose_dumps_makes_no_bytes_is_named() -> None:
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [(3, "a value of type int of the arguments, not bytes"), (b"", "no bytes at all of the arguments")],
+)
+def test_one_whose_dumps_makes_no_bytes_is_named(made: object, said: str) -> None:
     class Counts(Shout):
         def dumps(self, value: object) -> Any:
-            return 3
+            return made
 
     registry = Serializers.default()
     registry.register(Counts())
 
-    with pytest.raises(EncodeError, match="serializer 'shout' made a value of type int of the arguments, not bytes"):
+    with pytest.raises(EncodeError, match=f"serializer 'shout' made {said}"):
         registry.encode((), {}, job="shop.note", id="1", serializer="shout")
 
 

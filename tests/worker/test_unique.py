@@ -7,6 +7,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.client.handle import Job
+from palermo.client.status import State
 from palermo.inspector.inspector import Inspector
 from tests.contract.tools import message
 from tests.helpers import eventually
@@ -42,6 +43,9 @@ def test_one_job_of_a_key_at_a_time_from_its_enqueue_to_its_end(patient: Site) -
     later = enqueue(site, "later", on_duplicate="rerun")
     last = enqueue(site, "last", on_duplicate="replace")
     assert (later.enqueued, last.enqueued, last.duplicate) == (True, True, "")
+    assert (later.instead_of, last.instead_of) == ("", later.id)
+    dropped = eventually(lambda: found if (found := later.status()).state is State.DISCARDED else None)
+    assert f"job {last.id} was enqueued with the same key" in dropped.error
     (row,) = site.inspector.unique_keys()
     assert (row["next"], row["unique"], row["queue"]) == (last.id, "until_done", "jobs")
     assert row["worker"].startswith(f"pid:{worker.pid}@")

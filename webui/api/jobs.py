@@ -104,6 +104,7 @@ class EnqueuedJob(Enqueued):
     """A job that is stored, and what the caller should know of it."""
 
     duplicate: str | None = Field(description="The state of the job that has its key, and whose arguments it replaced.")
+    instead_of: str | None = Field(description="A job that waited for its turn with the same key, and does not run.")
     note: str | None = Field(description="If its code is not imported here: what is not known of it.")
 
 
@@ -148,7 +149,8 @@ def enqueue(visit: Visiting, new: NewJob) -> EnqueuedJob:
     served = live_state(visit.site).is_served
     unknown = registry.find(new.job) is None
     note = plain_note(new.job, options, visit.site.client.unique_job, served, job.queue) if unknown else ""
-    return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, duplicate=job.duplicate or None, note=note or None)
+    told = {"duplicate": job.duplicate or None, "instead_of": job.instead_of or None, "note": note or None}
+    return EnqueuedJob(id=job.id, job=job.job, queue=job.queue, **told)
 
 
 @router.get("/{id:palermo}", name="api_job")

@@ -8,6 +8,7 @@ it starves some processes for seconds (measured: 1.7 s); short random waits shar
 
 import asyncio
 import errno
+import logging
 import math
 import os
 import random
@@ -17,7 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from palermo.brokers.sqlite.file.lock_holder import lock_holder
 from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid
+
+log = logging.getLogger("palermo.sqlite")
 
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
@@ -90,6 +94,10 @@ def _code(error: sqlite3.Error) -> int:
     """The primary result code, which is the lowest byte of an extended one; 0 for errors of the module itself."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
+
+#: Seconds that a transaction waits for another process before that is named: less than half of `publish_timeout`, after
+#: which a client begins again.
+_LONG = 2.0
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -184,15 +192,18 @@ class Store:
                 self._closed()
 
     async def _transact(self, begin: str, work: Work[T], *, publishing: bool) -> T:
-        deadline = 0.0
+        began, told = 0.0, False
         while True:
             try:
                 return self._once(begin, work)
             except sqlite3.Error as error:
                 now = time.monotonic()
-                deadline = deadline or now + self._timeout
-                if not is_busy(error) or now > deadline:
+                began = began or now
+                if not is_busy(error) or now > began + self._timeout:
                     raise translated(error, self.display_path, publishing=publishing) from error
+                if now > began + _LONG and not told:
+                    told = True
+                    log.warning("for %g s %s has been locked by %s", _LONG, self.display_path, lock_holder(self.path))
             except (UnicodeEncodeError, OverflowError) as error:
                 raise translated(error, self.display_path) from error
             await asyncio.sleep(_random.uniform(0.0002, 0.001))
