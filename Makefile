@@ -26,8 +26,8 @@
 #   make clean    removes .venv, all .venv-…, site and release
 #
 # PYTHON=python3.12 (or a path) chooses another Python than the newest one found, and a folder of its own for it, .venv-3.12;
-# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; REDIS=valkey-9.1 (or valkey-8.1, a path)
-# another Redis; ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; REDIS=valkey-9.1 (or valkey-8.1,
+# redis-6.2, a path) another Redis; ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
 VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin

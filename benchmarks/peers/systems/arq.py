@@ -5,7 +5,7 @@ from benchmarks.peers.systems.system import System
 
 
 def _worker(setup: Setup) -> list[str]:
-    return ["-m", "arq.cli", "benchmarks.peers.apps.arq.WorkerSettings"]
+    return ["-m", "arq", "benchmarks.peers.apps.arq.WorkerSettings"]
 
 
 SYSTEM = System(
