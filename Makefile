@@ -73,7 +73,7 @@ SECONDS := 600
 soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) PALERMO_SOAK_PARTS=$(PARTS) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
-# Folders whose tests `make test` runs on one broker of the two.
+# Folders whose tests `make test` runs on one broker, by turns.
 ENDURING := acceptance worker webui inspector history results cli events
 endurance: $(VENV)/installed-dev
 	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ENDURING:%=tests/%) \

@@ -15,6 +15,7 @@ import redis.exceptions
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated
+from palermo.client.client import Client
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
@@ -28,6 +29,8 @@ from palermo.errors import (
     PublishRefused,
     UrlInvalid,
 )
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests import redis_node
 from tests.certificates import Authority
 from tests.contract.tools import (
@@ -46,6 +49,7 @@ from tests.contract.tools import (
     until,
 )
 from tests.doc_pages import ROOT
+from tests.helpers import eventually
 from tests.rabbitmq_node import free_port
 from tests.redis_node import RedisNode
 
@@ -285,6 +289,39 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
     assert "allkeys-lru" in found["eviction"].text
     assert "everysec" in after["durability"].text
     assert "no-appendfsync-on-rewrite" in rewriting["durability"].text
+
+
+def test_U3_a_session_that_redis_ends_since_it_is_idle_is_opened_anew_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        redis_node.running("--timeout", "1") as node,
+        Client(Settings(url=node.url, publish_timeout=PATIENT)) as client,
+    ):
+        for number in range(2):
+            client.enqueue("shop.note", [number], {}, queue="jobs")
+            eventually(lambda: b"name=palermo" not in node.ask("CLIENT LIST"))
+
+        assert Inspector(client).size("jobs") == 2
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_F3_a_tenant_whose_jobs_are_done_leaves_no_key(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+
+    async def left() -> list[bytes]:
+        kinds = ("tenant:", "turns:", "tenant-jobs", "shares:")
+        return [key for kind in kinds for key in await broker._store.call("KEYS", broker._store.key(f"{kind}*"))]
+
+    await broker.publish_many([message(tenant=tenant, share=2.0) for tenant in ("acme", "zebra") for _ in range(3)])
+    assert len(await left()) >= 3
+    worker = await consume(broker)
+    for _ in range(6):
+        await take_and_ack(worker)
+
+    await until(left, [])
 
 
 async def test_a_thread_sends_a_job_by_itself_and_jobs_of_many_threads_come_whole_and_in_order(
