@@ -152,7 +152,7 @@ $(VENV)/installed-dev: $(NEEDS) | $(BIN)/python
 $(PEERS)/installed: benchmarks/peers/requirements.txt
 	@echo "installing what Palermo is measured against into $(PEERS) …"
 	@PYTHON='$(PYTHON)' sh requirements/make-venv $(PEERS)
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install --quiet --requirement $<
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install --quiet --no-deps --requirement $<
 	@touch $@
 
 $(SITE)/installed: requirements/docs.txt

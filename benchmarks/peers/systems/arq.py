@@ -1,4 +1,4 @@
-"""arq on redis: coroutines of one process, which looks for jobs twice a second."""
+"""arq on redis: coroutines of one process, which looks for jobs again and again."""
 
 from benchmarks.peers.setup import Setup
 from benchmarks.peers.systems.system import System
