@@ -27,8 +27,8 @@
 #   make clean    removes .venv, all .venv-…, site and release
 #
 # PYTHON=python3.12 (or a path) chooses another Python than the newest one found, and a folder of its own for it, .venv-3.12;
-# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; REDIS=valkey-9.1 (or valkey-8.1, a path)
-# another Redis; ARGS="-k name" goes to pytest, the demo or the benchmarks.
+# RABBITMQ=4.3 (or 4.0, a path, an image) another RabbitMQ to test on; REDIS=valkey-9.1 (or valkey-8.1,
+# redis-6.2, a path) another Redis; ARGS="-k name" goes to pytest, the demo or the benchmarks.
 
 VENV := .venv$(if $(PYTHON),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
@@ -74,7 +74,7 @@ SECONDS := 600
 soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) PALERMO_SOAK_PARTS=$(PARTS) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
-# Folders whose tests `make test` runs on one broker of the two.
+# Folders whose tests `make test` runs on one broker, by turns.
 ENDURING := acceptance worker webui inspector history results cli events
 endurance: $(VENV)/installed-dev
 	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ENDURING:%=tests/%) \
@@ -156,7 +156,7 @@ $(VENV)/installed-dev: $(NEEDS) | $(BIN)/python
 $(PEERS)/installed: benchmarks/peers/requirements.txt
 	@echo "installing what Palermo is measured against into $(PEERS) …"
 	@PYTHON='$(PYTHON)' sh requirements/make-venv $(PEERS)
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install --quiet --requirement $<
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 $(PEERS)/bin/python -m pip install --quiet --no-deps --requirement $<
 	@touch $@
 
 $(SITE)/installed: requirements/docs.txt

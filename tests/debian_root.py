@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tests.debian import NotInstalled, can_install, install, one_at_a_time, run
 
-_ROOTS = Path("/var/cache/palermo-tests")
+#: Where servers are kept that this machine's own Debian lacks.
+ROOTS = Path("/var/cache/palermo-tests")
 
 _MIRROR = "http://deb.debian.org/debian"
 
@@ -24,7 +25,7 @@ def scripts_of(name: str, *, suite: str, package: str, programs: Iterable[str]) 
 
     `name` is that of the folder. Raises NotInstalled.
     """
-    root = _ROOTS / name
+    root = ROOTS / name
     if not (root / "made").exists() or not _is_shared(root, tempfile.gettempdir()):
         if not can_install():
             raise NotInstalled(f"{name}: only root on a Debian or Ubuntu system can make its folder.")

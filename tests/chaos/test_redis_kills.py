@@ -236,8 +236,8 @@ class Keys:
 
     def jobs(self) -> dict[bytes, str]:
         """The ids of all jobs, by their numbers."""
-        found = self._ask("HGETALL", "jobs")
-        return {number: id_in(blob) for number, blob in zip(found[::2], found[1::2], strict=True)}
+        numbers, blobs = (self._node.ask(command, self._prefix + "jobs") for command in ("HKEYS", "HVALS"))
+        return {number: id_in(blob) for number, blob in zip(numbers, blobs, strict=True)}
 
     def places(self) -> list[bytes]:
         """The numbers of the jobs in all places in which a job may be."""
@@ -257,9 +257,6 @@ class Keys:
 
     def _all(self, key: bytes | str) -> list[bytes]:
         return list(self._node.ask("ZRANGE", key, 0, -1))
-
-    def _ask(self, command: str, key: str) -> list[bytes]:
-        return list(self._node.ask(command, self._prefix + key))
 
 
 async def bury(url: str, exchange: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, UrlInvalid
 from tests import redis_node
+from tests.certificates import Authority
 from tests.contract.tools import PATIENT, consume, ids, message, take_and_ack, until
 from tests.redis_node import Watched
 
@@ -86,6 +88,30 @@ async def test_the_next_session_finds_the_replica_that_took_over_and_loses_nothi
         assert (await take_and_ack(await consume(after))).id == "7c9e"
         assert {one.check: one.level for one in await after.diagnose()}["replicas"] == "ok"
         await after.close()
+
+
+@pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
+async def test_with_tls_servers_and_sentinels_are_trusted_by_their_authority_and_by_no_other(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
+    own = authority.sign("server", host="localhost, IP:127.0.0.1")
+    files = (
+        "--tls-cert-file",
+        str(own.file),
+        "--tls-key-file",
+        str(own.key),
+        "--tls-ca-cert-file",
+        str(authority.file),
+    )
+    with redis_node.watched(tls=files) as watched:
+        url = f"rediss{watched.url.removeprefix('redis')}/0?wait_replicas=1&ssl_ca_certs="
+
+        broker = await until_opened(f"{url}{authority.file}")
+
+        await broker.publish(message("7c9e"))
+        assert (await take_and_ack(await consume(broker))).id == "7c9e"
+        await broker.close()
+        assert "not trusted" in await refused(f"{url}{other.file}", BrokerRefused)
+        assert await refused(watched.url, BrokerUnavailable)
 
 
 async def until_opened(url: str) -> RedisBroker:

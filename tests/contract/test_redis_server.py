@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import redis.exceptions
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated
+from palermo.client.client import Client
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
@@ -27,6 +29,8 @@ from palermo.errors import (
     PublishRefused,
     UrlInvalid,
 )
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests import redis_node
 from tests.certificates import Authority
 from tests.contract.tools import (
@@ -44,8 +48,13 @@ from tests.contract.tools import (
     take_and_ack,
     until,
 )
+from tests.doc_pages import ROOT
+from tests.helpers import eventually
 from tests.rabbitmq_node import free_port
 from tests.redis_node import RedisNode
+
+#: What the guide for operators says that a user needs.
+PERMISSIONS = re.findall(r"ACL SETUSER shop on >secret (.+)", (ROOT / "docs/guides/redis.md").read_text())[0].split()
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +209,11 @@ async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> 
         await again.close()
 
 
-async def test_a_wrong_password_is_refused_and_not_shown(session: SessionParameters, sessions: list[Broker]) -> None:
+async def test_a_user_needs_what_the_guide_says_and_a_wrong_password_is_refused_and_not_shown(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
     broker = await opened(session, sessions)
-    await broker._store.call("ACL", "SETUSER", "shop", "reset", "on", ">right", "~palermo:*", "&palermo:*", "+@all")
+    await broker._store.call("ACL", "SETUSER", "shop", "reset", "on", ">right", *PERMISSIONS)
     path = quote(session.address.path)
 
     with pytest.raises(BrokerRefused) as caught:
@@ -210,9 +221,16 @@ async def test_a_wrong_password_is_refused_and_not_shown(session: SessionParamet
 
     assert "wrong" not in str(caught.value)
     right = await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
-    await right.publish(message())
+    await right.publish(message("7c9e"))
+    assert (await take_and_ack(await consume(right))).id == "7c9e"
+    assert [one.text for one in await right.diagnose() if one.level == "problem"] == []
+
+    await broker._store.call("ACL", "SETUSER", "shop", "-client")
+    with pytest.raises(BrokerRefused, match="what the user may do"):
+        await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
 
 
+@pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
 async def test_with_tls_a_server_is_trusted_by_its_authority_and_by_no_other(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
     own, port = authority.sign("server", host="localhost"), free_port()
@@ -258,9 +276,11 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
         broker = await open_broker(SessionParameters(address=parse_url(node.url), timeout=PATIENT))
         assert isinstance(broker, RedisBroker)
         found = {one.check: one for one in await broker.diagnose()}
-        await broker._store.call("CONFIG", "SET", "appendonly", "yes", "appendfsync", "everysec")
+        await broker._store.call("CONFIG", "SET", "appendonly", "yes")
+        await broker._store.call("CONFIG", "SET", "appendfsync", "everysec")
         after = {one.check: one for one in await broker.diagnose()}
-        await broker._store.call("CONFIG", "SET", "appendfsync", "always", "no-appendfsync-on-rewrite", "yes")
+        await broker._store.call("CONFIG", "SET", "appendfsync", "always")
+        await broker._store.call("CONFIG", "SET", "no-appendfsync-on-rewrite", "yes")
         rewriting = {one.check: one for one in await broker.diagnose()}
         await broker.close()
 
@@ -269,6 +289,39 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
     assert "allkeys-lru" in found["eviction"].text
     assert "everysec" in after["durability"].text
     assert "no-appendfsync-on-rewrite" in rewriting["durability"].text
+
+
+def test_U3_a_session_that_redis_ends_since_it_is_idle_is_opened_anew_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        redis_node.running("--timeout", "1") as node,
+        Client(Settings(url=node.url, publish_timeout=PATIENT)) as client,
+    ):
+        for number in range(2):
+            client.enqueue("shop.note", [number], {}, queue="jobs")
+            eventually(lambda: b"name=palermo" not in node.ask("CLIENT LIST"))
+
+        assert Inspector(client).size("jobs") == 2
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_F3_a_tenant_whose_jobs_are_done_leaves_no_key(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+
+    async def left() -> list[bytes]:
+        kinds = ("tenant:", "turns:", "tenant-jobs", "shares:")
+        return [key for kind in kinds for key in await broker._store.call("KEYS", broker._store.key(f"{kind}*"))]
+
+    await broker.publish_many([message(tenant=tenant, share=2.0) for tenant in ("acme", "zebra") for _ in range(3)])
+    assert len(await left()) >= 3
+    worker = await consume(broker)
+    for _ in range(6):
+        await take_and_ack(worker)
+
+    await until(left, [])
 
 
 async def test_a_thread_sends_a_job_by_itself_and_jobs_of_many_threads_come_whole_and_in_order(

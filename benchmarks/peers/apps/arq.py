@@ -25,6 +25,8 @@ class WorkerSettings:
     queue_name = SETUP.queues[0]
     max_jobs = SETUP.slots
     log_results = False
+    # Not half a second: each look takes as many jobs as there are slots.
+    poll_delay = 0.001
 
 
 class Producer:

@@ -1,11 +1,11 @@
-"""arq on redis: coroutines of one process, which looks for jobs twice a second."""
+"""arq on redis: coroutines of one process, which looks for jobs again and again."""
 
 from benchmarks.peers.setup import Setup
 from benchmarks.peers.systems.system import System
 
 
 def _worker(setup: Setup) -> list[str]:
-    return ["-m", "arq.cli", "benchmarks.peers.apps.arq.WorkerSettings"]
+    return ["-m", "arq", "benchmarks.peers.apps.arq.WorkerSettings"]
 
 
 SYSTEM = System(

@@ -35,7 +35,7 @@ from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, Publis
 _STORES_NOTHING = ("OOM", "MISCONF")
 
 #: The same if it does not let us in. redis-py raises some of these as errors of the connection.
-_NO_ENTRY = ("NOAUTH", "WRONGPASS", "NOPERM", "DENIED", "invalid username-password", "Authentication required")
+_NO_ENTRY = ("NOAUTH", "WRONGPASS", "NOPERM", "no permissions", "DENIED", "invalid username-password", "Authentication")
 
 #: The same for a server that is not, or not yet, the one to ask, or has too few replicas just now.
 _NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY ", "UNKILLABLE")
