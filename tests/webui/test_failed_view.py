@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -256,6 +257,33 @@ def test_a_command_runs_while_the_queue_is_being_read(client: Client, inspector:
 
     eventually(lambda: view.update(0.5).ready)
     assert view.index.count(ALL) == inspector.size(FAILED_QUEUE) == 1_999
+
+
+def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
+    client: Client, view: FailedView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish_failed(client, (message("1"), failure()))
+    go_on, counted = threading.Event(), []
+    read, counts = FailedJobReader.read, FailedJobReader.counts
+
+    def read_late(self: FailedJobReader, *args: Any, **more: Any) -> SweepProgress:
+        go_on.wait(60)
+        return read(self, *args, **more)
+
+    def count(self: FailedJobReader) -> dict[str, int]:
+        counted.append(1)
+        return counts(self)
+
+    monkeypatch.setattr(FailedJobReader, "read", read_late)
+    monkeypatch.setattr(FailedJobReader, "counts", count)
+
+    looks = [view.update(0) for _ in range(3)]
+    go_on.set()
+
+    assert [(look.ready, look.reading) for look in looks] == [(False, True)] * 3
+    assert len(counted) == 1
+    eventually(lambda: view.update(0.5).ready)
+    assert ids(view) == ["1"]
 
 
 def test_kept_commands_are_bounded(inspector: Inspector, view: FailedView, monkeypatch: pytest.MonkeyPatch) -> None:

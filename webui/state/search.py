@@ -38,7 +38,7 @@ WAITING, QUEUES, LONGEST = 500, 20, 5.0
 _AT_ONCE = 8
 
 #: The first scheduled jobs that are looked at, soonest first.
-SCHEDULED = 1_000
+SCHEDULED = 500
 
 #: Seconds that a search waits for the first reading of the failed jobs, and of the journal.
 _PATIENCE = 1.0

@@ -130,7 +130,7 @@
         ? { distr: 3, range: () => [ticks[0], ticks.at(-1)] }
         : { range: (_, __, most) => [0, most > 0 ? most * 1.06 : 1] };
       return {
-        width: this.width(), height: HEIGHT, padding: [10, 8, 0, 0], legend: { show: false },
+        width: this.width(), height: HEIGHT, padding: [10, 20, 0, 0], legend: { show: false },
         cursor: { y: false, points: { show: false }, drag: { x: true, y: false, dist: 6 }, sync: { key: "palermo" } },
         scales: { x: { range: (_, from, to) => this.range(from, to) }, y: scale },
         axes: [
