@@ -45,7 +45,7 @@ def test_one_job_of_a_key_at_a_time_from_its_enqueue_to_its_end(patient: Site) -
     assert (later.enqueued, last.enqueued, last.duplicate) == (True, True, "")
     assert (later.instead_of, last.instead_of) == ("", later.id)
     dropped = eventually(lambda: found if (found := later.status()).state is State.DISCARDED else None)
-    assert f"job {last.id} was enqueued with the same key" in dropped.error
+    assert f"job {last.id} was enqueued with the same key" in dropped.message
     (row,) = site.inspector.unique_keys()
     assert (row["next"], row["unique"], row["queue"]) == (last.id, "until_done", "jobs")
     assert row["worker"].startswith(f"pid:{worker.pid}@")
