@@ -1,4 +1,4 @@
-"""Which process writes to a file, as far as Linux tells: for people who wait for one that is stopped or stuck."""
+"""Finds the process that writes to a file, as far as Linux tells, for people who wait for it: it may be stopped."""
 
 import os
 from contextlib import suppress
