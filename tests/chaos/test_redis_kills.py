@@ -274,7 +274,7 @@ def test_R13_a_program_killed_before_any_of_its_commands_leaves_each_job_in_one_
         for life in lives:
             exchange, *there = life.split()
             keys = Keys(node, exchange)
-            # One place each, whoever is dead; and no place has a job that is not there.
+            # Each job is in one place, also before its dead worker is buried; and no place has a job that is not there.
             assert sorted(keys.places()) == sorted(keys.jobs()), life
             asyncio.run(bury(node.url, exchange))
             assert sorted(keys.places()) == sorted(keys.jobs()), life
