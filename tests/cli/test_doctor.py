@@ -36,7 +36,7 @@ def test_a_queue_that_no_worker_serves_is_a_warning_with_what_to_do(palermo: Pal
     told = palermo("doctor").stdout
 
     assert "warning  queue mail: 2 jobs wait, and no worker takes jobs from it" in told
-    assert "-> Start a worker for it: palermo worker MODULE -q mail" in told
+    assert "-> Start a worker for it: `palermo worker MODULE -q mail`" in told
 
 
 def test_no_broker_is_a_problem_among_findings_and_no_password_is_shown(palermo: Palermo) -> None:
