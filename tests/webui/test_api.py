@@ -117,7 +117,7 @@ def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(any_web: Web) 
     assert (again.status_code, "mine" in again.json()["error"]) == (409, True)
     assert (changed.status_code, changed.json()["id"], changed.json()["duplicate"]) == (201, "mine", "waiting")
     assert any_web.http.get("/api/jobs/mine").json()["tenant"] == "acme"
-    index = {"job": "shop.index", "debounce": 600, "unique_key": "home"}
+    index = {"job": "shop.never_seen_either", "debounce": 600, "unique_key": "home"}
     kept = [any_web.http.post("/api/jobs", json=index).json() for _ in range(2)]
     assert [each["instead_of"] for each in kept] == [None, kept[0]["id"]]
     raising = any_web.http.post("/api/jobs", json={**sync, "on_duplicate": "raise"})

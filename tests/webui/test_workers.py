@@ -173,7 +173,7 @@ def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, site
     assert [value for (value,) in plots[1]["rows"] if value is not None] == []
 
     # The page of all workers asks none: it shows what is known, and is told when there is more.
-    eventually(lambda: re.search(r"\d+ MB, \d+ %", any_web.http.get("/workers").text))
+    eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", any_web.http.get("/workers").text))
     eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", any_web.http.get(f"/workers/{worker}").text))
 
 
