@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import run_log
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.consuming.run_log import View, key
@@ -144,6 +145,30 @@ def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(session
         second.runs()
 
         assert (await second.take()).deaths == ()
+
+    play(session, act)
+
+
+def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unanswered(*_: object) -> None:
+        """As of a worker that is stopped."""
+
+    async def act(join: Crew) -> None:
+        asking, silent, third = await join(1), await join(2), await join(3)
+        monkeypatch.setattr(silent.consumer._worker_control, "_answer", unanswered)
+        third.runs("b")
+        history = asking.consumer._crash_history
+        monkeypatch.setattr(worker_control, "_PATIENCE", 1.0)
+        await history.of("x", now=True)
+
+        monkeypatch.setattr(worker_control, "_PATIENCE", 300.0)
+        monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 300.0)
+        async with asyncio.timeout(60):
+            assert (await history.of("y", now=True)).running_at == ""
+            # Those that do answer are heard.
+            assert (await history.of("b", now=True)).running_at == "pid:3@h"
 
     play(session, act)
 

@@ -20,7 +20,7 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
 from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
-from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_reports, ask_workers, command_workers
+from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_reports, command_workers
 from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
@@ -166,7 +166,9 @@ class RabbitmqBroker:
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             run_log=run_log,
             crash_history=CrashHistory(
-                run_log, self._connection, lambda: ask_workers(self._connection, self._exchange)
+                run_log,
+                self._connection,
+                lambda silent: ask_reports(self._connection, self._exchange, silent=silent),
             ),
             # On its own channel: asking for a queue that does not exist closes the channel.
             count=self._declarer_on(connection).count,

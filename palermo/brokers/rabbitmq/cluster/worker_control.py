@@ -251,10 +251,14 @@ async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
     return (await ask_reports(connection, exchange)).workers
 
 
-async def ask_reports(connection: Connection, exchange: str) -> Reports:
-    """The same, with how many do not answer."""
+async def ask_reports(connection: Connection, exchange: str, *, silent: int = 0) -> Reports:
+    """The same, with how many do not answer. So many `silent` ones, which did not answer before, are not waited for."""
     alive = await census(connection, exchange)
-    plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE)
+
+    def enough(answers: Sequence[dict[str, Any]]) -> bool:
+        return len(answers) >= alive - silent
+
+    plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE, enough=enough)
     if len(plain) < alive:
         alive = await census(connection, exchange)
     now = time.time()

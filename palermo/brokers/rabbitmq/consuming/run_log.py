@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
+from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
@@ -340,6 +341,9 @@ def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
 #: Seconds for which the answers of all workers serve other jobs too: a broker's restart redelivers thousands.
 _FRESH = 1.0
 
+#: Seconds for which workers that did not answer are not waited for again: each job would wait a second for them.
+_SILENT_FOR = 10.0
+
 #: Seconds that one look may take, and seconds without another look after one failed or took longer.
 _LOOK_PATIENCE, _OFF = 5.0, 30.0
 
@@ -364,14 +368,17 @@ _NOTHING = CrashRecord(dead={}, running_at="")
 class CrashHistory:
     """Finds out the crash history of jobs, for one session of one worker."""
 
-    def __init__(self, starts: RunLog, connection: Connection, ask: Callable[[], Awaitable[list[WorkerInfo]]]) -> None:
-        """`connection` is a connection that may publish; `ask` returns the workers that answer."""
+    def __init__(self, starts: RunLog, connection: Connection, ask: Callable[[int], Awaitable[Reports]]) -> None:
+        """`connection` is a connection that may publish; `ask` asks all workers, and waits for all but so many."""
         self._starts = starts
         self._connection = connection
         self._ask = ask
         self._asking = asyncio.Lock()
         self._answers: dict[str, WorkerInfo] = {}
         self._asked_at = self._off_until = float("-inf")
+        #: How many workers did not answer when all were waited for the last time, and when that was.
+        self._silent = 0
+        self._waited_at = float("-inf")
         self._began_at = time.monotonic()
 
     async def of(self, id: str, *, now: bool = False) -> CrashRecord:
@@ -436,7 +443,12 @@ class CrashHistory:
         async with self._asking:
             if self._asked_at < (called_at if now else called_at - _FRESH):
                 asking_at = time.monotonic()
-                self._answers = names(await self._ask())
+                if asking_at - self._waited_at > _SILENT_FOR:
+                    self._silent, self._waited_at = 0, asking_at
+                # One that is not waited for and has the job is known by its record: see `_look`.
+                reports = await self._ask(self._silent)
+                self._silent = reports.missing or 0
+                self._answers = names(reports.workers)
                 self._asked_at = asking_at
             return self._answers
 
