@@ -1,6 +1,9 @@
 """Limits and rates over several workers, on real processes."""
 
+import signal
 from bisect import bisect_left
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +70,24 @@ def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_site: Site) -
     watch = Stopwatch()
     eventually(lambda: site.notes() != [] or any(row["jobs"] for row in site.workers()))
     assert watch.seconds() < 5
+
+
+def test_a_new_leader_says_why_limited_jobs_wait_while_a_worker_does_not_answer(
+    tmp_path: Path, rabbitmq_url: str, exchange: str
+) -> None:
+    with closing(Site(tmp_path, url=rabbitmq_url, exchange=exchange)) as site:
+        silent = site.start("-q", "other", "--no-scheduler", modules=MODULE)
+        site.ready(silent)
+        silent.send(signal.SIGSTOP)
+        leader = site.start(modules=MODULE)
+        site.open_gate()
+        site.enqueue("one_of_each", str(site.notes_path), "a", str(site.gate), module="crew_limited", limit=1)
+
+        eventually(lambda: "jobs with a limit or a rate wait, because a worker does not answer" in leader.log)
+        assert site.notes() == []
+
+        silent.send(signal.SIGCONT)
+        eventually(lambda: site.notes() != [])
 
 
 def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:

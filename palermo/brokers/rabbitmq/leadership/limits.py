@@ -7,6 +7,7 @@ die. So as long as a job waits, the leader asks all workers twice a second what 
 """
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,13 @@ from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, LimitInfo, Permit
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs
 
+log = logging.getLogger("palermo.rabbitmq")
+
 #: Seconds between two questions to the workers, while a job waits for a permit.
 _LOOK_EVERY = 0.5
+
+#: Seconds between two log lines that say that no permit is given yet.
+_TELL_EVERY = 60.0
 
 
 class LeaderLimits:
@@ -31,6 +37,7 @@ class LeaderLimits:
         self._permits = PermitTable(time.time())
         self._learnt = False
         self._learning = asyncio.Lock()
+        self._told_at = float("-inf")
 
     @property
     def knows(self) -> bool:
@@ -57,6 +64,12 @@ class LeaderLimits:
         if not self._learnt:
             async with self._learning:
                 self._learnt = self._learnt or await self._ask_workers(first=True)
+        if not self._learnt and time.monotonic() - self._told_at > _TELL_EVERY:
+            self._told_at = time.monotonic()
+            log.warning(
+                "jobs with a limit or a rate wait, because a worker does not answer and may run some of them;"
+                " `palermo workers` names it, and a worker that is stopped may go on or be killed"
+            )
 
     async def run(self) -> None:
         """Free the permits of runs that are gone, and give them to waiting jobs; until cancelled."""
