@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import FAILED, Context
+from palermo.cli.command_group import FAILED, NOT_FOUND, Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import scheduled_ids, whole_ids
@@ -190,7 +190,10 @@ def chosen(
 
 
 def print_altered(rows: list[Row], *, as_json: bool) -> None:
-    """Print what was done with each job; exit with FAILED if one of them was not there any more."""
+    """Print what was done with each job.
+
+    Exit with NOT_FOUND if none was chosen, with FAILED if one of them was not there any more.
+    """
     if as_json:
         print_json(rows)
     else:
@@ -198,7 +201,9 @@ def print_altered(rows: list[Row], *, as_json: bool) -> None:
             when = f", due {row['run_at']}" if row["run_at"] and row["state"] != DONE[GIVE_UP] else ""
             click.echo(f"{safe(row['id'])}: {row['state']}{when}.")
         if not rows:
-            note("no job was chosen: none that is scheduled matches. Nothing was changed.")
+            note("no job was chosen: none matches. Nothing was changed.")
+    if not rows:
+        raise click.exceptions.Exit(NOT_FOUND)
     if any(row["state"] == GONE for row in rows):
         raise click.exceptions.Exit(FAILED)
 

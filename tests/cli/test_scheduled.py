@@ -60,10 +60,10 @@ def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> No
     assert done.stdout == f"{wanted}: cancelled, due {done.stdout.partition('due ')[2]}"
 
     assert [row["id"] for row in json.loads(palermo("scheduled", "list", "--json").stdout)].count(wanted) == 0
-    none = palermo(*cancel, "--kwargs", '{"width": 9}')
+    none = palermo(*cancel, "--kwargs", '{"width": 9}', code=4)
     assert (none.stdout, none.stderr) == (
         "",
-        "no job was chosen: none that is scheduled matches. Nothing was changed.\n",
+        "no job was chosen: none matches. Nothing was changed.\n",
     )
     assert palermo(*cancel).stdout.count("cancelled") == 1
     assert len(json.loads(palermo("scheduled", "list", "--json").stdout)) == 1
