@@ -134,7 +134,7 @@ def enqueue(key: Key, claim: KeyRequest, now: float) -> tuple[KeyUpdate, Enqueue
     if holder is None:
         assert key.closed is not None
         return KeyUpdate(key=key), EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=key.closed.id, state="ended")
-    duplicate = EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=holder.id, state=holder.phase)
+    duplicate = EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id=holder.id, state=holder.phase.value)
     if holder.mode is Mode.WINDOW or claim.on_duplicate in (RETURN, RAISE):
         return KeyUpdate(key=key), duplicate
     kept = StoredMessage(message=claim.message, call=claim.call)
@@ -315,9 +315,9 @@ def _asked_before(key: Key, claim: KeyRequest) -> EnqueueAnswer | None:
     """The answer to a call that has been seen, else None: a client that got no answer asks again."""
     call, holder = claim.call, key.holder
     if holder is not None and holder.call == call:
-        return EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=holder.id, state=holder.phase)
+        return EnqueueAnswer(outcome=EnqueueOutcome.STORED, id=holder.id, state=holder.phase.value)
     if holder is not None and holder.content is not None and holder.content.call == call:
-        return EnqueueAnswer(outcome=EnqueueOutcome.REPLACED, id=holder.id, state=holder.phase)
+        return EnqueueAnswer(outcome=EnqueueOutcome.REPLACED, id=holder.id, state=holder.phase.value)
     if key.next is not None and key.next.call == call:
         outcome = EnqueueOutcome.KEPT if claim.spread else EnqueueOutcome.NEXT
         return EnqueueAnswer(outcome=outcome, id=claim.message.id)

@@ -40,6 +40,7 @@ def test_a_second_enqueue_answers_with_the_first_job(client: Client, waiting: Wa
 
     assert (bool(first), first.duplicate) == (True, "")
     assert (second.id, second.duplicate, second.enqueued, bool(second)) == (first.id, "waiting", False, False)
+    assert "duplicate='waiting'" in repr(second)
     assert [message.id for message in waiting()] == [first.id]
     assert sync.enqueue("b")
 

@@ -282,6 +282,21 @@ class TenantingContract:
 
             await until(left, sorted(one.id for one in jobs_of("y", 10)))
 
+    async def test_on_a_paused_queue_the_total_counts_jobs_whose_tenant_has_had_its_turn(
+        self, broker: Broker, another: Open
+    ) -> None:
+        async with time_kept(await another()):
+            await broker.pause("jobs")
+            await broker.publish_many([*jobs_of("x", 2), *jobs_of("y", 1)])
+            await self.tenants_had_their_turn(broker)
+
+            assert await broker.tenants.totals() == {"jobs": 3}
+
+            await broker.publish_many(jobs_of("z", 30))
+            assert await broker.tenants.totals() == {"jobs": 33}
+            assert await tenants(broker) == {"x": 2, "y": 1, "z": 30}
+            await until(lambda: counts(broker), (33, 0))
+
     async def tenants_had_their_turn(self, broker: Broker) -> None:
         """Wait until as many jobs of tenants are handed on as will be while nobody takes any."""
 

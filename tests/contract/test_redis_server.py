@@ -423,6 +423,13 @@ def test_an_error_inside_a_script_means_what_it_means_outside(text: str, error: 
     assert type(translated("h:6379", redis.exceptions.ResponseError(text))) is error
 
 
+@pytest.mark.parametrize("text", ["Are you sure your configuration is correct?", "invalid username-password pair."])
+def test_what_redis_says_to_a_wrong_password_ends_as_one_sentence(text: str) -> None:
+    said = str(translated("h:6379", redis.exceptions.AuthenticationError(text)))
+
+    assert f"refuses us: {text} Check user and password" in said
+
+
 def test_every_error_of_redis_py_becomes_one_of_ours() -> None:
     errors = [one for _, one in inspect.getmembers(redis.exceptions, inspect.isclass) if issubclass(one, Exception)]
 

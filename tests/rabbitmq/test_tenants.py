@@ -72,6 +72,31 @@ def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
     asyncio.run(work())
 
 
+def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_have_left_no_trace(
+    session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
+    name = tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
+
+    async def there() -> bool:
+        return is_there(connection, name)
+
+    async def work() -> None:
+        publisher, onlooker = await open_broker(session), await open_broker(session)
+        for queue in ("jobs", "nothing"):
+            await publisher.pause(queue)
+        await publisher.publish_many([message(f"{number}", tenant="a") for number in range(2)])
+        async with time_kept(publisher):
+            await until(there, False)
+        await publisher.close()
+
+        assert await onlooker.tenants.totals() == {"jobs": 2, "nothing": 0}
+        await onlooker.close()
+
+    asyncio.run(work())
+    assert not is_there(connection, amqp_queue(session.exchange, "nothing"))
+
+
 def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,8 +1,14 @@
 """The tenants of queues, on their page and in the API."""
 
+from pathlib import Path
 from urllib.parse import quote
 
+import pika
+
+from palermo.settings.settings import Settings
+from tests.helpers import eventually
 from tests.webui.server import Web
+from tests.worker.site import Site
 
 
 def test_tenants_are_listed_and_cleared(any_web: Web) -> None:
@@ -32,6 +38,33 @@ def test_tenants_are_listed_and_cleared(any_web: Web) -> None:
     answer = any_web.form("/tenants?queue=mail", "/tenants/mail/clear", tenant="zebra")
     assert "Removed 1 job of zebra from mail." in answer.text
     assert any_web.inspector.size("mail") == 0
+
+
+def test_all_jobs_of_tenants_in_a_paused_queue_are_shown_on_each_page(
+    any_web: Web, any_settings: Settings, tmp_path: Path
+) -> None:
+    any_web.inspector.pause("mail")
+    for tenant, count in (("acme", 3), ("zebra", 1)):
+        any_web.client.enqueue_many([("shop.mail", [n], {}) for n in range(count)], queue="mail", tenant=tenant)
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    try:
+        site.ready(site.start())
+        if any_settings.url.startswith("amqp"):
+            await_turns(any_settings, 3)
+
+        assert any_web.inspector.shared() == {"mail": 4}
+        assert "acme" in any_web.http.get("/tenants").text
+        page = any_web.http.get("/queues/mail").text
+        assert ("4 jobs of tenants" in page, "acme" in page, "zebra" in page) == (True, True, True)
+    finally:
+        site.close()
+
+
+def await_turns(settings: Settings, count: int) -> None:
+    """Wait until so many jobs of tenants lie in the job queue itself."""
+    with pika.BlockingConnection(pika.URLParameters(settings.url)) as connection:
+        channel, name = connection.channel(), f"{settings.exchange}.mail"
+        eventually(lambda: channel.queue_declare(name, passive=True).method.message_count >= count)
 
 
 def test_links_and_scripts_that_call_tenants_clients_go_on_working(web: Web) -> None:

@@ -1,5 +1,6 @@
 """The overview, the page of all queues, and the page of one queue with its jobs and the actions on it."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
@@ -149,7 +150,7 @@ def queue(
         pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
         consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
         form=blank_form(queue=name),
-        **_sharing(visit, name, paused=line.paused),
+        **_sharing(visit, name),
         **_hour(request, visit, name),
     )
 
@@ -163,17 +164,12 @@ def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
     ]
 
 
-def _sharing(visit: Visit, queue: str, *, paused: bool) -> dict[str, Any]:
-    """The tenants with jobs in a queue, and the limits of jobs that were seen in it or declare it.
-
-    To list the tenants of a paused queue moves its jobs, so only their number is shown of it.
-    """
-    found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "tenants_total": 0, "limits": []}
+def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
+    """The tenants with jobs in a queue, and the limits of jobs that were seen in it or declare it."""
+    found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "limits": []}
     with suppress(PalermoError):
-        found["tenant_jobs"] = visit.inspector.shared().get(queue, 0)
-        if found["tenant_jobs"] and not paused:
-            tenants = visit.inspector.tenants(queue, limit=_TENANTS)
-            found |= {"tenants": tenants.rows, "tenants_total": tenants.total or 0}
+        tenants = visit.inspector.tenants(queue, limit=sys.maxsize).rows
+        found |= {"tenant_jobs": sum(one["pending"] for one in tenants), "tenants": tenants[:_TENANTS]}
     snapshot = live_state(visit.site).snapshot(5.0)
     jobs = {job["job"] for job in running_jobs(snapshot, queue)}
     jobs |= {job for job in registry.names() if registry.get(job).queue == queue}

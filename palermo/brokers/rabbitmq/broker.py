@@ -194,7 +194,7 @@ class RabbitmqBroker:
         await self._registration.done()
         names = await self._registry.names(self._connection) | {FAILED_QUEUE}
         paused = await self._pauses_and_cancels.paused()
-        apart = await self.tenants.totals()
+        apart = await self.tenants.apart()
         workers = await self.workers()
         running = Counter(job.queue for worker in workers for job in worker.jobs)
         # Those that begin with ~ are marks of migrations, see migrate.

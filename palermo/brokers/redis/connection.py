@@ -45,8 +45,9 @@ def translated(server: str, error: BaseException) -> BrokerError:
     """Our own error for one of redis-py's, or of the system's. `server` is the address, for people."""
     text = str(error).rstrip(".")
     if isinstance(error, AuthenticationError | AuthorizationError | NoPermissionError) or _begins(text, _NO_ENTRY):
+        sentence = text if text.endswith("?") else f"{text}."
         return BrokerRefused(
-            f"Redis at {server} refuses us: {text}. Check user and password, and what the user may do."
+            f"Redis at {server} refuses us: {sentence} Check user and password, and what the user may do."
         )
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return BrokerRefused(f"the certificate of Redis at {server} is not trusted: {text}. Look at ssl_ca_certs.")

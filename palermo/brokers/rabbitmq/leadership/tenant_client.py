@@ -18,7 +18,7 @@ from palermo.contract.broker import Page, Tenant
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.queue_selection import PausedQueues
-from palermo.core.topology import CLASSIC, is_failed
+from palermo.core.topology import CLASSIC, amqp_queue, is_failed, is_queue_name
 from palermo.errors import BrokerUnavailable, NotFound
 
 #: The most jobs in a paused job queue that are counted by tenant; more jobs without a tenant may wait there.
@@ -67,9 +67,12 @@ class TenantClient:
 
     async def _moved(self, queue: str) -> list[Message]:
         """The jobs of tenants that wait in the job queue itself; none if it is not a classic queue."""
-        if await self._outbox.kind(queue) != CLASSIC:
+        connection = await self._consuming()
+        # Without the first question, the second would make the queue.
+        exists = (await connection.probe(amqp_queue(self._exchange, queue))).exists
+        if not exists or await self._outbox.kind(queue) != CLASSIC:
             return []
-        reader = Reader(await self._consuming(), self._exchange, queue, only_look=True)
+        reader = Reader(connection, self._exchange, queue, only_look=True)
         found: list[Message] = []
         try:
             async for _, page in reader.pages(min(_MOVED, await reader.count_all())):
@@ -81,6 +84,16 @@ class TenantClient:
         return found
 
     async def totals(self) -> Mapping[str, int]:
+        totals = dict(await self.apart())
+        paused = await self._paused()
+        # All that is left of a tenant may lie in the job queue: then a new leader knows nothing of it.
+        marked = {name for name in paused.names if is_queue_name(name) and not is_failed(name)}
+        for queue in marked | {queue for queue in totals if queue in paused}:
+            totals[queue] = sum(one.pending for one in await self.of(queue))
+        return totals
+
+    async def apart(self) -> Mapping[str, int]:
+        """By job queue, how many jobs wait in the queues of its tenants: all but those that have had their turn."""
         if not await self._outbox.tenant_queues.are_there():
             return {}
         return await self._leader_client.ask(operations.CountTenantJobs())
