@@ -11,6 +11,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from palermo.settings.settings import Settings
 from palermo.webui import create_app
 from palermo.webui.api.rows import PROBLEMS
+from tests.helpers import HANGS
 from tests.scale import scaled
 from tests.webui.server import Web
 
@@ -38,7 +39,7 @@ def is_choosy(operation: dict[str, Any]) -> bool:
 
 def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
     web.client.enqueue("shop.mail", ["a@b.c"], {"subject": "hi"}, queue="mail", id="job-1")
-    schema = schemathesis.openapi.from_url(f"{web.url}/api/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{web.url}/api/openapi.json", timeout=HANGS)
 
     @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
     @settings(max_examples=scaled(4, 25), deadline=None, suppress_health_check=list(HealthCheck), database=None)
