@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pika
 import pytest
@@ -48,15 +48,23 @@ def is_there(connection: pika.BlockingConnection, queue: str) -> bool:
     return True
 
 
-def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
+@pytest.fixture
+def there(
     session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Callable[[], Awaitable[bool]]:
+    """Whether the queue of tenant a is there. The leader soon deletes it while it is idle."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
     name = tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
 
-    async def there() -> bool:
+    async def is_it_there() -> bool:
         return is_there(connection, name)
 
+    return is_it_there
+
+
+def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
+    session: SessionParameters, there: Callable[[], Awaitable[bool]]
+) -> None:
     async def work() -> None:
         publisher, worker = await open_broker(session), await open_broker(session)
         async with time_kept(worker):
@@ -73,14 +81,8 @@ def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
 
 
 def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_have_left_no_trace(
-    session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
+    session: SessionParameters, connection: pika.BlockingConnection, there: Callable[[], Awaitable[bool]]
 ) -> None:
-    monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
-    name = tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
-
-    async def there() -> bool:
-        return is_there(connection, name)
-
     async def work() -> None:
         publisher, onlooker = await open_broker(session), await open_broker(session)
         for queue in ("jobs", "nothing"):

@@ -376,7 +376,7 @@ class CrashHistory:
         self._asking = asyncio.Lock()
         self._answers: dict[str, WorkerInfo] = {}
         self._asked_at = self._off_until = float("-inf")
-        #: How many workers did not answer when all were waited for the last time, and when that was.
+        #: How many workers did not answer the last time, and when all were last waited for.
         self._silent = 0
         self._waited_at = float("-inf")
         self._began_at = time.monotonic()
