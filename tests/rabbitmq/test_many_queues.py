@@ -8,11 +8,13 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, amqp_queue
+from palermo.errors import NotFound
 from tests.contract.tools import PATIENT, consume, take_and_ack
 
 #: More than are asked about at once behind a queue that is missing or differs.
@@ -112,3 +114,62 @@ def test_all_are_listed_and_looked_at(session: SessionParameters) -> None:
         assert {check: level for check, level in levels.items() if check.startswith("queue many")} == expected
 
     with_broker(session, work)
+
+
+#: A body of several frames, which pika reads, and so not our own reader.
+LONG = b"long" * 100_000
+
+
+@pytest.fixture
+def mail(channel: Any, exchange: str) -> str:
+    """A queue with three messages, the second of them long."""
+    name = amqp_queue(exchange, "mail")
+    channel.queue_declare(name)
+    for body in b"first", LONG, b"last":
+        channel.basic_publish("", name, body)
+    return name
+
+
+def on_channel(rabbitmq_url: str, exchange: str, work: Callable[[Channel], Awaitable[Any]]) -> Any:
+    async def go(broker: RabbitmqBroker) -> Any:
+        return await work(await broker._connection.channel())
+
+    return with_broker(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT), go)
+
+
+def test_several_messages_are_asked_for_in_one_write(rabbitmq_url: str, exchange: str, mail: str, channel: Any) -> None:
+    empty = amqp_queue(exchange, "empty")
+    channel.queue_declare(empty)
+
+    async def ask(session: Channel) -> Any:
+        found = await session.get_each([mail, empty, mail, mail, mail])
+        return [got and (got.body, got.left) for got in found], await session.get_each([])
+
+    assert on_channel(rabbitmq_url, exchange, ask) == (
+        [(b"first", 2), None, (LONG, 1), (b"last", 0), None],
+        [],
+    )
+
+
+def test_whoever_asked_and_is_cancelled_gives_back_what_came(rabbitmq_url: str, exchange: str, mail: str) -> None:
+    async def ask(session: Channel) -> Any:
+        asking = asyncio.ensure_future(session.get_each([mail, mail]))
+        await asyncio.sleep(0)  # asked, and not answered yet
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        return [got and got.body for got in await session.get_each([mail] * 4)]
+
+    assert on_channel(rabbitmq_url, exchange, ask) == [b"first", LONG, b"last", None]
+
+
+def test_a_queue_that_is_missing_among_them_ends_the_channel(rabbitmq_url: str, exchange: str, mail: str) -> None:
+    async def ask(session: Channel) -> Any:
+        with pytest.raises(NotFound):
+            await session.get_each([mail, amqp_queue(exchange, "missing"), mail])
+        assert not session.is_open
+        another = await session.connection.channel()
+        await another.prefetch(1)
+        return (await another.get_each([mail]))[0].body
+
+    assert on_channel(rabbitmq_url, exchange, ask) == b"first"

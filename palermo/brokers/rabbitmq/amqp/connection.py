@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -86,10 +86,8 @@ class Channel:
         #: Whether the broker ended it, or has taken back what it had delivered on it.
         self.is_taken_back = False
         self._waiting: set[asyncio.Future[Any]] = set()
-        self._got: asyncio.Future[Got | None] | None = None
         self._closers: list[Callable[[], None]] = []
         raw.add_on_close_callback(self._on_close)
-        self.on_get_empty(self._on_get_empty)
 
     @property
     def is_open(self) -> bool:
@@ -196,41 +194,45 @@ class Channel:
         self.raw.add_callback(lambda _: callback(), [spec.Basic.GetEmpty], False)
 
     async def get(self, queue: str) -> Got | None:
-        """The first message of the queue, unacknowledged; None if none waits. One call at a time.
+        """The first message of the queue, unacknowledged; None if none waits. See `get_each`. One call at a time."""
+        return (await self.get_each([queue]))[0]
 
-        A cancelled call first waits for its answer, and gives back the message that came. Without an answer in time
-        the channel is closed, so that a message which comes later goes back.
+    async def get_each(self, queues: Sequence[str]) -> list[Got | None]:
+        """For each of these queues, asked in one write, its next message, unacknowledged; None where none waits.
+
+        A cancelled call waits for the answers, and gives back what came. Without answers in time the channel is closed.
         """
-        future: asyncio.Future[Got | None] = asyncio.get_running_loop().create_future()
-        self._got = future
+        if not queues:
+            return []
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        found: list[Got | None] = []
+
+        def take(got: Got | None) -> None:
+            found.append(got)
+            if len(found) == len(queues):
+                fulfil(future, None)
+
+        raw = self.connection.raw
+        raw.answers_to(self.raw, lambda answer, data: take(unread(answer, data) if answer.tag else None))
         self._waiting.add(future)
         try:
-            self.raw.basic_get(queue, self._on_got)
-            done, _ = await asyncio.wait({future}, timeout=CALL_TIMEOUT)
-            if not done:
-                raise TimeoutError
-            return future.result()
+            raw.get_each(self.raw, queues, lambda _, *answer: take(delivered(*answer, left=answer[0].message_count)))
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await asyncio.shield(future)
+            return found
         except (exceptions.AMQPError, exceptions.ChannelError, TimeoutError) as error:
-            failed = self.error or self.connection.translated(error)
             self.abandon()
-            raise failed from error
+            raise self.error or self.connection.translated(error) from error
         except asyncio.CancelledError:
             await asyncio.wait({future}, timeout=CALL_TIMEOUT)
             if not future.done():
                 self.abandon()
-            elif future.exception() is None and (got := future.result()) is not None and self.is_open:
-                self.raw.basic_nack(got.tag, requeue=True)
+            for got in filter(None, found if self.is_open else ()):
+                self.requeue(got.tag)
             raise
         finally:
             self._waiting.discard(future)
-
-    def _on_got(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
-        if self._got is not None:
-            fulfil(self._got, delivered(method, properties, body, left=method.message_count))
-
-    def _on_get_empty(self) -> None:
-        if self._got is not None:
-            fulfil(self._got, None)
+            raw.deliver_no_more(self.raw)
 
     def _on_close(self, _: object, reason: BaseException) -> None:
         self.code = reply_code(reason) if isinstance(reason, exceptions.ChannelClosedByBroker) else 0

@@ -57,6 +57,8 @@ class Delivered(NamedTuple):
     body: bytes
     #: How many frames it took.
     frames: int
+    #: In an answer to a basic.get, how many messages are left in the queue.
+    left: int = 0
 
 
 class Counted(NamedTuple):
@@ -110,7 +112,8 @@ def read_got(data: bytes, start: int, channel: int) -> "Delivered | int | None":
     if not data.startswith(_GET_OK, start + 7):
         return None
     # Behind the routing key stands the number of messages that are left.
-    return _content(data, channel, header, start + 11, header - 5)
+    left = int.from_bytes(data[header - 5 : header - 1], "big")
+    return _content(data, channel, header, start + 11, header - 5, left)
 
 
 def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None":
@@ -123,7 +126,9 @@ def read_counted(data: bytes, start: int, channel: int) -> "Counted | int | None
     return Counted(end, *_COUNTS.unpack_from(data, end - 9))
 
 
-def _content(data: bytes, channel: int, header: int, at: int, route_end: int) -> "Delivered | int | None":
+def _content(
+    data: bytes, channel: int, header: int, at: int, route_end: int, left: int = 0
+) -> "Delivered | int | None":
     """The message that a method frame brings: its delivery tag is at `at`, and its header frame begins at `header`."""
     size = len(data)
     if header + _CONTENT.size > size:
@@ -148,7 +153,7 @@ def _content(data: bytes, channel: int, header: int, at: int, route_end: int) ->
     tag, redelivered = _TAG.unpack_from(data, at)
     exchange, routing_key = _route(data[at + 9 : route_end])
     properties, frames = header + _CONTENT.size, 3 if body_size else 2
-    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, properties, body, frames)
+    return Delivered(end, tag, bool(redelivered & 1), exchange, routing_key, properties, body, frames, left)
 
 
 @lru_cache(maxsize=1_024)

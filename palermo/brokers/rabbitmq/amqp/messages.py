@@ -226,9 +226,9 @@ def delivered(method: Any, properties: Properties, body: bytes, *, left: int = 0
 
 
 def unread(found: Delivered, data: bytes) -> Got:
-    """The message of a delivery whose properties are still in the buffer."""
+    """The message of a delivery, or of the answer to a basic.get, whose properties are still in the buffer."""
     route = found.exchange, found.routing_key
-    return Got(found.tag, found.redelivered, None, found.body, *route, data=data, at=found.properties)
+    return Got(found.tag, found.redelivered, None, found.body, *route, found.left, data=data, at=found.properties)
 
 
 def _message_id(data: bytes, at: int) -> bytes:

@@ -249,6 +249,19 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         else:
             self._write(asked, 1)
 
+    def get_each(self, channel: Any, queues: Iterable[str], got: Callable[..., None]) -> None:
+        """Ask now for the next message of each of these queues, as `get`; the answers come in the same order."""
+        if not channel.is_open:
+            raise exceptions.ChannelWrongStateError
+
+        def read_by_pika(*answer: Any) -> None:
+            channel._on_getok_callback = read_by_pika
+            got(*answer)
+
+        channel._on_getok_callback = read_by_pika
+        asked = [frames.get(channel.channel_number, queue) for queue in queues]
+        self._write(b"".join(asked), len(asked))
+
     def count(self, channel: Any, queues: Iterable[str]) -> None:
         """Ask now how many messages wait in each of these queues; the answers come in the same order."""
         asked = [frames.count(channel.channel_number, queue) for queue in queues]

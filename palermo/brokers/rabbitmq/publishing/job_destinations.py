@@ -299,7 +299,3 @@ class JobDestinations:
                 self.tenant_queues.forget(place)
             case _:
                 self._delay_queues.forget(place)
-
-    async def count(self, queue: str) -> tuple[int, int] | None:
-        """How many messages wait in a job queue, and how many consumers it has; None if it does not exist."""
-        return await self._declarer.count(queue)
