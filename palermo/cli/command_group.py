@@ -79,8 +79,13 @@ class Context:
             given = AddressParts(
                 host=self.host, port=self.port, username=self.user, password=password, vhost=self.vhost
             )
+            whole = given.of(address if address.hosts else parse_url(DEFAULT_URL))
+            if not address.hosts:
+                from palermo.cli.output import note
+
+                note(f"the broker is {whole}, as these flags say, and not {address}, as the settings say.")
             # Kept, since a password file may be a pipe, which can be read once.
-            self._made_url = written(given.of(address if address.hosts else parse_url(DEFAULT_URL)))
+            self._made_url = written(whole)
         return self._made_url
 
     def settings(self, **overrides: Any) -> "Settings":

@@ -133,7 +133,9 @@ def enqueue(
         note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
     elif not done.enqueued:
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
-    if done.instead_of:
+    if done.instead_of == done.id:
+        note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
+    elif done.instead_of:
         note(f"job {done.instead_of} waited for its turn with the key of this one, which runs instead of it.")
     if known(job) is None and not done.duplicate:
         if queue is None:

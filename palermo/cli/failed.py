@@ -212,12 +212,12 @@ def _conclude(
     *,
     as_json: bool,
 ) -> None:
-    """Print what was done, then raise the first error; NotFound if a filter matched nothing."""
+    """Print what was done, then raise the first error; only NotFound if a filter matched nothing."""
+    if isinstance(wanted, FailedFilter) and not wanted.everything and not taken:
+        errors.append(NotFound(f"no failed job matches {wanted}."))
     if as_json:
         print_json([job._asdict() for job in taken])
     elif taken or not errors:
         click.echo(f"{done} {count(len(taken), 'job')}.")
     if errors:
         raise errors[0]
-    if isinstance(wanted, FailedFilter) and not wanted.everything and not taken:
-        raise NotFound(f"no failed job matches {wanted}.")

@@ -13,6 +13,7 @@ from palermo.cli.listings import none_here, note_rest
 from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
 from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
 from palermo.contract.rows import Row
+from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
 from palermo.history.filters import STATES, AuditFilter, HistoryFilter
 
@@ -83,6 +84,8 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
             rows = context.inspector().life(whole, progress=show)
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
+        if all(row["kind"] == RecordKind.ACTION for row in rows):
+            note(f"the journal has no record of job {whole} itself, only what people did to that id.")
         return
     with progress("read") as show:
         listing = context.inspector().history(wanted, offset=(page - 1) * limit, limit=limit, progress=show)

@@ -46,7 +46,7 @@ class Job(Generic[R_co]):
     keep_result: bool | None = field(default=None, repr=False, compare=False)
     _client: "JobClient | None" = field(default=None, repr=False, compare=False)
     #: The id of a job that waited for its turn and does not run, since this call came after it: `on_duplicate` of a job
-    #: that runs, `debounce` or `throttle`. "" for none.
+    #: that runs, `debounce` or `throttle`. Its own id if that was an earlier enqueue of the same id. "" for none.
     instead_of: str = field(default="", repr=False, compare=False)
 
     def __bool__(self) -> bool:

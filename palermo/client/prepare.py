@@ -427,7 +427,7 @@ def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:
             return job.as_duplicate(answer.id, answer.state, enqueued=False)
         case EnqueueOutcome.REPLACED:
             return job.as_duplicate(answer.id, answer.state, enqueued=True)
-    return replace(job, instead_of=answer.instead_of) if answer.instead_of not in ("", job.id) else job
+    return replace(job, instead_of=answer.instead_of) if answer.instead_of else job
 
 
 def _unique_key(

@@ -10,7 +10,7 @@ import logging
 import math
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -322,8 +322,13 @@ class Recorder:
         return encode(self._writer, records, source=self._source, number=self._stored), records
 
 
-def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Message]) -> None:
-    """Record and count these jobs, or this event, which have just been stored."""
+def record_stored(
+    recorder: Recorder, messages: Message | Event | Sequence[Message], *, again: Collection[str] = ()
+) -> None:
+    """Record and count these jobs, or this event, which have just been stored.
+
+    `again` has the ids of those that run in place of an earlier enqueue of the same id, which had not begun.
+    """
     if recorder.level is JournalLevel.OFF:
         return
     if isinstance(messages, Event):
@@ -336,6 +341,8 @@ def record_stored(recorder: Recorder, messages: Message | Event | Sequence[Messa
             fields: dict[str, Any] = {"id": message.id, "job": message.job, "queue": message.queue}
             if message.extra and message.parent:
                 fields["parent"] = message.parent
+            if message.id in again:
+                fields["instead_of"] = message.id
             if message.run_at is not None:
                 # It may be cancelled before a worker gets it, and can tell its arguments.
                 fields |= {"run_at": message.run_at, **recorder.arguments(message)}

@@ -257,7 +257,8 @@ class Sender:
             return
         record_stored(self._recorder, pending.messages)
         if pending.key_requests:
-            record_stored(self._recorder, pending.stored)
+            again = {answer.id for answer in pending.answers or () if answer.instead_of == answer.id}
+            record_stored(self._recorder, pending.stored, again=again)
             for request, answer in zip(pending.key_requests, pending.answers or (), strict=False):
                 record_dropped(self._recorder, request.message, answer)
 

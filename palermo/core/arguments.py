@@ -80,8 +80,8 @@ def unpack(value: object, arguments: str, *, one: bool = False) -> tuple[list[ob
             return [value], {}
 
 
-#: The most characters of a preview.
-PREVIEW = 100
+#: The most characters of a preview, and what a longer one ends in.
+PREVIEW, _CUT = 100, "..."
 
 #: The types whose repr is short and raises nothing; the same holds for whole numbers below _SHORT_INT.
 _SHORT = frozenset({float, bool, type(None)})
@@ -89,7 +89,7 @@ _SHORT_INT = 10**18
 
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """The arguments as they would be written in a call, on one line, cut at 100 characters with "..." behind.
+    """The arguments as they would be written in a call, on one line. A longer one is cut to 100 characters with "..." at its end.
 
     It is made at every enqueue, so it looks at no more of a value than can be shown: each part gets only the room that
     the parts before it left.
@@ -102,7 +102,7 @@ def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         parts.append(text)
         room -= len(text) + 2
     text = ", ".join(parts)
-    return text if len(text) <= PREVIEW else text[:PREVIEW] + "..."
+    return text if len(text) <= PREVIEW else text[: PREVIEW - len(_CUT)] + _CUT
 
 
 def brief(value: object, room: int = PREVIEW) -> str:

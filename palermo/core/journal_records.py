@@ -35,7 +35,7 @@ class RecordKind(StrEnum):
     """What a record is about. Fields in brackets are left out where they would say nothing."""
 
     # A job: each record has id, job, queue; records that a worker writes have attempt and slot too.
-    ENQUEUED = "enqueued"  #: [run_at] [parent]
+    ENQUEUED = "enqueued"  #: [run_at] [parent] [instead_of: the same id, if it was enqueued before and had not begun]
     STARTED = "started"  #: wait
     PROGRESS = "progress"  #: [fraction, 0 to 1] [text]
     LOG = "log"  #: text: a line that the job wrote about itself

@@ -153,7 +153,8 @@ class Message:
     max_retries: int | None = None
     #: Unix seconds of the first failure after which policy tried it again; a requeue by hand forgets it.
     retrying_since: float | None = None
-    #: The arguments for people, at most 100 characters and then "..."; None where the publisher gave none.
+    #: The arguments for people, at most 100 characters; "..." ends those that were cut. None where the publisher
+    #: gave none.
     preview: str | None = None
     #: Seconds that one run may take; None for no limit of its own.
     timeout: float | None = None

@@ -113,7 +113,7 @@ class RunAgain:
 class GiveUp:
     """The job has failed."""
 
-    #: Whether the job had retries, and the last of them failed.
+    #: Whether the job had retries, and the last of them failed, or its backoff gave up the rest.
     exhausted: bool = False
 
 
@@ -158,7 +158,7 @@ def decide(policy: RetryPolicy, error: BaseException, message: Message, *, now: 
             return GiveUp(exhausted=True)
     delay = _delay(policy, error, done + 1, chance)
     if isinstance(delay, str):
-        return GiveUp() if delay == FAIL else Drop()
+        return GiveUp(exhausted=True) if delay == FAIL else Drop()
     # The last try comes when `retry_for` is over, and not long after.
     wait = delay if left is None or explicit else min(delay, left)
     if message.expires_at is not None and now + wait >= message.expires_at:

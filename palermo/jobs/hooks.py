@@ -232,7 +232,7 @@ class FailureReport:
     #: Its wire name; "" if the message named none.
     job: str
     queue: str
-    #: The arguments for people, at most 100 characters and then "...".
+    #: The arguments for people, at most 100 characters; "..." ends those that were cut.
     preview: str
     failure: "Failure"
     #: The tag of the slot that ran it.

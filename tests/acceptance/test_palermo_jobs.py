@@ -73,7 +73,7 @@ def test_P9_headers_say_what_it_is_and_only_the_arguments_are_serialized(rabbitm
     assert (properties.content_type, properties.delivery_mode, properties.message_id) == ("application/json", 2, id)
     assert (headers["id"], headers["job-class"], headers["queue"]) == (id, "shop.Send", "mail")
     assert headers["preview"].startswith("'ann@example.org'")
-    assert len(headers["preview"]) == 103
+    assert len(headers["preview"]) == 100
     assert headers["preview"].endswith("...")
     assert isinstance(headers["created-at"], int)
     assert json.loads(body) == {"args": ["ann@example.org"], "kwargs": {"subject": "x" * 300}}

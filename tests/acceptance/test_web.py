@@ -56,17 +56,22 @@ def rows(web: Web, path: str) -> list[dict[str, Any]]:
 
 
 def test_P14_overview_has_queues_with_failed_apart_and_workers_with_what_they_do(place: Place, web: Web) -> None:
+    place.ready(place.worker("-q", "never-used"))
+    [idle] = place.inspector.workers()
     place.ready(place.worker())
     place.enqueue("hold", "one")
     place.enqueue("note", "two")
     place.enqueue("fail", "three", queue="elsewhere")
     place.burst("-q", "elsewhere")
     place.await_lines(1)
-    worker = place.only_worker()
+    [worker] = (row for row in place.inspector.workers() if row["id"] != idle["id"])
 
     def whole() -> str:
         text = shown(web, "/")
-        for said in ("Queue Waiting In progress", "jobs 1 1", "failed 1", "shop.hold", worker["id"], "1 of 1 slots"):
+        assert "Where Queues Worker State Working on" in text
+        assert f"{worker['host']} jobs , mail {worker['id']} working shop.hold" in text
+        assert f"{idle['host']} never-used {idle['id']} idle nothing (1 slot)" in text
+        for said in ("Queue Waiting In progress", "jobs 1 1", "failed 1", "shop.hold", worker["id"], "1 of 2 slots"):
             assert said in text
         return text
 
@@ -98,7 +103,9 @@ def test_P14_failures_are_read_twenty_a_page_retried_one_by_one_or_all_and_clear
         place.enqueue("fail", f"wrong {number}")
     place.burst()
 
-    text = eventually(lambda: _with(shown(web, "/failures?limit=20"), "1 to 20 of 22"))
+    text = eventually(lambda: _with(shown(web, "/failures"), "1 to 20 of 22"))
+    assert "Rows 20 50 100 Page 1 of 2" in text
+    assert "1 to 22 of 22 failed jobs Rows 20 50 100" in shown(web, "/failures?limit=50")
     for said in ("shop.fail", "ValueError", "wrong 21", "jobs", "application/json", "enqueued", "Traceback", "shop.py"):
         assert said in text
     [first, *_] = rows(web, "/api/failed")

@@ -177,9 +177,11 @@ def test_P13_without_a_rabbitmq_in_the_settings_the_parts_have_their_defaults(
 ) -> None:
     used = urls_used(monkeypatch)
 
-    palermo("queues", "--host", "rabbit")
+    told = palermo("queues", "--host", "rabbit")
 
     assert used == ["amqp://guest:guest@rabbit:5672/"]
+    assert "the broker is amqp://guest:***@rabbit:5672/, as these flags say, and not sqlite:///" in told.stderr
+    assert told.stderr.count("the broker is") == 1
 
 
 @pytest.mark.parametrize(

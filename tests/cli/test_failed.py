@@ -125,7 +125,10 @@ def test_all_of_nothing_is_done(palermo: Palermo, command: list[str]) -> None:
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
 def test_a_filter_that_matches_nothing_ends_in_4(palermo: Palermo, command: list[str]) -> None:
-    assert "TypeError" in palermo("failed", *command, "--all", "--error", "TypeError", code=4).stderr
+    told = palermo("failed", *command, "--all", "--error", "TypeError", code=4)
+
+    assert "TypeError" in told.stderr
+    assert told.stdout == ""
 
 
 @pytest.mark.usefixtures("three")

@@ -31,8 +31,18 @@ def test_finished_jobs_newest_first(palermo: Palermo) -> None:
 def test_the_life_of_one_job(palermo: Palermo) -> None:
     steps = json.loads(palermo("history", "a", "--json").stdout)
     assert [step["kind"] for step in steps] == ["enqueued", "succeeded"]
-    assert "requeue" in palermo("history", "b").stdout
+    known = palermo("history", "b")
+    assert ("requeue" in known.stdout, known.stderr) == (True, "")
     assert "nobody" in palermo("history", "nobody", code=4).stderr
+
+
+def test_of_an_unknown_id_the_history_says_that_only_people_named_it(palermo: Palermo, client: Client) -> None:
+    write(client, [done_by("anna", "cancel", ids=["order-7"], count=1)], writer="")
+
+    told = palermo("history", "order-7")
+
+    assert "cancel" in told.stdout
+    assert "the journal has no record of job order-7 itself, only what people did to that id." in told.stderr
 
 
 @pytest.mark.usefixtures("told")

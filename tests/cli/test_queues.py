@@ -142,6 +142,9 @@ def test_a_job_that_does_not_run_since_a_later_one_does_is_named(palermo: Palerm
 
     assert f"job {first.stdout.strip()} waited for its turn" in second.stderr
     assert json.loads(third.stdout)["instead_of"] == second.stdout.strip()
+    same = (*index, "--id", "home-1")
+    assert "an earlier enqueue" not in palermo(*same).stderr
+    assert "an earlier enqueue of home-1 waited for its turn" in palermo(*same).stderr
 
 
 def test_c1_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:

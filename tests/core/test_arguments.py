@@ -59,11 +59,14 @@ def test_a_header_that_promises_another_shape_is_an_error(value: object, header:
         (["x.png", 3], {"width": 640}, "'x.png', 3, width=640"),
         ([[1, {"a": b"b"}]], {}, "[1, {'a': b'b'}]"),
         ([list(range(500))], {}, "<list of 500>"),
-        (["x" * 200], {}, "'" + "x" * 99 + "..."),
+        (["x" * 98], {}, "'" + "x" * 98 + "'"),
+        (["x" * 99], {}, "'" + "x" * 96 + "..."),
+        (["x" * 60, "y" * 60], {}, "'" + "x" * 60 + "', '" + "y" * 32 + "..."),
     ],
 )
-def test_a_preview_is_one_line_of_100_characters(args: list[object], kwargs: dict[str, object], text: str) -> None:
+def test_a_preview_is_one_line_of_at_most_100_characters(args: list[object], kwargs: dict[str, object], text: str) -> None:
     assert preview(args, kwargs) == text
+    assert len(text) <= 100
 
 
 def test_a_preview_does_not_stop_at_a_value_without_a_repr() -> None:

@@ -159,7 +159,7 @@ def test_k1_a_function_decides_by_attempt_and_error() -> None:
 
     found = [decided({"backoff": waits}, policy_retries=done) for done in range(4)]
 
-    assert found == [RunAgain(33), RunAgain(26), Drop(), GiveUp()]
+    assert found == [RunAgain(33), RunAgain(26), Drop(), EXHAUSTED]
     assert decided({"backoff": waits}, KeyError()) == RunAgain(1)
 
 

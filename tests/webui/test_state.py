@@ -16,7 +16,7 @@ from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import ago, duration, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
-from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler
+from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
 from palermo.webui.state.waiting import WaitingHistory
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'
@@ -147,6 +147,23 @@ def test_only_the_jobs_seen_last_are_remembered() -> None:
     recent.add(row(str(nth)) for nth in range(MAX_JOBS + 1))
 
     assert (recent.get("0"), recent.get("1") is not None) == (None, True)
+
+
+def test_workers_in_trouble_come_first_and_then_those_that_work_the_longest_job_first() -> None:
+    def worker(state: str, *started: str | None) -> dict[str, Any]:
+        return {"id": f"{state} {started}", "state": state, "jobs": [{"started_at": each} for each in started]}
+
+    workers = [
+        worker("idle"),
+        worker("working", "2026-11-21T11:00:00Z"),
+        worker("starting"),
+        worker("working", "2026-11-21T12:00:00Z", "2026-11-21T10:00:00Z"),
+        worker("silent", None),
+        worker("quiet"),
+    ]
+    snapshot = Snapshot(at=0.0, queues=[], workers=workers, all_paused=False, version="1")
+
+    assert [workers.index(each) for each in foremost_workers(snapshot)] == [5, 4, 3, 1, 2, 0]
 
 
 def test_own_frames_stand_out_and_library_frames_are_folded() -> None:

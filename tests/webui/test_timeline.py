@@ -44,6 +44,10 @@ AT = "at pid:7@h/worker-2"
         ([ended("a", "released")], [f"Started {AT}", f"Given back {AT}, which stopped or lost its session"]),
         ([enqueued("a", run_at=NOON + 60)], ["Enqueued to mail, to run at 2026-11-21T09:01:00Z"]),
         ([{"kind": "fired", "at": NOON, "id": "a", "name": "nightly"}], ["Enqueued by the recurring job nightly"]),
+        (
+            [enqueued("a", instead_of="a")],
+            ["Enqueued to mail, in place of the enqueue before it, which had not begun"],
+        ),
         ([enqueued("a"), action("cancel", "refused")], ["Enqueued to mail", "Cancel by anna via cli: refused"]),
     ],
 )

@@ -8,12 +8,14 @@ from html import unescape
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from urllib.parse import quote
 
 import pytest
 
 from palermo.core.version import VERSION
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from palermo.webui.pages import queues
 from palermo.webui.render.stacks import stacks_of
 from palermo.webui.state import usage
 from tests.helpers import eventually
@@ -128,6 +130,23 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     [action] = eventually(lambda: [row for row in site.inspector.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
     assert ">2 workers</span>" in any_web.http.get("/audit").text
+
+
+def test_the_overview_lists_some_workers_and_says_of_how_many(
+    any_web: Web, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "_WORKERS", 1)
+    for _ in range(2):
+        site.start("--log-level", "warning")
+    eventually(lambda: [row["state"] for row in site.workers()] == ["idle"] * 2)
+    idle, quiet = (row["id"] for row in site.workers())
+    any_web.form("/workers", "/workers/quiet", worker=quiet)
+
+    def listed() -> bool:
+        section = any_web.http.get("/").text.partition('id="workers-title"')[2]
+        return f"/workers/{quote(quiet, safe='')}" in section and idle not in section and "1 of 2: " in section
+
+    eventually(listed)
 
 
 def test_nothing_is_selected_or_all_have_ended(any_web: Web) -> None:

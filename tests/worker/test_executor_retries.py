@@ -151,6 +151,13 @@ def test_a_backoff_function_sees_attempt_and_error(bench: Bench) -> None:
     assert bench.seen[0] == (5, "x")
 
 
+def test_a_backoff_that_gives_up_the_other_retries_exhausts_them(bench: Bench) -> None:
+    failing(bench, ValueError("no"), retries=5, backoff=lambda attempt, error: "fail")
+
+    assert isinstance(bench.run([1]), Raised)
+    assert bench.seen == ["on_failure ValueError (1,)", "on_exhausted ValueError (1,) 1", "back end ValueError"]
+
+
 def test_what_on_exhausted_raises_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     class Job:
         def process(self) -> None:

@@ -33,6 +33,26 @@ def states(site: Site) -> list[tuple[str, str]]:
     return [(row["id"], row["state"]) for row in site.inspector.unique_keys() if row["id"] and row["state"] != "closed"]
 
 
+def test_of_two_more_enqueues_of_one_id_while_it_runs_the_second_says_that_it_replaces_the_first(patient: Site) -> None:
+    site = patient
+    site.start()
+    enqueue(site, "first", id="mine")
+    eventually(lambda: states(site) == [("mine", "running")])
+
+    later, last = (enqueue(site, text, id="mine", on_duplicate="rerun") for text in ("later", "last"))
+
+    assert (later.instead_of, last.instead_of) == ("", "mine")
+    site.open_gate()
+    eventually(lambda: not states(site))
+    assert site.notes() == ["first begins", "first ends", "last begins", "last ends"]
+
+    def told() -> list[object]:
+        return [row.get("instead_of") for row in site.inspector.life("mine") if row["kind"] == "enqueued"]
+
+    site.client.close()  # which writes what it has still to record
+    eventually(lambda: told() == [None, None, "mine"])
+
+
 def test_one_job_of_a_key_at_a_time_from_its_enqueue_to_its_end(patient: Site) -> None:
     site = patient
     worker = site.start("-c", "2")

@@ -38,7 +38,7 @@ from palermo.webui.site import Refused, Visiting
 router = APIRouter()
 
 #: Rows on a page by default, and the numbers to choose from.
-LIMIT, LIMITS = 50, (20, 50, 100)
+LIMIT, LIMITS = 20, (20, 50, 100)
 
 #: Groups on a page, and the number of parts in each group's history.
 GROUPS, PARTS = 25, 32
@@ -116,6 +116,7 @@ def page_of_failures(
     keep = [("by", context["by"]), ("limit", "" if limit == LIMIT or by == "groups" else str(limit))]
     kept = urlencode([(name, value) for name, value in keep if value])
     context["query"] = query
+    context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in LIMITS]
     context["at"] = "?" + "".join(f"{part}&" for part in (query, kept) if part) + "page="
     return page(request, "failures.html", **context)
 

@@ -27,12 +27,12 @@ from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.live_state import live_state, running_jobs, totals_of
+from palermo.webui.state.live_state import foremost_workers, live_state, running_jobs, totals_of
 from palermo.webui.state.pauses import pause_of, pause_of_all
 from palermo.webui.state.scheduled_view import scheduled_view
 
-#: The most running jobs that the overview lists.
-_RUNNING_ANYWHERE = 50
+#: The most running jobs that the overview lists, and the most workers.
+_RUNNING_ANYWHERE, _WORKERS = 50, 20
 
 
 router = APIRouter()
@@ -64,6 +64,9 @@ def overview(request: Request, visit: Visiting) -> Response:
         totals=totals_of(snapshot),
         scheduled=scheduled_view(visit.site).count(),
         running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
+        workers=foremost_workers(snapshot)[:_WORKERS],
+        number_of_workers=len(snapshot.workers),
+        queue_names={row["name"] for row in snapshot.queues},
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
         sparks=_sparks(visit, snapshot.queues),

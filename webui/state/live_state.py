@@ -185,6 +185,21 @@ def running_jobs(snapshot: Snapshot, queue: str | None = None) -> list[Row]:
     return sorted(found, key=lambda job: job["started_at"] or "")
 
 
+#: States of workers that a list of some of them shows first; a state that is not here is one of trouble.
+_LAST_STATES = ("working", "starting", "idle")
+
+
+def foremost_workers(snapshot: Snapshot) -> list[Row]:
+    """All workers: first those that do not answer or take no jobs, then those that work, the longest job first."""
+
+    def key(worker: Row) -> tuple[int, str, str]:
+        state, jobs = worker["state"], worker["jobs"]
+        order = _LAST_STATES.index(state) if state in _LAST_STATES else -1
+        return order, min((job["started_at"] or "" for job in jobs), default=""), worker["id"]
+
+    return sorted(snapshot.workers, key=key)
+
+
 def failed_count(site: Site) -> int | None:
     """The number of failed jobs in the last snapshot, for the navigation. It does not ask the broker."""
     found = site.existing(LiveState)
