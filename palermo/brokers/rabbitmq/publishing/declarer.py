@@ -7,6 +7,7 @@ other arguments, or with another type, is used as it is.
 import asyncio
 import hashlib
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
@@ -62,8 +63,9 @@ class EventTopology:
 #: Seconds that `done` waits until the queues that were found are registered.
 _LAST_WORDS = 2.0
 
-#: Seconds until a queue that was found is registered, or sooner if a caller waits in `done`: jobs come first.
-_SOON = 0.3
+#: Seconds until a queue that was found is registered, at least and at most, or sooner if a caller waits in `done`: jobs
+#: come first. Of many sessions that find a queue at once the first writes its name, and most others see that.
+_SOON = (0.3, 3.0)
 
 
 class QueueRegistration:
@@ -107,7 +109,7 @@ class QueueRegistration:
 
     async def _register_all_found(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_SOON):
+            async with asyncio.timeout(random.uniform(*_SOON)):
                 await self._hurry.wait()
         with suppress(PalermoError):  # the session is lost; the next session finds the queue again
             while self._found:
