@@ -89,7 +89,7 @@ _SHORT_INT = 10**18
 
 
 def preview(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-    """The arguments as they would be written in a call, on one line. A longer one is cut to 100 characters with "..." at its end.
+    """The arguments as in a call, on one line, at most 100 characters: "..." ends those that were cut.
 
     It is made at every enqueue, so it looks at no more of a value than can be shown: each part gets only the room that
     the parts before it left.

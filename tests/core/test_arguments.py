@@ -64,7 +64,7 @@ def test_a_header_that_promises_another_shape_is_an_error(value: object, header:
         (["x" * 60, "y" * 60], {}, "'" + "x" * 60 + "', '" + "y" * 32 + "..."),
     ],
 )
-def test_a_preview_is_one_line_of_at_most_100_characters(args: list[object], kwargs: dict[str, object], text: str) -> None:
+def test_a_preview_has_at_most_100_characters(args: list[object], kwargs: dict[str, object], text: str) -> None:
     assert preview(args, kwargs) == text
     assert len(text) <= 100
 
