@@ -105,7 +105,7 @@ def test_due_jobs_of_queues_whose_names_are_none_are_failed_and_those_behind_the
         assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
     assert behind not in site.errors()
     assert "connection lost" not in worker.log
-    with pytest.raises(QueueNameInvalid, match="stays in `failed`"):
+    with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
         site.inspector.requeue(FailedFilter())
     site.inspector.requeue("odd", queue="jobs", args=(str(site.notes_path), "again"))
     eventually(lambda: site.notes() == ["there", "behind", "again"])
