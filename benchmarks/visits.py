@@ -156,7 +156,8 @@ class Records:
         """The visits of this round, each with its time and the id of its process."""
         found = []
         for path in self._files():
-            for line in path.read_text().splitlines():
+            whole, _, _ = path.read_text().rpartition("\n")  # the last line may be half written
+            for line in whole.splitlines():
                 at, module, function = line.split(" ", 2)
                 found.append((float(at), int(path.suffix[1:]), Visit(module, function)))
         return found

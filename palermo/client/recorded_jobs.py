@@ -5,6 +5,7 @@ the job's arguments exactly, it says why: `inexact` is SHORTENED, HIDDEN, CONVER
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from palermo.core.limits import RESERVATION
 from palermo.core.message import HEADER_OF, JSON, MAX_SECONDS, Message, from_wire
 from palermo.core.time_slots import FOREIGN
 from palermo.jobs import redaction
-from palermo.jobs.redaction import MASK, HiddenSigns, is_hidden, masked_arguments, masked_row
+from palermo.jobs.redaction import MASK, is_hidden, masked_arguments, masked_row
 
 if TYPE_CHECKING:
     from palermo.contract.serialization import Serializers
@@ -43,6 +44,26 @@ _MAX_HEADERS = 4_000
 
 #: The most characters of a job's arguments that a search looks at.
 MAX_SEARCHED = 500
+
+
+class HiddenSigns:
+    """Tells in few steps whether arguments may hold a hidden value: they hold a part of a hidden name."""
+
+    def __init__(self, patterns: Sequence[str], names: Callable[[str], Sequence[str]] = redaction.parameters) -> None:
+        """`names` gives the names of a job's parameters, where its code is known."""
+        self._patterns = tuple(patterns)
+        self._names = names
+        #: The longest literal part of each pattern, and how JSON escapes begin: a text without any of these holds no
+        #: hidden name.
+        literal = (max(re.split(r"[*?]|\[[^]]*\]", pattern.casefold()), key=len) for pattern in self._patterns)
+        self._signs = (b"\\u", *(word.encode() for word in literal)) if self._patterns else ()
+
+    def may_hide(self, job: str, lower: bytes) -> bool:
+        """Whether a hidden name may be in these arguments: JSON in ASCII and lower case."""
+        for sign in self._signs:
+            if sign in lower:
+                return True
+        return any(is_hidden(name, self._patterns) for name in self._names(job))
 
 
 class RecordedArguments:

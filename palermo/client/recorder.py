@@ -73,6 +73,7 @@ class Recorder:
         `arguments` makes the fields of a record that hold a job's arguments and options; without it none are recorded.
         """
         self.level = level
+        self._wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
         self._arguments = arguments if level is JournalLevel.ALL else None
         self._writer = writer
         self._now = now
@@ -117,7 +118,7 @@ class Recorder:
 
     def wants(self, kind: str) -> bool:
         """Whether records of this kind are written down at all."""
-        return is_wanted(kind, self.level)
+        return kind in self._wanted
 
     def arguments(self, message: Message) -> dict[str, Any]:
         """The fields of a record that hold a job's arguments and options; none below the level "all"."""
@@ -125,7 +126,7 @@ class Recorder:
 
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
-        if is_wanted(kind, self.level):
+        if kind in self._wanted:
             self._append({"kind": kind, "at": self._at(at), **fields})
 
     def add_unless_withdrawn(self, key: object, kind: str, fields: Callable[[], Record], *, at: float) -> None:
@@ -133,7 +134,7 @@ class Recorder:
 
         Only then `fields` is called: nearly every job is withdrawn.
         """
-        if is_wanted(kind, self.level):
+        if kind in self._wanted:
             self._tentative[key] = lambda: {"kind": kind, "at": self._at(at), **fields()}
             self._set_timer()
 

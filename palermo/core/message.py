@@ -303,8 +303,7 @@ def from_wire(
     That header decides only for a queue of failed jobs, and where the message waits for its time
     (None). `new_id` makes an id for a message that came without one.
     """
-    away = taken_from is None or is_failed(taken_from)
-    queue = DEFAULT_QUEUE if taken_from is None or away else taken_from
+    queue, written = taken_from, DEFAULT_QUEUE
     fields: dict[str, Any] = {"job": "", "body": body, "content_type": content_type or JSON, "properties": properties}
     extra: dict[str, HeaderValue] = {}
     failure: dict[str, Any] = {}
@@ -324,7 +323,7 @@ def from_wire(
                 continue
         elif name == "queue":
             if isinstance(value, str):
-                queue = value if away else queue
+                written = value
                 continue
         elif name == "run-at":
             try:
@@ -354,6 +353,8 @@ def from_wire(
         except ValueError:
             defects.append(_defect(_FOREIGN_RUN_AT, extra[_FOREIGN_RUN_AT]))
     fields["id"] = message_id or new_id()
+    if queue is None or (queue != written and is_failed(queue)):
+        queue = written
     fields["queue"] = queue
     fields["extra"] = extra or NO_HEADERS
     if content_encoding:

@@ -109,7 +109,7 @@ class JobDefinition:
             return self.subscribes.queue(settings.exchange, settings.prefix)
         return self.queue or settings.default_queue
 
-    @property
+    @cached_property
     def one(self) -> bool:
         """Whether the decoded body is the single argument."""
         return self.arguments == "one"

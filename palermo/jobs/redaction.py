@@ -1,7 +1,6 @@
 """Hides values in arguments: those whose names match the setting web_redact, wherever they are nested."""
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
@@ -74,23 +73,3 @@ def parameters(job: str | None) -> Sequence[str]:
     """The names of a job's parameters; none if its code is not imported here."""
     definition = registry.find(job) if job else None
     return [] if definition is None else list(definition.signature.parameters)
-
-
-class HiddenSigns:
-    """Tells in few steps whether arguments may hold a hidden value: they hold a part of a hidden name."""
-
-    def __init__(self, patterns: Sequence[str], names: Callable[[str], Sequence[str]] = parameters) -> None:
-        """`names` gives the names of a job's parameters, where its code is known."""
-        self._patterns = tuple(patterns)
-        self._names = names
-        #: The longest literal part of each pattern, and how JSON escapes begin: a text without any of these holds no
-        #: hidden name.
-        literal = (max(re.split(r"[*?]|\[[^]]*\]", pattern.casefold()), key=len) for pattern in self._patterns)
-        self._signs = (b"\\u", *(word.encode() for word in literal)) if self._patterns else ()
-
-    def may_hide(self, job: str, lower: bytes) -> bool:
-        """Whether a hidden name may be in these arguments: JSON in ASCII and lower case."""
-        for sign in self._signs:
-            if sign in lower:
-                return True
-        return any(is_hidden(name, self._patterns) for name in self._names(job))

@@ -101,13 +101,9 @@ class SlotTitle:
         self._show = show
         self._second = 0
         self._left = _BURST
-        self._idle = False
         self._many = False
-
-    @property
-    def stale(self) -> bool:
-        """Whether the title does not say idle, so that it is out of date once no job runs."""
-        return not self._idle
+        #: Whether the title does not say idle, so that it is out of date once no job runs.
+        self.stale = True
 
     def working(self, job: str, id: str, now: float) -> None:
         """Show that a job begins."""
@@ -123,11 +119,11 @@ class SlotTitle:
         else:
             self._many = True
             self._show(f"{self._prefix}many short jobs")
-        self._idle = False
+        self.stale = True
 
     def idle(self) -> None:
         """Show that there is no job."""
-        self._idle = True
+        self.stale = False
         self._many = False
         self._show(f"{self._prefix}idle")
 

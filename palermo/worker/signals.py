@@ -5,8 +5,6 @@ the slots survive that: their handlers do nothing. They use handlers instead of 
 stays ignored in the programs that a job starts, and a handler does not stay.
 """
 
-# signal.getsignal() makes an enum of each answer, which takes 25 times as long.
-import _signal  # type: ignore[import-not-found]
 import os
 import signal
 import threading
@@ -167,9 +165,6 @@ def survive() -> None:
         )
 
 
-#: The signals whose handlers a job must not change, or the next job dies of one or cannot be told to end.
-_RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.SIGPIPE, TERMINATE, CANCEL))
-
 #: Not empty if the functions below were registered, by this process or the one that it was forked from.
 _registered: list[int] = []
 
@@ -191,11 +186,6 @@ def _restore_defaults() -> None:
         if signal.getsignal(number) is _ignore:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
     _unblock_after_fork()
-
-
-def reserved_handlers() -> dict[int, object]:
-    """The handlers, by signal number, that a job in this child of the worker must not change."""
-    return {number: _signal.getsignal(number) for number in _RESERVED}
 
 
 def block_in_this_thread() -> None:

@@ -85,25 +85,27 @@ def test_the_pages_clear_a_queue_whose_name_has_a_line_break_in_it(
     eventually(lambda: registered(channel, exchange)[-1:] == [{"gone": "a\nb"}])
 
 
-@pytest.mark.parametrize("control", ["\n", "\x01"])
-def test_a_due_job_of_a_queue_whose_name_is_none_is_failed_and_those_behind_it_run(
-    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", control: str
+def test_due_jobs_of_queues_whose_names_are_none_are_failed_and_those_behind_them_run(
+    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel"
 ) -> None:
     site.enqueue("note", str(site.notes_path), "there")
     worker = site.start()
     site.ready(worker)
     due = time.time() + 8
     behind = site.enqueue("note", str(site.notes_path), "behind", run_at=due)
-    headers = {"job-class": "crew.note", "queue": f"a{control}b", "run-at": 1}
-    properties = pika.BasicProperties(message_id="odd", headers=headers, delivery_mode=2)
-    channel.basic_publish("", f"{exchange}.~later.{time_slot_of(due, due - 8)}", b"[]", properties)
+    odd = {"odd": "a\nb", "odder": "a\x01b"}
+    for id, queue in odd.items():
+        headers = {"job-class": "crew.note", "queue": queue, "run-at": 1}
+        properties = pika.BasicProperties(message_id=id, headers=headers, delivery_mode=2)
+        channel.basic_publish("", f"{exchange}.~later.{time_slot_of(due, due - 8)}", b"[]", properties)
 
     eventually(lambda: site.notes() == ["there", "behind"])
-    kind, told = eventually(lambda: site.errors().get("odd"))
-    assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
+    for id in odd:
+        kind, told = eventually(lambda id=id: site.errors().get(id))
+        assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
     assert behind not in site.errors()
     assert "connection lost" not in worker.log
-    with pytest.raises(QueueNameInvalid, match="stays in `failed`"):
+    with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
         site.inspector.requeue(FailedFilter())
     site.inspector.requeue("odd", queue="jobs", args=(str(site.notes_path), "again"))
     eventually(lambda: site.notes() == ["there", "behind", "again"])

@@ -5,17 +5,22 @@ handler, a closed descriptor. The worker replaces such a process. Only state tha
 is checked; docs/guides/pools.md lists what is not.
 """
 
+# signal.getsignal() makes an enum of each answer, which takes 25 times as long.
+import _signal  # type: ignore[import-not-found]
 import os
 import resource
 import signal
 from collections.abc import Iterator
 from typing import Any
 
-from palermo.worker.signals import reserved_handlers
+from palermo.worker.signals import CANCEL, SURVIVED, TERMINATE
 
 #: The limits that a job may lower for itself. A process without root's rights can never raise them again.
 _LIMITS = ("NOFILE", "AS", "CPU")
 _NUMBERS = tuple(getattr(resource, f"RLIMIT_{name}") for name in _LIMITS)
+
+#: The signals whose handlers a job must not change, or the next job dies of one or cannot be told to end.
+_RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.SIGPIPE, TERMINATE, CANCEL))
 
 _STREAMS = {1: "standard output", 2: "standard error"}
 
@@ -53,7 +58,7 @@ class ProcessState:
             os.umask(self._umask),
             _working_directory(),
             [_getrlimit(number) for number in _NUMBERS],
-            reserved_handlers(),
+            {number: _signal.getsignal(number) for number in _RESERVED},
             _file(1),
             _file(2),
             # The signal mask, and whether an alarm is set: it would end the next job, and reading it also stops it.

@@ -217,20 +217,18 @@ def _error(failure: Failure) -> dict[str, str]:
 
 def log_received(slot: int, delivery: Delivery) -> None:
     """Log that the broker has handed out a job. It may still wait for a key or a limit."""
-    if log.isEnabledFor(logging.DEBUG):
-        again = "yes" if delivery.redelivered else "no"
-        log.debug(
-            "job received id=%s job=%s queue=%s attempt=%d slot=%d redelivered=%s",
-            *_job_values(slot, delivery.message),
-            again,
-        )
+    again = "yes" if delivery.redelivered else "no"
+    log.debug(
+        "job received id=%s job=%s queue=%s attempt=%d slot=%d redelivered=%s",
+        *_job_values(slot, delivery.message),
+        again,
+    )
 
 
 def log_settled(slot: int, message: Message, settlement: type[Settlement]) -> None:
     """Log what the broker was told to do with a job that has ended."""
-    if log.isEnabledFor(logging.DEBUG):
-        told = _SETTLED[settlement]
-        log.debug("job settled id=%s job=%s queue=%s attempt=%d slot=%d as=%s", *_job_values(slot, message), told)
+    told = _SETTLED[settlement]
+    log.debug("job settled id=%s job=%s queue=%s attempt=%d slot=%d as=%s", *_job_values(slot, message), told)
 
 
 #: What a settlement does, in a word or two.
@@ -244,8 +242,7 @@ _SETTLED: dict[type[Settlement], str] = {
 
 def log_start(slot: int, message: Message) -> None:
     """Log that a run begins."""
-    if log.isEnabledFor(logging.DEBUG):
-        log.debug("job started id=%s job=%s queue=%s attempt=%d slot=%d", *_job_values(slot, message))
+    log.debug("job started id=%s job=%s queue=%s attempt=%d slot=%d", *_job_values(slot, message))
 
 
 def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str) -> None:

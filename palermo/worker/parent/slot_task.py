@@ -367,8 +367,9 @@ class SlotTask:
         self._plain, self._taken, self._started_at = (session, delivery), [delivery], clock.now()
         worker.job_began()
         self._run_began(message)
-        log_received(self.number, delivery)
-        log_start(self.number, message)
+        if log.isEnabledFor(logging.DEBUG):
+            log_received(self.number, delivery)
+            log_start(self.number, message)
         return True
 
     def _plain_ended(self, result: RunResult) -> None:
@@ -385,7 +386,8 @@ class SlotTask:
             else:
                 self._taken = []
                 log_success(self.number, message, began)
-                log_settled(self.number, message, Ack)
+                if log.isEnabledFor(logging.DEBUG):
+                    log_settled(self.number, message, Ack)
                 worker.job_events.run_ended(
                     self.number, message, SUCCEEDED, began_at=began, ended_at=ended_at, settled=True
                 )

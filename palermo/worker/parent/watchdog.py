@@ -41,6 +41,9 @@ LOOP_TIMEOUT = 60.0
 class WatchedWorker(Protocol):
     """What the first watchdog needs of the worker."""
 
+    #: How many jobs it has taken.
+    taken: int
+
     def idle(self) -> BrokerSession | None:
         """The session on which a slot waits for a job now; None if no slot waits."""
 
@@ -59,51 +62,46 @@ class StallWatchdog:
 
     def __init__(self, worker: WatchedWorker) -> None:
         self._worker = worker
-        self._received = 0
-        #: Whether another session was opened, and no job or check since then has shown that the worker gets jobs.
-        self._reopened = False
+        #: How many jobs the worker had taken when another session was opened; None once a check has shown that the
+        #: worker gets jobs.
+        self._reopened_at: int | None = None
         #: Whether the latest check got no answer in time.
         self._unanswered = False
-
-    def job_received(self) -> None:
-        """A slot has got a job."""
-        self._received += 1
-        self._reopened = False
 
     async def run(self) -> None:
         """Watch, until cancelled or the worker is given up."""
         pause = CHECK_EVERY
         while True:
-            received = self._received
+            taken = self._worker.taken
             await asyncio.sleep(pause)
             began = time.monotonic()
             session = self._worker.idle()
-            if session is None or received != self._received:
+            if session is None or taken != self._worker.taken:
                 pause = CHECK_EVERY
                 continue
             why = await self._stall_reason(session)
             pause = max(CHECK_EVERY, PAUSE_FACTOR * (time.monotonic() - began)) if not why else CHECK_EVERY
             if not why or session is not self._worker.idle():
                 continue
-            if self._reopened:
+            if self._reopened_at == self._worker.taken:
                 log.critical("worker gets no jobs, and another session did not help: ending reason=%r", why)
                 self._worker.give_up()
                 if self._unanswered:
                     # Running jobs cannot be settled on this session, and slot tasks that wait on it would not end.
                     self._worker.reopen(session, BrokerUnavailable(why))
                 return
-            self._reopened = True
+            self._reopened_at = self._worker.taken
             log.error("worker gets no jobs, opening another session reason=%r", why)
             self._worker.reopen(session, BrokerUnavailable(why))
 
     async def _stall_reason(self, session: BrokerSession) -> str:
         """Why the worker counts as stalled on this session; "" if it does not."""
-        received = self._received
+        taken = self._worker.taken
         unserved: set[str] = set()
         for check in range(CHECKS):
             if check:
                 await asyncio.sleep(CHECK_EVERY)
-            if session is not self._worker.idle() or received != self._received:
+            if session is not self._worker.idle() or taken != self._worker.taken:
                 return ""
             self._unanswered = False
             try:
@@ -116,10 +114,10 @@ class StallWatchdog:
                 return ""  # lost or refused: the slot that waits for a job gets the same error
             unserved = waiting & unserved if check else waiting
             if not unserved:
-                self._reopened = False
+                self._reopened_at = None
                 return ""
         unserved &= await self._served_queues(session)
-        if not unserved or received != self._received:
+        if not unserved or taken != self._worker.taken:
             return ""
         return (
             f"jobs wait in {', '.join(map(repr, sorted(unserved)))}, and none came for {(CHECKS - 1) * CHECK_EVERY:g} s"

@@ -84,6 +84,7 @@ class Worker:
         self._id = f"pid:{pid}@{host}"
         self._started_at = now()
         self._processed = self._failed = self._busy = 0
+        self.taken = 0
         self._paused = self._quiet = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._title: asyncio.TimerHandle | None = None
@@ -249,7 +250,7 @@ class Worker:
     def job_began(self) -> None:
         """A slot has taken a job."""
         self._busy += 1
-        self._stall_watchdog.job_received()
+        self.taken += 1
         if self._title is None:
             self._update_title_soon()
 

@@ -121,15 +121,9 @@ def request_properties(*, seconds: float, correlation_id: str | None = None, rep
     return Properties(reply_to=REPLY_TO if reply else None, correlation_id=correlation_id, expiration=expiration)
 
 
-def write_plain(content_type: str, content_encoding: str, headers: bytes, delivery_mode: int, message_id: str) -> bytes:
-    """The bytes of these properties; `headers` are bytes from `write_table`, and a `content_encoding` of "" is none."""
-    before = _before(content_type, content_encoding)
-    return b"".join((before, headers, _OCTET.pack(delivery_mode), write_short(message_id)))
-
-
 @lru_cache(maxsize=64)
 def _before(content_type: str, content_encoding: str) -> bytes:
-    """The bytes before the headers."""
+    """The bytes before the headers; a `content_encoding` of "" is none."""
     flags = sum(_FLAG_OF[name] for name in ("content_type", "headers", "delivery_mode", "message_id"))
     if not content_encoding:
         return _FLAGS.pack(flags) + write_name(content_type)
@@ -281,7 +275,8 @@ def written(message: Message) -> bytes:
             header, unless_empty = _BESIDES[name]
             if value or not unless_empty:
                 pieces.append(write_field(header, value))
-    return write_plain(message.content_type, message.content_encoding, as_table(pieces), PERSISTENT, id)
+    before = _before(message.content_type, message.content_encoding)
+    return b"".join((before, as_table(pieces), _OCTET.pack(PERSISTENT), write_short(id)))
 
 
 #: The headers that `written` writes besides the id and those that many messages share.

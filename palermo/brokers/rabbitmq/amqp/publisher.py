@@ -66,6 +66,7 @@ class Publisher:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self._raw = channel.raw
         self._number: int = channel.raw.channel_number
         self._wire = channel.connection.raw
         self._frame_max: int = self._wire.params.frame_max
@@ -89,7 +90,7 @@ class Publisher:
 
     @property
     def is_open(self) -> bool:
-        return not self._nacked and self.channel.is_open
+        return not self._nacked and bool(self._raw.is_open)
 
     def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
         """Send one message; the future is done when the broker has stored it.
@@ -118,7 +119,7 @@ class Publisher:
         wire, own = self._wire, threading.get_ident() == self._own_thread
         # If an exception comes in the middle, the lock stays taken, and so the connection ends (SocketLock).
         held = wire.socket_lock.take() if own else wire.socket_lock.borrow()
-        if held and self.channel.is_open and (own or wire.idle):
+        if held and self._raw.is_open and (own or wire.idle):
             self._published += 1
             self._pending[self._published] = _Pending(ended, routing_key, id)
             if own:

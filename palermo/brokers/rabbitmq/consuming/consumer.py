@@ -147,7 +147,7 @@ class RabbitmqConsumer:
         return True
 
     def acknowledge(self, delivery: Delivery) -> None:
-        if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].is_open:
+        if self._unsettled.get(delivery.slot) is not delivery or not delivery.token[0].raw.is_open:
             self._ours(delivery)
             self._check(delivery)
         self._source.slots[delivery.slot - 1].ack(delivery)
@@ -484,7 +484,8 @@ class RabbitmqConsumer:
             self._together.discard(id(delivery))
             return
         if not parked:
-            self._end_permit(delivery)
+            if self._permits:
+                self._end_permit(delivery)
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()
         self._source.settled(delivery, parked=parked)
@@ -492,7 +493,7 @@ class RabbitmqConsumer:
     def _end_permit(self, delivery: Delivery) -> None:
         """Tell the leader that this run has ended, if it had a permit."""
         id = delivery.message.id
-        if self._permits and (key := self._permits.pop(id, None)) is not None:
+        if (key := self._permits.pop(id, None)) is not None:
             self._limits.ended(key, id=id, worker=self._worker)
 
     def _on_end(self, channel: Channel) -> None:

@@ -358,7 +358,7 @@ class Slot:
             if self._backlog:
                 # Not now: the worker is still in the call that settles the last one.
                 asyncio.get_running_loop().call_soon(self._offer_next)
-            elif not self._tag or self._channel is None or not self._channel.is_open:
+            elif not self._tag:
                 self.wake()
 
     def _on_cancelled_by_broker(self, channel: Channel) -> None:

@@ -151,7 +151,8 @@ class Declarer:
         self._register = register
         self._register_found = register_found
         self._wiring = wiring or EventTopology(exchange)
-        self._kinds: dict[str, str] = {}
+        #: The queues that this connection has made or found, each with its type.
+        self.kinds: dict[str, str] = {}
         #: The queues that get priorities when they are made.
         self._prioritized: set[str] = set()
         #: The queues that are known to have priorities, and those that `mind` has checked.
@@ -187,7 +188,7 @@ class Declarer:
 
     def forget(self, queue: str) -> None:
         """Declare the queue again next time: the queue or the exchange may be gone."""
-        self._kinds.pop(queue, None)
+        self.kinds.pop(queue, None)
         self._foreign.discard(queue)
         self._with_priorities.discard(queue)
         self._exchange_made = False
@@ -196,24 +197,21 @@ class Declarer:
         """Whether the queue has arguments other than ours, so that it may rightly keep jobs from an idle consumer."""
         return queue in self._foreign
 
-    def has(self, queue: str) -> bool:
-        return queue in self._kinds
-
     async def kind(self, queue: str) -> str:
         """As `ensure`, but a type that was found long ago is looked up again: somebody may have migrated the queue."""
         now = asyncio.get_running_loop().time()
         async with self._lock:
-            if queue in self._kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
+            if queue in self.kinds and now - self._asked.get(queue, now) > _ASK_AGAIN:
                 self._asked[queue] = now
                 try:
-                    self._kinds[queue] = await self._declare(queue)
+                    self.kinds[queue] = await self._declare(queue)
                 except NotFound:
                     self.forget(queue)
         return await self.ensure(queue)
 
     def mind(self, queue: str) -> None:
         """Log once if a job's priority changes little or nothing in this queue, which exists."""
-        kind = self._kinds.get(queue)
+        kind = self.kinds.get(queue)
         if kind is None or queue in self._with_priorities or queue in self._without:
             return
         self._without.add(queue)
@@ -226,14 +224,14 @@ class Declarer:
         A queue that has to be made for a job with a `priority` gets priorities.
         Raises BrokerRefused without the permission, BrokerUnavailable when the connection is lost, or QueueNameInvalid.
         """
-        known = self._kinds.get(queue)
+        known = self.kinds.get(queue)
         if known is not None:
             return known
         check_queue_name(queue)
         if priority:
             self._prioritized.add(queue)
         async with self._lock:
-            if queue not in self._kinds:
+            if queue not in self.kinds:
                 await self._make_exchange()
                 is_new = await self.count(queue) is None
                 if is_new:
@@ -243,9 +241,9 @@ class Declarer:
                     self._register_found(queue)
                     kind = await self._make_again(queue)
                 log.debug("queue declared queue=%s type=%s new=%s", queue, kind, "yes" if is_new else "no")
-                self._kinds[queue] = kind
+                self.kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
-            return self._kinds[queue]
+            return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
         """Register a queue and make it. Of the sessions that do so at the same time one writes its name."""
@@ -275,11 +273,11 @@ class Declarer:
         """
         wanted = list(queues)
         async with self._lock:
-            plain = [one for one in wanted if one not in self._kinds and self._is_plain(one)]
+            plain = [one for one in wanted if one not in self.kinds and self._is_plain(one)]
             if len(plain) > 1:
                 await self._make_exchange()
                 with suppress(NotFound):  # a queue or the exchange was deleted meanwhile: `ensure` makes it again
-                    self._kinds |= dict.fromkeys(await self._declare_those_there(plain), self._kind)
+                    self.kinds |= dict.fromkeys(await self._declare_those_there(plain), self._kind)
         return {queue: await self.ensure(queue) for queue in wanted}
 
     def _is_plain(self, queue: str) -> bool:

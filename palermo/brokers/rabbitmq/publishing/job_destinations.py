@@ -270,9 +270,9 @@ class JobDestinations:
         """Whether this connection has made it or found it, so that a message may be sent at once."""
         match place:
             case str():
-                return self._declarer.has(place)
+                return place in self._declarer.kinds
             case TenantQueue():
-                return self._declarer.has(place.queue) and self.tenant_queues.has(place)
+                return place.queue in self._declarer.kinds and self.tenant_queues.has(place)
             case _:
                 return self._delay_queues.has(place)
 

@@ -71,7 +71,7 @@ class Outbox:
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
         """Send the message now, if no queue or channel has to be made first. See palermo.contract.broker.Broker."""
         publisher, place = self._publisher, _place(message, message.queue)
-        if publisher is None or not publisher.is_open or is_failed(message.queue) or not self.destinations.has(place):
+        if publisher is None or not publisher.is_open or not self.destinations.has(place):
             return False
         try:
             return self._post(publisher, message, place, ended)
