@@ -39,10 +39,6 @@ class Registered:
     #: The groups that subscribe to events, each with whether it begins from the start.
     subscriptions: tuple[tuple[Subscription, bool], ...] = ()
 
-    def plain_jobs(self) -> frozenset[str]:
-        """The jobs that take no batches and have no limits of their own."""
-        return frozenset(self.jobs).difference(self.batches, self.timeouts, self.locks)
-
     def to_plain(self) -> dict[str, Any]:
         """As JSON values, for the way from the template to the parent."""
         return {

@@ -149,8 +149,6 @@ class ProcessPool:
         self._slots = {number: ProcessSlot(number) for number in range(1, slots + 1)}
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
-        #: The jobs for which a run looks neither at the marks of batches nor at limits.
-        self._plain_jobs: frozenset[str] = frozenset()
         self._terminated = False
         #: The tasks of jobs that wait for a process, or whose process has ended under them.
         self._tasks: set[asyncio.Task[RunResult | None]] = set()
@@ -159,8 +157,6 @@ class ProcessPool:
     async def start(self) -> Registered:
         registered = await self.children.open()
         self._timeouts, self._locks = registered.timeouts, registered.locks
-        if self._limits.timeout is None:
-            self._plain_jobs = registered.plain_jobs()
         if self._limits.max_memory is not None:
             self._watch_memory()
         return registered
@@ -171,9 +167,7 @@ class ProcessPool:
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         process = self._slots[slot]
-        if message.job not in self._plain_jobs:
-            self._marks.clear(slot, len(message.companions) + 1)
-            message = self._limits.limited(message, self._timeouts, self._locks)
+        self._marks.clear(slot, len(message.companions) + 1)
         if self._limits.max_lifetime is not None and process.pipe is not None:
             self._replace_if_worn(process)
         # Fast path: a process that is ready gets its job without a task. Its gain is in that of SlotTask._take.
@@ -258,7 +252,8 @@ class ProcessPool:
 
     def _start_job(self, process: ProcessSlot, message: Message, done: OnResult) -> None:
         """Give the slot's process this job, and start the timers of its limits."""
-        process.message, process.done = message, done
+        process.message = message = self._limits.limited(message, self._timeouts, self._locks)
+        process.done = done
         timeout, lock_for = message.timeout, message.lock_for
         if lock_for is not None:
             end = asyncio.get_running_loop().call_later(
@@ -292,8 +287,7 @@ class ProcessPool:
             return INTERRUPTED
         if isinstance(kill_error, JobCancelled):
             return CANCELLED
-        count = len(message.companions) + 1
-        done = [False] if message.job in self._plain_jobs else self._marks.done(process.number, count)
+        done = self._marks.done(process.number, len(message.companions) + 1)
         if kill_error is None and (message.companions or any(done)):
             return split_batch(message, done, why)
         failure = from_exception(kill_error or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))

@@ -62,8 +62,6 @@ class SharedPool:
         self._marks = marks
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
-        #: The jobs for which a run looks neither at the marks of batches nor at limits.
-        self._plain_jobs: frozenset[str] = frozenset()
         self._shared_children = SharedChildren(children, limits, self, self._spawn)
         #: The jobs that the pool was given and has not returned yet, by slot.
         self._runs: dict[int, SlotRun] = {}
@@ -74,8 +72,6 @@ class SharedPool:
     async def start(self) -> Registered:
         registered = await self.children.open()
         self._timeouts, self._locks = registered.timeouts, registered.locks
-        if self._limits.timeout is None:
-            self._plain_jobs = registered.plain_jobs()
         if self._limits.max_memory is not None:
             self._spawn(self._watch_memory())
         return registered
@@ -85,10 +81,8 @@ class SharedPool:
             await self._shared_children.open()
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
-        if message.job not in self._plain_jobs:
-            self._marks.clear(slot, len(message.companions) + 1)
-            message = self._limits.limited(message, self._timeouts, self._locks)
-        run = self._runs[slot] = SlotRun(slot, message, done)
+        self._marks.clear(slot, len(message.companions) + 1)
+        run = self._runs[slot] = SlotRun(slot, self._limits.limited(message, self._timeouts, self._locks), done)
         # Fast path: a child that is ready gets the job without a task. Its gain is in that of SlotTask._take.
         if (child := self._shared_children.current) is not None and not self._terminated:
             self._start(child, run)
@@ -301,7 +295,7 @@ class SharedPool:
         why = await self.children.describe_end(child, error)
         if child.being_killed and run.kill_error is None:
             return INTERRUPTED
-        done = self._items_done(run)
+        done = self._marks.done(run.slot, len(run.message.companions) + 1)
         if run.kill_error is None and (run.message.companions or any(done)):
             return split_batch(run.message, done, why)
         # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail, as in the
@@ -327,11 +321,6 @@ class SharedPool:
                 why = await self.children.describe_end(child, str(lost))
         return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
 
-    def _items_done(self, run: SlotRun) -> list[bool]:
-        """Whether the item of each of its messages is marked as done."""
-        plain = run.message.job in self._plain_jobs
-        return [False] if plain else self._marks.done(run.slot, len(run.message.companions) + 1)
-
     async def _result_of_killed(self, run: SlotRun, error: JobError) -> RunResult:
         """The result of a job that was ended from outside: by its `kill_error`, or else by this error."""
         if self.children.killed or self._terminated:
@@ -340,7 +329,7 @@ class SharedPool:
         if isinstance(error, JobCancelled):
             return CANCELLED
         failure = from_exception(error, failed_at=int(time.time()))
-        done = self._items_done(run)
+        done = self._marks.done(run.slot, len(run.message.companions) + 1)
         return await result_of_rest(run.message, done, lambda rest: self._ask_policy(rest, failure))
 
     async def _ask_policy(self, message: Message, failure: Failure) -> RunResult:
