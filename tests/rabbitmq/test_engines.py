@@ -221,7 +221,7 @@ def test_a_get_and_a_close_without_an_answer_end(
             channel = await connection.channel()
             with monkeypatch.context() as patch:
                 not_answered(patch)
-                patch.setattr(channel.raw, "basic_get", lambda *_: None)
+                patch.setattr(connection.raw, "get_each", lambda *_: None)
                 with pytest.raises(BrokerUnavailable, match="did not answer in time"):
                     await channel.get(lock)
             other = await connection.channel()

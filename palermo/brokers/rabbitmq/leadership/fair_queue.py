@@ -21,7 +21,7 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import GONE
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
@@ -30,7 +30,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     tenant_queue_name,
 )
 from palermo.core.fair_scheduling import StrideScheduler
-from palermo.core.topology import CLASSIC, amqp_queue
+from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -38,8 +38,8 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Jobs that are to wait in the job queue for each of its consumers; so many also if it has none.
 _AHEAD = 3
 
-#: The most jobs that are moved before the job queue is counted again, and how often that is done in one turn.
-_AT_ONCE, _ROUNDS = 100, 20
+#: The most jobs that are moved before the job queue is counted again.
+_AT_ONCE = 100
 
 #: Seconds until a job that the job queue refused is tried again: doubled up to the last while the queue takes none.
 _REFUSED, _STILL_REFUSED = 0.05, 5.0
@@ -67,8 +67,6 @@ class TenantState:
     name: str
     queue: str
     share: float = 1.0
-    #: Whether one of its jobs has told the share.
-    told: bool = False
     #: Whether its queue may hold jobs, so that it is to be asked.
     asked: bool = True
     #: The tag of the subscription to its queue; "" for none.
@@ -106,9 +104,7 @@ class FairQueue:
         self._destinations = destinations
         self._order = StrideScheduler(order, random.random)
         self._loop = asyncio.get_running_loop()
-        #: The channel on which jobs are taken, and the one on which they are published and the job queue is counted.
         self._channel: Channel | None = None
-        self._publishing: Publisher | None = None
         self._tags: dict[str, TenantState] = {}
         self._numbers = 0
         self._bytes = 0
@@ -153,11 +149,12 @@ class FairQueue:
                 if not len(self._order) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
-                room, refused = 0, 0.0
+                refused = 0.0
                 async with self.turn:
                     self.stopped = self.stopped and (await self._connection.probe(browsing_lock(self._exchange))).locked
-                    if not self.stopped:
-                        room, refused = await self._move_jobs()
+                    room = 0 if self.stopped else await self._room()
+                    if room > 0:
+                        refused = await self._move_jobs(min(room, _AT_ONCE))
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
@@ -170,52 +167,28 @@ class FairQueue:
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
             await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
 
+    async def _room(self) -> int:
+        """How many more jobs may be put into the job queue."""
+        probe = await self._connection.probe(amqp_queue(self._exchange, self.queue))
+        if not probe.exists:
+            self._destinations.forget(self.queue)
+        await self._destinations.ensure(self.queue)
+        return _AHEAD * max(1, probe.consumers) - probe.messages if probe.exists else _AHEAD
+
     # -- moving jobs
 
-    async def _move_jobs(self) -> tuple[int, float]:
-        """Put the jobs whose turn it is into the job queue, for some rounds while it has room.
-
-        Returns how much room there was at first, and seconds to wait if some jobs were refused. The next jobs are taken
-        while RabbitMQ stores the last ones.
-        """
-        # A quorum queue counts what it has stored, so a count would miss what is on its way.
-        rounds = _ROUNDS if await self._destinations.ensure(self.queue) == CLASSIC else 1
+    async def _move_jobs(self, most: int) -> float:
+        """Put at most `most` jobs whose turn it is into the job queue. Returns seconds to wait if some were refused."""
         channel = await self._open()
-        first, refused = 0, 0.0
-        sent: list[tuple[Got, asyncio.Future[None]]] = []
         try:
-            for _ in range(rounds):
-                room = await self._room()
-                first = first or room
-                if room <= 0:
-                    break
-                jobs = await self._take(channel, self._turns(min(room, _AT_ONCE)))
-                before, sent = sent, await self._send(jobs)
-                refused = await self._settle(channel, before)
-                if refused or not jobs:
-                    break
-            return first, max(refused, await self._settle(channel, sent))
+            jobs = await self._take(channel, self._turns(most))
+            return await self._hand_on(channel, jobs) if jobs else 0.0
         except BaseException as error:
             # Jobs that are not known to be stored go back, and are searched for before they are moved again.
             channel.abandon()
             if isinstance(error, NotFound):
                 await self._forget_missing()
             raise
-
-    async def _room(self) -> int:
-        """How many more jobs may be put into the job queue."""
-        # On the channel that publishes, so that the count includes all that was sent before.
-        probe = await (await self._publisher()).channel.probe(amqp_queue(self._exchange, self.queue))
-        if not probe.exists:
-            self._destinations.forget(self.queue)
-            await self._destinations.ensure(self.queue)
-            return _AHEAD
-        return _AHEAD * max(1, probe.consumers) - probe.messages
-
-    async def _publisher(self) -> Publisher:
-        if self._publishing is None or not self._publishing.is_open:
-            self._publishing = await Publisher.open(self._connection)
-        return self._publishing
 
     async def _forget_missing(self) -> None:
         """Forget the tenants whose queues are gone.
@@ -229,16 +202,13 @@ class FairQueue:
                 self.forget(state)
 
     def _turns(self, most: int) -> list[TenantState]:
-        """The tenants that have the next turns, if each has a job at each of its turns.
-
-        A tenant has one turn alone if it has none after it, or if none of its jobs has told its share yet.
-        """
+        """The tenants that have the next turns, if each has a job at each of its turns, and its share is as known."""
         turns: list[TenantState] = []
         while len(turns) < most and (name := self._order.next()) is not None:
             state = self.states[name]
             turns.append(state)
             self._order.served(name, state.share)
-            if not (state.asked and state.told):
+            if not state.asked:
                 self._order.leave(name)
         return turns
 
@@ -255,7 +225,7 @@ class FairQueue:
         for state, got in zip(turns, taken, strict=True):
             if got is not None:
                 jobs.append(got)
-                state.share, state.told = _share(got.properties, state.share), True
+                state.share = _share(got.properties, state.share)
                 if state.unsure:
                     state.unsure = state.unsure - 1 if got.redelivered else 0
                     if got.redelivered:
@@ -269,23 +239,18 @@ class FairQueue:
                     self._listen(channel, state)
         return jobs
 
-    async def _send(self, jobs: Sequence[Got]) -> list[tuple[Got, asyncio.Future[None]]]:
-        """Publish these jobs, except those that a leader which died has moved already; each with its outcome."""
+    async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> float:
         known = await self._known(jobs)
-        moved = self._loop.create_future()
-        moved.set_result(None)
-        publisher, route = await self._publisher(), self._destinations.route(self.queue)
-        return [(got, moved if got.tag in known else publisher.send(*route, got.properties, got.body)) for got in jobs]
-
-    async def _settle(self, channel: Channel, sent: Sequence[tuple[Got, asyncio.Future[None]]]) -> float:
-        """Acknowledge the jobs that are stored, and give back the others. Returns seconds to wait if there are some."""
-        if not sent:
-            return 0.0
-        errors = await outcomes(self._connection, [outcome for _, outcome in sent])
+        new = [got for got in jobs if got.tag not in known]
+        publisher, route = await self._destinations.publisher(), self._destinations.route(self.queue)
+        sending = [publisher.send(*route, got.properties, got.body) for got in new]
+        errors = await outcomes(self._connection, sending)
         if not channel.is_open:
             raise channel.error or BrokerUnavailable("the channel of tenants' jobs was closed.")
+        for tag in known:
+            channel.ack(tag)
         refused: PalermoError | None = None
-        for (got, _), error in zip(sent, errors, strict=True):
+        for got, error in zip(new, errors, strict=True):
             if error is None:
                 self._connection.raw.ack(channel.raw, got.tag)
             else:
