@@ -114,6 +114,24 @@ def test_all_that_match_are_cancelled_and_the_filter_stays(any_web: Web) -> None
     assert [row["id"] for row in any_web.inspector.scheduled()] == ["0", "2", "4"]
 
 
+def test_the_question_says_how_many_of_the_jobs_are_retries(any_web: Web) -> None:
+    schedule(any_web.client, due("a", 100), due("b", 200), retrying("again", 300), retrying("slow", 400, queue="slow"))
+
+    for asked, title in {
+        "cancel&all=1": "Cancel 4 scheduled jobs (2 of them retries of failed jobs)?",
+        "move&id=a&id=b&id=again": "Move 3 scheduled jobs (1 of them a retry of a failed job)?",
+        "run&id=again&id=slow": "Run 2 scheduled jobs (all of them retries of failed jobs) now?",
+        "cancel&id=again": "Cancel 1 scheduled job (a retry of a failed job)?",
+        "cancel&all=1&queue=slow": "Cancel 1 scheduled job (a retry of a failed job)?",
+        "cancel&all=1&retries=no": "Cancel 2 scheduled jobs?",
+        "cancel&id=a&id=b": "Cancel 2 scheduled jobs?",
+    }.items():
+        assert title in shown(any_web, f"/scheduled/confirm?act={asked}"), asked
+    assert "Cancel 2 retrying jobs?" in shown(any_web, "/retries/confirm?act=cancel&all=1")
+    rows = any_web.http.get("/scheduled").text.split('<tr id="row-')[1:]
+    assert ["retrying" in row for row in rows] == [False, False, True, True]
+
+
 def test_who_comes_too_late_is_told_so(any_web: Web) -> None:
     schedule(any_web.client, due("a", 100), due("b", 100))
     any_web.inspector.run_now("a")

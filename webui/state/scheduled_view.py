@@ -108,6 +108,17 @@ class ScheduledView:
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, offset, limit), waits)
 
+    def count_retries(self, which: ScheduledFilter | Collection[str]) -> int | None:
+        """The number of these jobs that wait for a retry; None if it takes long to count them. Raises BrokerError."""
+        if not isinstance(which, ScheduledFilter):
+            which = self._limited_to_due_time(which) or ScheduledFilter(ids=frozenset(which))
+        if which.retries is False:
+            return 0
+        try:
+            return self.page(replace(which, retries=True), limit=PAGE_SIZE).total
+        except StillReading:
+            return None
+
     def count(self) -> int | None:
         """The number of all scheduled jobs; None if it cannot be had quickly."""
         try:
