@@ -71,6 +71,11 @@ def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit:
     return Listing(rows, found.total)
 
 
+def listing_progress(context: Context) -> tuple[int, int] | None:
+    """How many jobs were read for the look at scheduled jobs under way, and how many are to be; None if unknown."""
+    return context._ask(lambda broker: broker.scheduled_progress(), again=True)
+
+
 def retries(
     context: Context,
     *,

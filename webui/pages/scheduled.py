@@ -137,10 +137,11 @@ def jobs(
     """All jobs that are due later, or those that have failed and wait for their next try, soonest first."""
     given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until, "retries": retries}
     wanted = list_filter(job_list, given)
+    view, reading, progress = scheduled_view(visit.site), False, None
     try:
-        listing, reading = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE), False
+        listing = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE, timeout=view.patience)
     except StillReading:
-        listing, reading = Listing([], None), True
+        listing, reading, progress = Listing([], None), True, view.progress()
     live = live_state(visit.site)
     live.recent_jobs.add(listing.rows)
     return page(
@@ -155,6 +156,7 @@ def jobs(
         rows=listing.rows,
         total=listing.total or 0,
         reading=reading,
+        progress=progress,
         number=number,
         limit=PAGE_SIZE,
         at="?" + (f"{wanted.query}&" if wanted.query else "") + "page=",

@@ -22,7 +22,7 @@ from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
 from palermo.core.times import parse_instant
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.scheduled import GONE, Which, listed
+from palermo.inspector.scheduled import GONE, Which, listed, listing_progress
 from palermo.webui.site import BoundedInspector, Refused, Site
 
 #: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
@@ -40,8 +40,11 @@ READ_TIMEOUT = 60.0
 #: The most scheduled jobs that pages lead through, and the rows of a page by default.
 MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
 
-#: Seconds that a page about something else waits for a count.
+#: Seconds that a page waits for a number that is not its subject.
 _SHORT_TIMEOUT = 0.3
+
+#: The part of the usual time for which a page waits for its list, before it shows how far the reading is.
+_PATIENCE = 0.2
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"
@@ -107,6 +110,19 @@ class ScheduledView:
             raise Refused(422, f"pages lead no further than {MAX_DEPTH:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, offset, limit), waits)
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a page waits for its list, before it shows how far the reading is."""
+        return _PATIENCE * self._timeout
+
+    def progress(self) -> tuple[int, int] | None:
+        """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
+        asked = _start_thread(lambda: listing_progress(self._reading_inspector), "palermo-progress")
+        try:
+            return asked.result(_SHORT_TIMEOUT)
+        except (TimeoutError, PalermoError):
+            return None
 
     def count_retries(self, which: ScheduledFilter | Collection[str]) -> int | None:
         """The number of these jobs that wait for a retry; None if it takes long to count them. Raises BrokerError."""

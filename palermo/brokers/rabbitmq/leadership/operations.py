@@ -366,6 +366,14 @@ class ListScheduled(Operation[ScheduledPage]):
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class ListingProgress(BriefOperation[tuple[int, int] | None]):
+    """The reply is how many jobs were read for the ListScheduled under way, and how many are to be; None if none is."""
+
+    kind: ClassVar = {"ask": "list", "do": "progress"}
+    reply: ClassVar = _named("progress", lambda progress: None if progress is None else (progress[0], progress[1]))
+
+
 def _altered_from_plain(plain: Any) -> AlteredJob:
     id, job, queue, run_at = plain
     return AlteredJob(id=id, job=job, queue=queue, run_at=run_at)
@@ -483,6 +491,8 @@ def from_plain(plain: Plain) -> Operation[Any]:
             return _limit_operation(plain)
         case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
             return ListScheduled(ScheduledFilter.from_plain(chosen), offset, limit)
+        case {"ask": "list", "do": "progress"}:
+            return ListingProgress()
         case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
             return AlterScheduled(ScheduledFilter.from_plain(chosen), action, at, apart=plain.get("apart") is True)
         case {"ask": "edit", "id": str(id), "edit": dict(edit)}:
