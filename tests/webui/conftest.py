@@ -34,7 +34,12 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
     monkeypatch.setattr(scheduled, "PATIENCE", 60.0)
     # A page shows what there is at the end, however slow the machine is.
-    for module, name in ((live_state, "_PATIENCE"), (scheduled_view, "_PATIENCE"), (search, "_MOMENT")):
+    for module, name in (
+        (live_state, "_PATIENCE"),
+        (scheduled_view, "_PATIENCE"),
+        (scheduled_view, "_NEWER"),
+        (search, "_MOMENT"),
+    ):
         monkeypatch.setattr(module, name, 2.0)
     monkeypatch.chdir(tmp_path)
 

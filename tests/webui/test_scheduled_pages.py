@@ -380,6 +380,25 @@ def leading(web: Web) -> Iterator[None]:
         client.run(lambda _: end(task))
 
 
+def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule(web.client, due("a", 100))
+    assert listed(web, "/scheduled") == ["a"]
+    schedule(web.client, due("b", 200))
+    monkeypatch.setattr(scheduled_views, "_NEWER", 0.0)
+    go_on, read = threading.Event(), scheduled_views.listed
+
+    def slow(*given: Any, **more: Any) -> Any:
+        go_on.wait(60)
+        return read(*given, **more)
+
+    monkeypatch.setattr(scheduled_views, "listed", slow)
+    try:
+        eventually(lambda: listed(web, "/scheduled") == ["a"] and scheduled_view(web.app.state.site)._running == 1)
+    finally:
+        go_on.set()
+    eventually(lambda: listed(web, "/scheduled") == ["a", "b"])
+
+
 def _all() -> Any:
     from palermo.contract.scheduled import ScheduledFilter
 

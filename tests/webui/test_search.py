@@ -199,7 +199,7 @@ def test_the_page_shows_what_was_found_soon_and_the_rest_at_its_next_look(
     def shown() -> str:
         return filled.http.get("/search?q=order").text
 
-    page = eventually(lambda: "done-1" in (text := shown()) and text)
+    page = eventually(lambda: "over-1" in (text := shown()) and text)
     assert "Waiting jobs, which are still being searched." in page
     assert "data-poll" in page
     assert "wait-1" not in page

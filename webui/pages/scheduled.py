@@ -137,11 +137,11 @@ def jobs(
     """All jobs that are due later, or those that have failed and wait for their next try, soonest first."""
     given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until, "retries": retries}
     wanted = list_filter(job_list, given)
-    view, reading, progress = scheduled_view(visit.site), False, None
+    reading, progress = False, None
     try:
-        listing = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE, timeout=view.patience)
+        listing = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE, soon=True)
     except StillReading:
-        listing, reading, progress = Listing([], None), True, view.progress()
+        listing, reading, progress = Listing([], None), True, scheduled_view(visit.site).progress()
     live = live_state(visit.site)
     live.recent_jobs.add(listing.rows)
     return page(

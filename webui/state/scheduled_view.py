@@ -7,6 +7,7 @@ process empty the cache. A command goes on when the request that started it does
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -43,8 +44,9 @@ MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
 #: Seconds that a page waits for a number that is not its subject.
 _SHORT_TIMEOUT = 0.3
 
-#: The part of the usual time for which a page waits for its list, before it shows how far the reading is.
-_PATIENCE = 0.2
+#: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
+#: newer list than the one before, unless that is as many seconds old.
+_PATIENCE, _NEWER, _STALE = 0.2, 0.05, 30.0
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"
@@ -69,8 +71,9 @@ class CachedListing:
     """One listing, under way or finished."""
 
     listing: Future[Listing] = field(default_factory=Future)
-    #: The listing before, for callers that do not wait for the new one.
+    #: The listing before, for callers that do not wait for the new one, and when it had been read.
     previous: Listing | None = None
+    previous_at: float = -math.inf
     started_at: float = 0.0
     ended_at: float | None = None
 
@@ -111,10 +114,13 @@ class ScheduledView:
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, offset, limit), waits)
 
-    @property
-    def patience(self) -> float:
-        """Seconds for which a page waits for its list, before it shows how far the reading is."""
-        return _PATIENCE * self._timeout
+    def soon(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing:
+        """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
+        key = ListingKey(chosen, offset, limit)
+        with self._lock:
+            before = self._cache.get(key)
+            known = before is not None and self._clock() - max(before.previous_at, before.ended_at or 0.0) < _STALE
+        return self.page(chosen, offset=offset, limit=limit, timeout=self._timeout * (_NEWER if known else _PATIENCE))
 
     def progress(self) -> tuple[int, int] | None:
         """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
@@ -271,7 +277,7 @@ class ScheduledView:
         self._running += 1
         cached = CachedListing(started_at=self._clock())
         if previous is not None and previous.listing.exception() is None:
-            cached.previous = previous.listing.result()
+            cached.previous, cached.previous_at = previous.listing.result(), previous.ended_at or -math.inf
 
         def read() -> Listing:
             try:

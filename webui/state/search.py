@@ -111,7 +111,8 @@ def search(visit: Visit, query: SearchQuery, *, limit: int) -> Found:
 class Looks:
     """The looks of one search, at all places at the same time: most of a search is to wait for the broker."""
 
-    def __init__(self, visit: Visit, query: SearchQuery, *, limit: int) -> None:
+    def __init__(self, visit: Visit, query: SearchQuery, *, limit: int, soon: bool = False) -> None:
+        """`soon` is for people, who look again: scheduled jobs may be a few seconds old."""
         self._query = query
         self._limit = limit
         self._wanted = wanted = _wanted(query)
@@ -126,7 +127,7 @@ class Looks:
         }
         self._rows: dict[str, Future[_Rows]] = {}
         if wanted & {"scheduled", "retrying"}:
-            self._rows["scheduled"] = pool.submit(_scheduled, visit, query)
+            self._rows["scheduled"] = pool.submit(_scheduled, visit, query, soon)
         if wanted & {"waiting", "retrying"}:
             self._rows["waiting"] = pool.submit(_waiting, visit, query, pool, last, self._asked)
         self._all: list[Future[Any]] = [self._asked, *self._ended.values(), *self._rows.values()]
@@ -194,7 +195,7 @@ class UnfinishedSearches:
 def search_soon(visit: Visit, text: str, query: SearchQuery, *, limit: int) -> Found:
     """What a search finds within a moment; the next look with the same text has the rest. Raises BrokerError."""
     unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
-    looks = unfinished.take(text) or Looks(visit, query, limit=limit)
+    looks = unfinished.take(text) or Looks(visit, query, limit=limit, soon=True)
     found = looks.found(_MOMENT * visit.site.client.settings.publish_timeout)
     if not looks.over:
         unfinished.keep(text, looks)
@@ -267,10 +268,10 @@ class _Rows:
     reading: bool = False
 
 
-def _scheduled(visit: Visit, query: SearchQuery) -> _Rows:
+def _scheduled(visit: Visit, query: SearchQuery, soon: bool) -> _Rows:
     # Without a filter the broker reads only the first time slots; with one it would read all scheduled jobs.
     try:
-        listing = listings.scheduled(visit, ScheduledFilter(), page=1, limit=SCHEDULED)
+        listing = listings.scheduled(visit, ScheduledFilter(), page=1, limit=SCHEDULED, soon=soon)
     except StillReading:
         return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
     rows = [
