@@ -560,8 +560,7 @@ def _limit_operation(plain: Plain) -> BriefOperation[Any]:
     raise ValueError("no such operation on limits")
 
 
-#: Seconds without a reply or a sign of life after which a request counts as lost: a brief operation, which is asked for
-#: again at once, and any other.
+#: Seconds of silence after which a request counts as lost: a brief one, which is asked again at once, and any other.
 _SILENCE, _LONG_SILENCE = 2.5, 5.0
 
 
@@ -573,9 +572,8 @@ def leader_queue(exchange: str) -> str:
 class LeaderRequests:
     """One session's requests to the leader, and whether there is one.
 
-    The leader holds the exclusive queue `~leader` as its lock (mutex.py), and consumes it: a message to it is a request
-    to the leader. It may be lost with a leader that dies. So after a short silence the caller is told that nobody
-    answered, and must be able to ask the same again.
+    The leader holds the exclusive queue `~leader` as its lock (mutex.py), and consumes requests from it. A request may
+    be lost with a leader that dies: after a short silence the caller is told so, and must be able to ask again.
     """
 
     def __init__(self, connection: Connection, exchange: str) -> None:
@@ -592,10 +590,7 @@ class LeaderRequests:
         await self._rpc.tell(operation.to_plain())
 
     async def ask(self, operation: Operation[Any]) -> list[Part] | None:
-        """The leader's reply, its last part with values; None if there is no leader, or it was silent: then ask again.
-
-        Raises the session's error if the session is lost.
-        """
+        """The leader's reply, its last part with values; None without one: then ask again. Raises the session's error."""
         request = operation.to_plain()
         if not isinstance(operation, BriefOperation):
             return await rpc.ask(self._connection, self._queue, request, silence=_LONG_SILENCE)
