@@ -46,7 +46,7 @@ _SHORT_TIMEOUT = 0.3
 
 #: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
 #: newer list than the one before, unless that is as many seconds old.
-_PATIENCE, _NEWER, _STALE = 0.2, 0.05, 30.0
+_PATIENCE, _NEWER, _STALE = 0.1, 0.05, 30.0
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"

@@ -590,7 +590,7 @@ class LeaderRequests:
         await self._rpc.tell(operation.to_plain())
 
     async def ask(self, operation: Operation[Any]) -> list[Part] | None:
-        """The leader's reply, its last part with values; None without one: then ask again. Raises the session's error."""
+        """The leader's reply, its last part with values; None without: then ask again. Raises the session's error."""
         request = operation.to_plain()
         if not isinstance(operation, BriefOperation):
             return await rpc.ask(self._connection, self._queue, request, silence=_LONG_SILENCE)
