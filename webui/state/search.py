@@ -47,7 +47,7 @@ _PATIENCE = 1.0
 
 #: The part of `publish_timeout` for which the page waits for all places before it shows what was found until then, and
 #: the seconds for which a search waits for the page to look again.
-_MOMENT, _KEPT = 0.12, 10.0
+_MOMENT, _KEPT = 0.05, 10.0
 
 #: Where a place has not been looked at yet.
 _SEARCHED = "which are still being searched"
