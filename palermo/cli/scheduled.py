@@ -15,7 +15,7 @@ from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, pri
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, ScheduledFilter, due_between
 from palermo.core.text import count, safe
-from palermo.inspector.scheduled import DONE, GONE
+from palermo.inspector.scheduled import DONE, GONE, counted, listed
 
 
 @click.group()
@@ -148,8 +148,9 @@ def _chosen_by_arguments(
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     ask_to_confirm(yes=yes)
     found = context.inspector().scheduled_with(ScheduledFilter(**_names_and_due(**filters)), args, kwargs)
-    if found:
-        confirm(f"Cancel {count(len(found), 'scheduled job')}?", yes=yes)
+    if found and not yes:
+        again = listed(context.inspector(), ScheduledFilter(ids=frozenset(found), retries=True), limit=1).total or 0
+        confirm(f"Cancel {counted(len(found), again)}?", yes=yes)
     return tuple(found)
 
 
@@ -184,8 +185,9 @@ def chosen(
     asked = _names_and_due(**filters)
     if not yes:
         ask_to_confirm(yes=yes)
-        total = context.inspector().scheduled(**asked, retries=retries, limit=1).total or 0
-        confirm(f"{verb} {count(total, 'retrying job' if retries else 'scheduled job')}?", yes=yes)
+        inspector = context.inspector()
+        total, again = (inspector.scheduled(**asked, retries=kind, limit=1).total or 0 for kind in (retries, True))
+        confirm(f"{verb} {count(total, 'retrying job') if retries else counted(total, again)}?", yes=yes)
     return ScheduledFilter(**asked, retries=retries)
 
 

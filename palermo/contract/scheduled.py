@@ -131,6 +131,12 @@ class ScheduledJobs(Protocol):
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         """Some of the jobs that are due later, soonest first."""
 
+    async def scheduled_progress(self) -> tuple[int, int] | None:
+        """How many jobs the leader has read for the look of `scheduled` that is under way, and how many it has to read.
+
+        None if it reads none, or if nobody can tell.
+        """
+
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
     ) -> list[AlteredJob]:

@@ -13,6 +13,7 @@ from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instan
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.core.times import Delay, Instant, delay_seconds, parse_instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import OptionInvalid
@@ -70,6 +71,11 @@ def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit:
     return Listing(rows, found.total)
 
 
+def listing_progress(context: Context) -> tuple[int, int] | None:
+    """How many jobs were read for the look at scheduled jobs under way, and how many are to be; None if unknown."""
+    return context._ask(lambda broker: broker.scheduled_progress(), again=True)
+
+
 def retries(
     context: Context,
     *,
@@ -85,6 +91,15 @@ def retries(
     has come waits in its queue, with the state "retrying" there too.
     """
     return scheduled(context, queue=queue, job=job, retries=True, due=due, offset=offset, limit=limit)
+
+
+def counted(number: int, retries: int) -> str:
+    """So many scheduled jobs, for a question: `12 scheduled jobs (2 of them retries of failed jobs)`."""
+    if not retries:
+        return count(number, "scheduled job")
+    of_failed = "a retry of a failed job" if retries == 1 else "retries of failed jobs"
+    some = "" if number == 1 else "all of them " if retries == number else f"{retries:,} of them "
+    return f"{count(number, 'scheduled job')} ({some}{of_failed})"
 
 
 def cancel_scheduled(context: Context, which: Which) -> list[Row]:

@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from palermo.cli import output
+from palermo.client.client import Client
 from tests.cli.conftest import Palermo
+from tests.webui.scheduled_jobs import due, retrying, schedule
 
 
 def enqueue(palermo: Palermo, *when: str) -> str:
@@ -28,6 +31,21 @@ def test_all_that_a_filter_matches_are_changed_at_once(palermo: Palermo) -> None
 
     assert {(row["id"], row["state"]) for row in cancelled} == {(id, "cancelled") for id in ids}
     assert palermo("scheduled", "list").stderr == "no scheduled jobs.\n"
+
+
+def test_the_question_says_how_many_of_the_jobs_are_retries(
+    palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(client, due("a", 100, 7), due("b", 100), retrying("again", 200, 7), retrying("slow", 200, queue="slow"))
+    monkeypatch.setattr(output, "is_terminal", lambda _: True)
+
+    def asked(*command: str) -> str:
+        return palermo("scheduled", *command, code=1, stdin="n\n").stderr
+
+    assert "Cancel 4 scheduled jobs (2 of them retries of failed jobs)?" in asked("cancel", "--all")
+    assert "Run 1 scheduled job (a retry of a failed job)?" in asked("run", "--all", "--queue", "slow")
+    some = ("--job", "shop.send", "--args", "[7]")
+    assert "Cancel 2 scheduled jobs (1 of them a retry of a failed job)?" in asked("cancel", "--all", *some)
 
 
 def test_jobs_of_a_stretch_of_time_are_moved_each_by_an_hour_from_its_own_time(palermo: Palermo) -> None:

@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     EnqueueUnique,
     FreeKeys,
     GiveBackTenantJobs,
+    ListingProgress,
     ListKeys,
     ListLimits,
     ListRecurring,
@@ -70,6 +71,7 @@ _REQUESTS: list[tuple[Operation[Any], str]] = [
         ListScheduled(ScheduledFilter(ids=frozenset("a")), 3, 4),
         '{"ask":"list","chosen":{"ids":["a"],"queue":null,"job":null,"retries":null,"due":null},"offset":3,"limit":4}',
     ),
+    (ListingProgress(), '{"ask":"list","do":"progress"}'),
     (
         AlterScheduled(ScheduledFilter(queue="q"), "move", 5.0, apart=True),
         '{"ask":"alter","chosen":{"ids":null,"queue":"q","job":null,"retries":null,"due":null},"action":"move",'
@@ -116,6 +118,8 @@ _REPLIES: list[tuple[Operation[Any], object, list[str]]] = [
         [LimitInfo(key="k", limit=None, rate="1/s", running=1, waiting=2)],
         ['{"keys":[["k",null,"1/s",1,2]]}'],
     ),
+    (ListingProgress(), (3, 40), ['{"progress":[3,40]}']),
+    (ListingProgress(), None, ['{"progress":null}']),
     (
         AlterScheduled(ScheduledFilter(), "run", None, apart=False),
         [AlteredJob(id="a", job="j", queue="q", run_at=1.0)],

@@ -11,6 +11,7 @@ import pytest
 
 from palermo.settings.settings import Settings
 from palermo.webui.pages import scheduled
+from palermo.webui.state import live_state, scheduled_view, search
 from tests.brokers import BROKERS, url_of_broker
 from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
@@ -32,6 +33,14 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
     monkeypatch.setattr(scheduled, "PATIENCE", 60.0)
+    # A page shows what there is at the end, however slow the machine is.
+    for module, name in (
+        (live_state, "_PATIENCE"),
+        (scheduled_view, "_PATIENCE"),
+        (scheduled_view, "_NEWER"),
+        (search, "_MOMENT"),
+    ):
+        monkeypatch.setattr(module, name, 2.0)
     monkeypatch.chdir(tmp_path)
 
 

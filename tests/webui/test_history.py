@@ -102,9 +102,13 @@ def test_what_people_did_is_listed_with_who_and_when(told: Web) -> None:
 
     assert XSS not in page.text
     text = text_of(page)
-    assert re.search(r"purge .*refused.* pause bert via web mail .* requeue anna via web 1 job a ", text)
-    assert "purge" not in re.sub(r"<datalist.*?</datalist>", "", shown(told, "/audit?by=anna"))
-    assert "No action matches." in shown(told, "/audit?by=anna&action=pause")
+    assert re.search(r"purge queue .*refused.* pause queue bert via web mail .* requeue anna via web 1 job a ", text)
+    assert "requeue anna via web" in shown(told, "/audit?by=anna")
+    assert "bert via web" not in shown(told, "/audit?by=anna")
+    choice = told.http.get("/audit?by=anna&action=pause").text
+    assert "No action matches." in choice
+    assert '<option value="pause" selected>pause queue</option>' in choice
+    assert '<option value="re*" selected>re*</option>' in told.http.get("/audit?action=re*").text
 
 
 def test_the_page_of_a_job_tells_its_whole_life(told: Web) -> None:

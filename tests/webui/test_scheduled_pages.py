@@ -1,7 +1,11 @@
 """The pages of scheduled and of retrying jobs, as a reader without JavaScript uses them, on each broker."""
 
+import asyncio
+import contextlib
 import re
+import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from html import unescape
 from typing import Any
@@ -10,13 +14,20 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from palermo.brokers.rabbitmq.amqp.messages import Got
+from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
+from palermo.client.client import Client
+from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.time_slots import TimeSlot
 from palermo.inspector import scheduled as scheduled_jobs
+from palermo.settings.settings import Settings
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import Stopwatch, eventually
 from tests.history.written import ended, write
 from tests.inspector.jobs import failure, message, publish_failed
+from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 
@@ -112,6 +123,24 @@ def test_all_that_match_are_cancelled_and_the_filter_stays(any_web: Web) -> None
     assert done.url.query == b"queue=slow"
     assert "Cancelled 3 jobs." in done.text
     assert [row["id"] for row in any_web.inspector.scheduled()] == ["0", "2", "4"]
+
+
+def test_the_question_says_how_many_of_the_jobs_are_retries(any_web: Web) -> None:
+    schedule(any_web.client, due("a", 100), due("b", 200), retrying("again", 300), retrying("slow", 400, queue="slow"))
+
+    for asked, title in {
+        "cancel&all=1": "Cancel 4 scheduled jobs (2 of them retries of failed jobs)?",
+        "move&id=a&id=b&id=again": "Move 3 scheduled jobs (1 of them a retry of a failed job)?",
+        "run&id=again&id=slow": "Run 2 scheduled jobs (all of them retries of failed jobs) now?",
+        "cancel&id=again": "Cancel 1 scheduled job (a retry of a failed job)?",
+        "cancel&all=1&queue=slow": "Cancel 1 scheduled job (a retry of a failed job)?",
+        "cancel&all=1&retries=no": "Cancel 2 scheduled jobs?",
+        "cancel&id=a&id=b": "Cancel 2 scheduled jobs?",
+    }.items():
+        assert title in shown(any_web, f"/scheduled/confirm?act={asked}"), asked
+    assert "Cancel 2 retrying jobs?" in shown(any_web, "/retries/confirm?act=cancel&all=1")
+    rows = any_web.http.get("/scheduled").text.split('<tr id="row-')[1:]
+    assert ["retrying" in row for row in rows] == [False, False, True, True]
 
 
 def test_who_comes_too_late_is_told_so(any_web: Web) -> None:
@@ -300,6 +329,74 @@ def test_a_look_is_shown_again_for_as_long_as_it_cost(web: Web) -> None:
     while page.page(_all()).total == 1:
         assert watch.seconds() < 100
     assert time.monotonic() - began >= 0.5
+
+
+@pytest.mark.parametrize("beside_a_leader", [False, True])
+def test_the_first_look_says_how_far_it_is_and_shows_the_list_afterwards(
+    rabbitmq_url: str, exchange: str, serve: Serve, monkeypatch: pytest.MonkeyPatch, beside_a_leader: bool
+) -> None:
+    web = serve(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE))
+    schedule(web.client, *(due(f"{n}", 2 * DAY) for n in range(250)), retrying("again", 2 * DAY))
+    monkeypatch.setattr(scheduled_views, "_PATIENCE", 0.001)
+    read, go_on = ScheduledListing._read, threading.Event()
+
+    async def stops_midway(listing: ScheduledListing, time_slot: TimeSlot) -> AsyncIterator[Got]:
+        number = 0
+        async for got in read(listing, time_slot):
+            yield got
+            number += 1
+            while number == 200 and not go_on.is_set():  # noqa: ASYNC110 - a thread sets it
+                await asyncio.sleep(0.01)
+
+    monkeypatch.setattr(ScheduledListing, "_read", stops_midway)
+    with leading(web) if beside_a_leader else contextlib.nullcontext():
+        try:
+            for path in ("/retries", "/scheduled?queue=mail"):
+                eventually(lambda path=path: "200 of 251" in shown(web, path))  # type: ignore[misc]
+                assert 'max="251" value="200"' in web.http.get(path).text
+            assert web.http.get("/queues").status_code == 200
+        finally:
+            go_on.set()
+        eventually(lambda: listed(web, "/retries") == ["again"])
+
+
+@contextlib.contextmanager
+def leading(web: Web) -> Iterator[None]:
+    """A session of this process that leads, as a worker's does."""
+
+    async def begin(broker: Broker) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(broker.run_scheduler())
+        while not broker.is_leader:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        return task
+
+    async def end(task: "asyncio.Task[None]") -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    with contextlib.closing(Client(web.client.settings)) as client:
+        task = client.run(begin)
+        yield
+        client.run(lambda _: end(task))
+
+
+def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule(web.client, due("a", 100))
+    assert listed(web, "/scheduled") == ["a"]
+    schedule(web.client, due("b", 200))
+    monkeypatch.setattr(scheduled_views, "_NEWER", 0.0)
+    go_on, read = threading.Event(), scheduled_views.listed
+
+    def slow(*given: Any, **more: Any) -> Any:
+        go_on.wait(60)
+        return read(*given, **more)
+
+    monkeypatch.setattr(scheduled_views, "listed", slow)
+    try:
+        eventually(lambda: listed(web, "/scheduled") == ["a"] and scheduled_view(web.app.state.site)._running == 1)
+    finally:
+        go_on.set()
+    eventually(lambda: listed(web, "/scheduled") == ["a", "b"])
 
 
 def _all() -> Any:

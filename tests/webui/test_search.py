@@ -183,6 +183,33 @@ def test_queues_are_looked_at_at_the_same_time(filled: Web, monkeypatch: pytest.
     assert ids(filled, "state:waiting order") == {"waiting": ["wait-1", "wait-2"]}
 
 
+def test_the_page_shows_what_was_found_soon_and_the_rest_at_its_next_look(
+    filled: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "_MOMENT", 0.0)
+    monkeypatch.setattr(searching, "_KEPT", HANGS)
+    go_on, asked, jobs = threading.Event(), list[str](), searching.listings.jobs
+
+    def look(visit: Visit, queue: str, **more: Any) -> Listing:
+        asked.append(queue)
+        go_on.wait(HANGS)
+        return jobs(visit, queue, **more)
+
+    monkeypatch.setattr(searching.listings, "jobs", look)
+
+    def shown() -> str:
+        return filled.http.get("/search?q=order").text
+
+    page = eventually(lambda: "over-1" in (text := shown()) and text)
+    assert "Waiting jobs, which are still being searched." in page
+    assert "data-poll" in page
+    assert "wait-1" not in page
+    go_on.set()
+    eventually(lambda: "wait-1" in shown())
+
+    assert sorted(asked) == sorted(set(asked))
+
+
 def test_what_is_not_searched_is_said(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "WAITING", 2)
     monkeypatch.setattr(searching, "SCHEDULED", 2)

@@ -237,7 +237,7 @@ class Broker:
 def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> None:
     broker, stop = Broker(), threading.Event()
     stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, clock=lambda: 1_000.0)
+    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: 1_000.0)
     sampler.snapshot()
     sampler.invalidate()
     broker.pending, broker.is_there = 0, False
@@ -247,3 +247,19 @@ def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> N
     broker.is_there = True
 
     assert sampler.snapshot(60.0).queues[0]["pending"] == 0
+
+
+def test_a_page_shows_the_last_state_while_the_broker_is_slow_but_not_after_a_change() -> None:
+    broker, stop, go_on = Broker(), threading.Event(), threading.Event()
+    stop.set()
+    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=0.01)
+    sampler.snapshot()
+    broker.pending = 2
+    broker.workers = lambda: go_on.wait(60) and []  # type: ignore
+
+    assert sampler.snapshot(0).queues[0]["pending"] == 1
+    assert sampler.samples() is not None  # It does not wait either.
+    sampler.invalidate()
+    threading.Timer(0.1, go_on.set).start()
+
+    assert sampler.snapshot(0).queues[0]["pending"] == 2

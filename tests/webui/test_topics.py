@@ -10,6 +10,7 @@ import pytest
 from palermo.client.client import Client
 from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH, topology_picture
+from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import text_of
@@ -17,10 +18,10 @@ from tests.webui.test_scheduled_pages import text_of
 XSS = "<script>alert(1)</script>"
 
 
-def subscribe(web: Web, group: str = "mail", *topics: str) -> Subscription:
+def subscribe(web: Web, group: str = "mail", *topics: str, prefix: str = "") -> Subscription:
     """As a worker does when it starts."""
     client: Client = web.inspector._client
-    queue = f"{client.settings.prefix}_{group}"
+    queue = f"{prefix or client.settings.prefix}_{group}"
     one = Subscription(group=group, queue=queue, topics=topics or ("order.*",), function=f"shop.{group}")
     client.run(lambda broker: broker.events.subscribe(one))
     return one
@@ -58,6 +59,19 @@ def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
     assert web.http.delete("/api/topics/mail").json() == {"removed": 1}
     assert web.http.delete("/api/topics/mail").status_code == 404
     assert [each["group"] for each in web.inspector.topics()] == ["audit"]
+
+
+def test_groups_of_another_prefix_are_listed_and_not_drawn_at_this_gateway(any_web: Web) -> None:
+    own = subscribe(any_web)
+    assert "another prefix" not in any_web.http.get("/topics").text
+    subscribe(any_web, "audit", prefix="billing")
+
+    text = eventually(lambda: "1 group of another prefix" in (page := any_web.http.get("/topics").text) and page)
+
+    drawn = text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
+    assert own.queue in drawn
+    assert "billing_audit" not in drawn
+    assert 'href="/queues/billing_audit"' in text
 
 
 def test_t8_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: Web) -> None:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from palermo.history.filters import FINAL, STATES
 from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, history_filter, known_names
 from palermo.webui.pages.failures import TIMES
+from palermo.webui.render.formats import action
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -59,7 +60,11 @@ def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = 
         context["total"] = actions.count(wanted.filter)
         context["rows"] = actions.page(wanted.filter, offset=(number - 1) * limit, limit=limit)
         context["names"] = {what: actions.names(what) for what in ("by", "action")}
-    return page(request, "audit.html", watched={"of": "history"}, **context)
+    # A pattern of an address is one of the choices.
+    known = sorted({*context["names"].get("action", ()), wanted.written["action"]} - {""})
+    return page(
+        request, "audit.html", watched={"of": "history"}, actions=[(name, action(name)) for name in known], **context
+    )
 
 
 def _context(visit: Visit, wanted: RequestedFilter[Any], number: int, limit: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
-from palermo.inspector.scheduled import GONE, Which
+from palermo.inspector.scheduled import GONE, Which, counted
 from palermo.webui import actions
 from palermo.webui.filters import field_text, known_names
 from palermo.webui.pages.failures import UNTYPED, check_typed
@@ -22,7 +22,7 @@ from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFiel
 from palermo.webui.pages.job_form import Time
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.site import Refused, Visiting, visit_of
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, scheduled_view
@@ -137,10 +137,11 @@ def jobs(
     """All jobs that are due later, or those that have failed and wait for their next try, soonest first."""
     given = {"queue": queue, "job": job, "due_from": due_from, "due_until": due_until, "retries": retries}
     wanted = list_filter(job_list, given)
+    reading, progress = False, None
     try:
-        listing, reading = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE), False
+        listing = listings.scheduled(visit, wanted.chosen, page=number, limit=PAGE_SIZE, soon=True)
     except StillReading:
-        listing, reading = Listing([], None), True
+        listing, reading, progress = Listing([], None), True, scheduled_view(visit.site).progress()
     live = live_state(visit.site)
     live.recent_jobs.add(listing.rows)
     return page(
@@ -155,6 +156,7 @@ def jobs(
         rows=listing.rows,
         total=listing.total or 0,
         reading=reading,
+        progress=progress,
         number=number,
         limit=PAGE_SIZE,
         at="?" + (f"{wanted.query}&" if wanted.query else "") + "page=",
@@ -245,6 +247,9 @@ def _ask(
     time: TimeFields | None = None,
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
+    retries: int | None = 0
+    if wanted.job_list is SCHEDULED:
+        retries = scheduled_view(visit_of(request).site).count_retries(ids or wanted.chosen)
     return page(
         request,
         "scheduled_confirm.html",
@@ -256,6 +261,8 @@ def _ask(
         number=number,
         asks=None if ids else {name: text for name, text in wanted.written.items() if text},
         typed=f"{number}" if number > UNTYPED else "",
+        what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else plural(number, wanted.job_list.noun),
+        uncounted=retries is None,
         query=wanted.query,
         back=_back(request, wanted.job_list, wanted.query),
     )

@@ -14,7 +14,7 @@ from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.search import Group, names, search
+from palermo.webui.state.search import Group, names, search_soon
 
 router = APIRouter()
 
@@ -53,7 +53,7 @@ def search_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_l
         return _page(request, q, query)
     if not query.chips and is_made_id(query.text) and _is_known(visit, query.text):
         return RedirectResponse(path(request, "job", id=query.text), status_code=303)
-    found = search(visit, query, limit=LIMIT)
+    found = search_soon(visit, q, query, limit=LIMIT)
     return _page(
         request,
         q,

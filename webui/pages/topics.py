@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
+from palermo.core.topology import LITERAL
 from palermo.errors import TopicInvalid
 from palermo.webui import actions
 from palermo.webui.actions import AGES
@@ -55,13 +56,16 @@ def remove(request: Request, visit: Visiting, group: str) -> Response:
 def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> Response:
     wiring = topology_view(visit.site).row()
     rows = [_shown(row) for row in wiring["groups"]]
+    # Programs with another prefix publish to another gateway: their groups have no place in this picture.
+    drawn = [row for row in rows if row["queue"].removeprefix(LITERAL) == f"{wiring['prefix']}_{row['group']}"]
     return page(
         request,
         "topics.html",
         status=422 if problem else 200,
         wiring=wiring,
         rows=rows,
-        picture=topology_picture(rows),
+        picture=topology_picture(drawn),
+        others=len(rows) - len(drawn),
         ages={name: words for name, (words, _) in AGES.items()},
         problem=problem,
         **more,

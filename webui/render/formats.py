@@ -103,6 +103,40 @@ def element_key(name: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
 
 
+#: What the pages call an action whose name in the journal is not plain by itself.
+_ACTIONS = {
+    "put recurring": "save recurring entry",
+    "remove recurring": "remove recurring entry",
+    "enable recurring": "switch recurring entry on",
+    "disable recurring": "switch recurring entry off",
+    "run recurring": "run recurring entry now",
+    "run now": "run scheduled jobs now",
+    "reschedule": "move scheduled jobs",
+    "cancel scheduled": "cancel scheduled jobs",
+    "give up": "give up retries",
+    "edit": "edit job",
+    "run again": "run job again",
+    "dequeue": "take jobs out of queue",
+    "purge": "purge queue",
+    "purge all": "purge all queues",
+    "pause": "pause queue",
+    "pause all": "pause all queues",
+    "resume": "resume queue",
+    "resume all": "resume all queues",
+    "migrate": "change type of queue",
+    "free keys": "free unique keys",
+    "replay events": "replay old events",
+    "unsubscribe": "unsubscribe group",
+    "stop operation": "stop long command",
+    "stack workers": "read stacks of workers",
+}
+
+
+def action(name: str) -> str:
+    """The words for an action of the journal: `save recurring entry` for `put recurring`."""
+    return _ACTIONS.get(name, name)
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "count": count,
     "rate": rate,
@@ -112,6 +146,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "ago": ago,
     "absolute": absolute,
     "plural": plural,
+    "action": action,
 }
 
 

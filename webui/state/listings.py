@@ -41,9 +41,10 @@ def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
-def scheduled(visit: Visit, chosen: ScheduledFilter, *, page: int, limit: int) -> Listing:
-    """A page of scheduled jobs, soonest first. Raises Refused (422) if the page is too deep."""
-    listing = scheduled_view(visit.site).page(chosen, offset=(page - 1) * limit, limit=limit)
+def scheduled(visit: Visit, chosen: ScheduledFilter, *, page: int, limit: int, soon: bool = False) -> Listing:
+    """A page of scheduled jobs, soonest first; `soon` as ScheduledView.soon. Raises Refused (422) if it is too deep."""
+    view = scheduled_view(visit.site)
+    listing = (view.soon if soon else view.page)(chosen, offset=(page - 1) * limit, limit=limit)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -34,6 +35,10 @@ MAX_JOBS, MAX_RUNS, MAX_ARGUMENTS = 2_000, 12, 16_000
 
 #: Seconds between two samples while a user looks, and while nobody looks.
 VIEWED_INTERVAL, IDLE_INTERVAL = 2.0, 10.0
+
+#: The part of `publish_timeout` for which a page waits for a new sample, before it shows the last one, and the seconds
+#: after which that one is too old.
+_PATIENCE, _STALE = 0.05, 30.0
 
 #: Seconds without a request for a page after which nobody looks.
 _VIEWED = 60.0
@@ -76,9 +81,14 @@ class Totals:
 class LiveState:
     """The live state of one site. It lives as long as the site."""
 
-    def __init__(self, inspector: Inspector, *, stop: threading.Event, hidden: Sequence[str] = ()) -> None:
-        """`hidden` has the patterns of names whose values are masked in the arguments of running jobs."""
-        self.sampler = Sampler(inspector, stop=stop, hidden=hidden)
+    def __init__(
+        self, inspector: Inspector, *, stop: threading.Event, hidden: Sequence[str] = (), patience: float
+    ) -> None:
+        """`hidden` has the patterns of names whose values are masked in the arguments of running jobs.
+
+        `patience` is as in Sampler.
+        """
+        self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience)
         self.recent_jobs = RecentJobs()
         self.oldest = OldestJobs(inspector)
         #: How many pages have a stream open. Only the event loop touches it.
@@ -150,7 +160,10 @@ class OldestJobs:
 
 def live_state(site: Site) -> LiveState:
     """The live state of a site; made by the first call."""
-    return site.component(LiveState, lambda: LiveState(site.inspector, stop=site.stopping, hidden=site.hidden))
+    patience = _PATIENCE * site.client.settings.publish_timeout
+    return site.component(
+        LiveState, lambda: LiveState(site.inspector, stop=site.stopping, hidden=site.hidden, patience=patience)
+    )
 
 
 def invalidate_snapshot(site: Site) -> None:
@@ -307,9 +320,16 @@ class Sampler:
         *,
         stop: threading.Event,
         hidden: Sequence[str] = (),
+        patience: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """After `stop` is set it no longer samples by itself, but still answers."""
+        """After `stop` is set it no longer samples by itself, but still answers.
+
+        `patience` is how long, in seconds, a request waits for a new sample if there is one that is not too old.
+        """
+        self._patience = patience
+        #: The sample that is under way.
+        self._asked: Future[Snapshot] | None = None
         self._hidden = hidden
         self._inspector = inspector
         self._stop = stop
@@ -323,23 +343,30 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def snapshot(self, max_age: float = 0.5, *, by_person: bool = True) -> Snapshot:
-        """Queues and workers, at most `max_age` seconds old. A request `by_person` makes the sampler sample more often.
+        """Queues and workers, at most `max_age` seconds old, if the broker answers soon; else as they were last.
 
-        Raises BrokerError.
+        A request `by_person` makes the sampler sample more often. Raises BrokerError.
         """
         if by_person:
             self._last_request = self._clock()
         self._start_thread()
         with self._lock:
-            last = self._samples.last
-            if last is not None and not self._is_invalid and 0 <= self._clock() - last.at <= max_age:
+            last = None if self._is_invalid else self._samples.last
+            age = self._clock() - last.at if last is not None else _STALE
+            if last is not None and 0 <= age <= max_age:
                 return last
-            return self._sample()
+            asked = self._ask()
+        if last is None or not 0 <= age < _STALE:
+            return asked.result()
+        try:
+            return asked.result(self._patience)
+        except TimeoutError:
+            return last  # A sample takes up to ten seconds while many jobs or records are read for the first time.
 
     def invalidate(self) -> None:
         """Have the next call ask the broker, however new the last snapshot is: a user has changed something."""
         with self._lock:
-            self._is_invalid = True
+            self._is_invalid, self._asked = True, None
 
     def samples(self) -> list[Sample]:
         """The samples of the last ten minutes, oldest first."""
@@ -381,8 +408,10 @@ class Sampler:
                 return
             try:
                 with self._lock:
-                    if self.last is None or self._clock() - self.last.at >= VIEWED_INTERVAL / 2:
-                        self._sample()
+                    is_due = self.last is None or self._clock() - self.last.at >= VIEWED_INTERVAL / 2
+                    asked = self._ask() if is_due else None
+                if asked is not None:
+                    asked.result()
                 # Without the lock: a worker may take a second to answer, and pages do not wait for that.
                 if self.last is not None:
                     self.usage.ask(self.last.workers, self._clock())
@@ -392,17 +421,36 @@ class Sampler:
                     log.warning("cannot sample the broker, and go on trying error=%s", error)
                 unavailable = True
 
-    def _sample(self) -> Snapshot:
-        """Ask the broker. The caller holds the lock, so that simultaneous requests share one sample."""
+    def _ask(self) -> Future[Snapshot]:
+        """The sample that is under way; a new one if there is none. The caller holds the lock."""
+        if self._asked is None:
+            asked: Future[Snapshot] = Future()
+            self._asked = asked
+            threading.Thread(target=self._sample, args=(asked,), name="palermo-web-sample", daemon=True).start()
+        return self._asked
+
+    def _sample(self, asked: Future[Snapshot]) -> None:
+        """Ask the broker."""
+        try:
+            fresh = self._read()
+        except BaseException as error:
+            with self._lock:
+                self._asked = None if self._asked is asked else self._asked
+            asked.set_exception(error)
+            return
+        with self._lock:
+            # A sample that began before a user changed something is of no use to others.
+            if self._asked is asked:
+                self._asked, self._is_invalid = None, False
+                self._samples.add(fresh)
+                self._waiting.add(fresh.queues, fresh.at)
+        asked.set_result(fresh)
+
+    def _read(self) -> Snapshot:
         queues = self._inspector.queues()
         workers = [masked_worker(row, self._hidden) for row in self._inspector.workers()]
         all_paused = self._inspector.all_paused()
         now = self._clock()
         text = json.dumps([queues, [{**row, "last_seen": None} for row in workers], all_paused], sort_keys=True)
         version = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-        fresh = Snapshot(at=now, queues=queues, workers=workers, all_paused=all_paused, version=version)
-        self._samples.add(fresh)
-        self._waiting.add(queues, now)
-        # Only now: if the broker did not answer, the last snapshot is still invalid.
-        self._is_invalid = False
-        return fresh
+        return Snapshot(at=now, queues=queues, workers=workers, all_paused=all_paused, version=version)

@@ -7,6 +7,7 @@ process empty the cache. A command goes on when the request that started it does
 
 import hashlib
 import json
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -22,7 +23,7 @@ from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
 from palermo.core.times import parse_instant
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.scheduled import GONE, Which, listed
+from palermo.inspector.scheduled import GONE, Which, listed, listing_progress
 from palermo.webui.site import BoundedInspector, Refused, Site
 
 #: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
@@ -40,8 +41,12 @@ READ_TIMEOUT = 60.0
 #: The most scheduled jobs that pages lead through, and the rows of a page by default.
 MAX_DEPTH, PAGE_SIZE = 1_000_000, 50
 
-#: Seconds that a page about something else waits for a count.
+#: Seconds that a page waits for a number that is not its subject.
 _SHORT_TIMEOUT = 0.3
+
+#: The parts of the usual time for which a page waits: for its list, before it shows how far the reading is, and for a
+#: newer list than the one before, unless that is as many seconds old.
+_PATIENCE, _NEWER, _STALE = 0.1, 0.05, 30.0
 
 #: The command that runs jobs at once if they wait for a retry, and no other jobs.
 RETRY = "retry"
@@ -66,8 +71,9 @@ class CachedListing:
     """One listing, under way or finished."""
 
     listing: Future[Listing] = field(default_factory=Future)
-    #: The listing before, for callers that do not wait for the new one.
+    #: The listing before, for callers that do not wait for the new one, and when it had been read.
     previous: Listing | None = None
+    previous_at: float = -math.inf
     started_at: float = 0.0
     ended_at: float | None = None
 
@@ -107,6 +113,33 @@ class ScheduledView:
             raise Refused(422, f"pages lead no further than {MAX_DEPTH:,} scheduled jobs.")
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, offset, limit), waits)
+
+    def soon(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing:
+        """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
+        key = ListingKey(chosen, offset, limit)
+        with self._lock:
+            before = self._cache.get(key)
+            known = before is not None and self._clock() - max(before.previous_at, before.ended_at or 0.0) < _STALE
+        return self.page(chosen, offset=offset, limit=limit, timeout=self._timeout * (_NEWER if known else _PATIENCE))
+
+    def progress(self) -> tuple[int, int] | None:
+        """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
+        asked = _start_thread(lambda: listing_progress(self._reading_inspector), "palermo-progress")
+        try:
+            return asked.result(_SHORT_TIMEOUT)
+        except (TimeoutError, PalermoError):
+            return None
+
+    def count_retries(self, which: ScheduledFilter | Collection[str]) -> int | None:
+        """The number of these jobs that wait for a retry; None if it takes long to count them. Raises BrokerError."""
+        if not isinstance(which, ScheduledFilter):
+            which = self._limited_to_due_time(which) or ScheduledFilter(ids=frozenset(which))
+        if which.retries is False:
+            return 0
+        try:
+            return self.page(replace(which, retries=True), limit=PAGE_SIZE).total
+        except StillReading:
+            return None
 
     def count(self) -> int | None:
         """The number of all scheduled jobs; None if it cannot be had quickly."""
@@ -244,7 +277,7 @@ class ScheduledView:
         self._running += 1
         cached = CachedListing(started_at=self._clock())
         if previous is not None and previous.listing.exception() is None:
-            cached.previous = previous.listing.result()
+            cached.previous, cached.previous_at = previous.listing.result(), previous.ended_at or -math.inf
 
         def read() -> Listing:
             try:

@@ -5,11 +5,13 @@ jobs of each queue, the snapshot of the workers, and the index of the journal. H
 before they are searched. What a search does not look at is bounded, and named in `Group.unseen`.
 """
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from palermo.contract.rows import Listing, Row, iso_instant, silent_text, waits_since
 from palermo.contract.scheduled import ScheduledFilter
@@ -42,6 +44,13 @@ SCHEDULED = 500
 
 #: Seconds that a search waits for the first reading of the failed jobs, and of the journal.
 _PATIENCE = 1.0
+
+#: The part of `publish_timeout` for which the page waits for all places before it shows what was found until then, and
+#: the seconds for which a search waits for the page to look again.
+_MOMENT, _KEPT = 0.05, 10.0
+
+#: Where a place has not been looked at yet.
+_SEARCHED = "which are still being searched"
 
 #: The most names of each kind that are offered while somebody types, and seconds that these names are cached.
 _QUEUES_OFFERED, _JOBS_OFFERED, _TENANTS_OFFERED, _OFFERED_FOR = 30, 60, 10, 10.0
@@ -96,41 +105,101 @@ class Found:
 
 def search(visit: Visit, query: SearchQuery, *, limit: int) -> Found:
     """The jobs that match, at most `limit` of each group. Raises BrokerError."""
-    wanted = _wanted(query)
-    live = live_state(visit.site)
-    # At the same time, because most of a search is to wait for the broker. The last snapshot may be old: with its
-    # queues a search begins, and those that only the new one has follow.
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        last, asked = live.sampler.last, pool.submit(live.snapshot)
-        scheduled = pool.submit(_scheduled, visit, query) if wanted & {"scheduled", "retrying"} else None
-        ended = {
+    return Looks(visit, query, limit=limit).found()
+
+
+class Looks:
+    """The looks of one search, at all places at the same time: most of a search is to wait for the broker."""
+
+    def __init__(self, visit: Visit, query: SearchQuery, *, limit: int, soon: bool = False) -> None:
+        """`soon` is for people, who look again: scheduled jobs may be a few seconds old."""
+        self._query = query
+        self._limit = limit
+        self._wanted = wanted = _wanted(query)
+        live = live_state(visit.site)
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        # The last snapshot may be old: with its queues a search begins, and those that only the new one has follow.
+        last, self._asked = live.sampler.last, pool.submit(live.snapshot)
+        self._ended = {
             state: pool.submit(find, visit.site, query, limit)
             for state, find in (("failed", _failed), ("finished", _finished))
             if state in wanted
         }
-        waiting = _waiting(visit, query, pool, last, asked) if wanted & {"waiting", "retrying"} else _Rows()
-        later = scheduled.result() if scheduled else _Rows()
+        self._rows: dict[str, Future[_Rows]] = {}
+        if wanted & {"scheduled", "retrying"}:
+            self._rows["scheduled"] = pool.submit(_scheduled, visit, query, soon)
+        if wanted & {"waiting", "retrying"}:
+            self._rows["waiting"] = pool.submit(_waiting, visit, query, pool, last, self._asked)
+        self._all: list[Future[Any]] = [self._asked, *self._ended.values(), *self._rows.values()]
+        # The look at the queues is the last that begins others.
+        self._rows.get("waiting", self._asked).add_done_callback(lambda _: pool.shutdown(wait=False))
 
-    def group(state: str) -> Group:
+    @property
+    def over(self) -> bool:
+        """Whether all places have been looked at."""
+        return all(look.done() for look in self._all)
+
+    def found(self, within: float | None = None) -> Found:
+        """What the looks have found; with `within` those that take no longer, in seconds. Raises BrokerError."""
+        wait(self._all, within)
+        return Found(query=self._query, groups=tuple(self._group(state) for state in GROUPS if state in self._wanted))
+
+    def _group(self, state: str) -> Group:
+        unfinished = Group(state=state, total=None, unseen=(f"{state} jobs, {_SEARCHED}",), reading=True)
+        later, waiting = (self._rows_of(place) for place in ("scheduled", "waiting"))
         match state:
             case "failed" | "finished":
-                return ended[state].result()
+                return self._ended[state].result() if self._ended[state].done() else unfinished
             case "scheduled":
-                return _group(state, later, limit, lambda row: row["state"] != "retrying")
+                return _group(state, later, self._limit, lambda row: row["state"] != "retrying")
             case "retrying":
                 # A job whose time has come waits in its queue. What was left out stands with the other groups.
-                alone = len(wanted) == 1
+                alone = len(self._wanted) == 1
                 unseen = (*later.unseen, *waiting.unseen) if alone else ()
-                both = _Rows([*later.rows, *waiting.rows], unseen, reading=later.reading)
-                return _group(state, both, limit, lambda row: row["state"] == "retrying")
+                reading = later.reading or (alone and waiting.reading)
+                both = _Rows([*later.rows, *waiting.rows], unseen, reading=reading)
+                return _group(state, both, self._limit, lambda row: row["state"] == "retrying")
             case "waiting":
-                found = _group(state, waiting, limit, lambda row: row["state"] != "retrying")
+                found = _group(state, waiting, self._limit, lambda row: row["state"] != "retrying")
                 held = Counter(row["queue"] for row in waiting.rows if row["state"] != "retrying")
                 return replace(found, queues=held)
             case _:
-                return _running(query, asked.result(), limit)
+                return _running(self._query, self._asked.result(), self._limit) if self._asked.done() else unfinished
 
-    return Found(query=query, groups=tuple(group(state) for state in GROUPS if state in wanted))
+    def _rows_of(self, place: str) -> "_Rows":
+        if (look := self._rows.get(place)) is None:
+            return _Rows()
+        return look.result() if look.done() else _Rows([], (f"{place} jobs, {_SEARCHED}",), reading=True)
+
+
+class UnfinishedSearches:
+    """Searches whose page was shown before all places had been looked at: the next look goes on with them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, Looks]] = {}
+
+    def take(self, text: str) -> Looks | None:
+        """The search of this text that a page has left a moment ago."""
+        now = time.monotonic()
+        with self._lock:
+            self._kept = {key: each for key, each in self._kept.items() if now - each[0] < _KEPT}
+            return self._kept.pop(text, (0.0, None))[1]
+
+    def keep(self, text: str, looks: Looks) -> None:
+        """Keep a search for the next look."""
+        with self._lock:
+            self._kept[text] = (time.monotonic(), looks)
+
+
+def search_soon(visit: Visit, text: str, query: SearchQuery, *, limit: int) -> Found:
+    """What a search finds within a moment; the next look with the same text has the rest. Raises BrokerError."""
+    unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
+    looks = unfinished.take(text) or Looks(visit, query, limit=limit, soon=True)
+    found = looks.found(_MOMENT * visit.site.client.settings.publish_timeout)
+    if not looks.over:
+        unfinished.keep(text, looks)
+    return found
 
 
 def _wanted(query: SearchQuery) -> set[str]:
@@ -199,10 +268,10 @@ class _Rows:
     reading: bool = False
 
 
-def _scheduled(visit: Visit, query: SearchQuery) -> _Rows:
+def _scheduled(visit: Visit, query: SearchQuery, soon: bool) -> _Rows:
     # Without a filter the broker reads only the first time slots; with one it would read all scheduled jobs.
     try:
-        listing = listings.scheduled(visit, ScheduledFilter(), page=1, limit=SCHEDULED)
+        listing = listings.scheduled(visit, ScheduledFilter(), page=1, limit=SCHEDULED, soon=soon)
     except StillReading:
         return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
     rows = [

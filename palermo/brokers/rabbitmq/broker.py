@@ -333,6 +333,9 @@ class RabbitmqBroker:
         messages = tuple(await self.keys.as_they_run(list(found.messages)))
         return replace(found, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
 
+    async def scheduled_progress(self) -> tuple[int, int] | None:
+        return await self._leader_client.listing_progress()
+
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
     ) -> list[AlteredJob]:

@@ -218,6 +218,9 @@ class RedisBroker:
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))
 
+    async def scheduled_progress(self) -> None:
+        return None  # They are in order there: a look reads the jobs that it shows.
+
     async def alter_scheduled(
         self, chosen: ScheduledFilter, action: str, *, at: float | None = None, failed_per_queue: bool = False
     ) -> list[AlteredJob]:

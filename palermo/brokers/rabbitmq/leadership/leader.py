@@ -330,6 +330,8 @@ class Leader:
                 return self._decide_limit(operation)
             case operations.ListScheduled(chosen, offset, limit):
                 return await self._show(chosen, offset=offset, limit=limit)
+            case operations.ListingProgress():
+                return self._scheduled_listing.progress
             case operations.AlterScheduled(chosen, action, at, apart):
                 return await self._alter(chosen, action, at, apart=apart)
             case operations.EditScheduled(id, edit):
@@ -391,9 +393,12 @@ class Leader:
     async def _show(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """See palermo.contract.scheduled.ScheduledJobs.scheduled."""
         async with self._listing_turn, self._untouched() as lying:
-            return await self._scheduled_listing.browse(
-                chosen, offset=offset, limit=limit, held=self._due_jobs.jobs(), lying=lying
-            )
+            try:
+                return await self._scheduled_listing.browse(
+                    chosen, offset=offset, limit=limit, held=self._due_jobs.jobs(), lying=lying
+                )
+            finally:
+                self._scheduled_listing.progress = None
 
     async def _alter(self, chosen: ScheduledFilter, action: str, at: float | None, *, apart: bool) -> list[AlteredJob]:
         """See palermo.contract.scheduled.ScheduledJobs.alter_scheduled; `apart` is its failed_per_queue."""

@@ -13,6 +13,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     BriefOperation,
     EndRun,
     LeaderRequests,
+    ListingProgress,
     Operation,
     RequestPermit,
     StartJob,
@@ -61,6 +62,8 @@ class LeaderClient:
         self._standing_by = False
         #: The leader's part, while this session leads.
         self._leader: Leader | None = None
+        #: The leader's part, while this session leads for one operation.
+        self._leader_once: Leader | None = None
         self._stepping_in = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._closed = False
@@ -134,11 +137,28 @@ class LeaderClient:
                     await self._step_in()
                     continue
                 if (leader := await self._take()) is not None:
-                    return await _lead_once(leader, operation)
+                    return await self._lead_once(leader, operation)
             await asyncio.sleep(_SOON)  # this session or another may be about to lead
         raise self._connection.error or BrokerUnavailable(
             "the worker that keeps the time does not answer. Try again: another takes over within seconds."
         )
+
+    async def _lead_once(self, leader: "Leader", operation: Operation[T]) -> T:
+        self._leader_once = leader
+        try:
+            await leader.learn()
+            return await leader.handle(operation)
+        finally:
+            self._leader_once = None
+            await leader.close()
+
+    async def listing_progress(self) -> tuple[int, int] | None:
+        """How far a look at scheduled jobs is, as ListingProgress has it; None if no leader tells."""
+        operation = ListingProgress()
+        if (leader := self._leader or self._leader_once) is not None:
+            return await leader.handle(operation)
+        parts = await self._requests.ask(operation)
+        return operation.reply_from_parts(parts) if parts and "error" not in (parts[-1].values or {}) else None
 
     async def tell(self, operation: Operation[None]) -> None:
         """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
@@ -186,14 +206,6 @@ async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
     if not running.cancelled() and (error := running.exception()) is not None:
         log.debug("led no longer error=%r", str(error))
     await leader.close()
-
-
-async def _lead_once(leader: "Leader", operation: Operation[T]) -> T:
-    try:
-        await leader.learn()
-        return await leader.handle(operation)
-    finally:
-        await leader.close()
 
 
 class LimitClient:

@@ -366,6 +366,14 @@ class ListScheduled(Operation[ScheduledPage]):
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class ListingProgress(BriefOperation[tuple[int, int] | None]):
+    """The reply is how many jobs were read for the ListScheduled under way, and how many are to be; None if none is."""
+
+    kind: ClassVar = {"ask": "list", "do": "progress"}
+    reply: ClassVar = _named("progress", lambda progress: None if progress is None else (progress[0], progress[1]))
+
+
 def _altered_from_plain(plain: Any) -> AlteredJob:
     id, job, queue, run_at = plain
     return AlteredJob(id=id, job=job, queue=queue, run_at=run_at)
@@ -483,6 +491,8 @@ def from_plain(plain: Plain) -> Operation[Any]:
             return _limit_operation(plain)
         case {"ask": "list", "chosen": dict(chosen), "offset": int(offset), "limit": int(limit)}:
             return ListScheduled(ScheduledFilter.from_plain(chosen), offset, limit)
+        case {"ask": "list", "do": "progress"}:
+            return ListingProgress()
         case {"ask": "alter", "chosen": dict(chosen), "action": str(action), "at": at}:
             return AlterScheduled(ScheduledFilter.from_plain(chosen), action, at, apart=plain.get("apart") is True)
         case {"ask": "edit", "id": str(id), "edit": dict(edit)}:
@@ -550,8 +560,7 @@ def _limit_operation(plain: Plain) -> BriefOperation[Any]:
     raise ValueError("no such operation on limits")
 
 
-#: Seconds without a reply or a sign of life after which a request counts as lost: a brief operation, which is asked for
-#: again at once, and any other.
+#: Seconds of silence after which a request counts as lost: a brief one, which is asked again at once, and any other.
 _SILENCE, _LONG_SILENCE = 2.5, 5.0
 
 
@@ -563,9 +572,8 @@ def leader_queue(exchange: str) -> str:
 class LeaderRequests:
     """One session's requests to the leader, and whether there is one.
 
-    The leader holds the exclusive queue `~leader` as its lock (mutex.py), and consumes it: a message to it is a request
-    to the leader. It may be lost with a leader that dies. So after a short silence the caller is told that nobody
-    answered, and must be able to ask the same again.
+    The leader holds the exclusive queue `~leader` as its lock (mutex.py), and consumes requests from it. A request may
+    be lost with a leader that dies: after a short silence the caller is told so, and must be able to ask again.
     """
 
     def __init__(self, connection: Connection, exchange: str) -> None:
@@ -582,10 +590,7 @@ class LeaderRequests:
         await self._rpc.tell(operation.to_plain())
 
     async def ask(self, operation: Operation[Any]) -> list[Part] | None:
-        """The leader's reply, its last part with values; None if there is no leader, or it was silent: then ask again.
-
-        Raises the session's error if the session is lost.
-        """
+        """The leader's reply, its last part with values; None without: then ask again. Raises the session's error."""
         request = operation.to_plain()
         if not isinstance(operation, BriefOperation):
             return await rpc.ask(self._connection, self._queue, request, silence=_LONG_SILENCE)

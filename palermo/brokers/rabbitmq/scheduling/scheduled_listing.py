@@ -65,6 +65,9 @@ class ScheduledListing:
         self._outbox = outbox
         #: What was read of time slots.
         self.indexes = SlotIndexes()
+        #: How many jobs the look under way has read, or found in an index, and how many lie in the time slots that it
+        #: reads; None if none is under way.
+        self.progress: tuple[int, int] | None = None
 
     async def browse(
         self,
@@ -84,6 +87,7 @@ class ScheduledListing:
         lying = _overlapping(chosen, lying)
         first, last = offset, offset + limit
         total = seen = 0
+        self.progress = 0, 0 if chosen.everything else sum(lying.values())
         found: list[Message] = []
         for section in _sections(held, lying):
             if chosen.everything:
@@ -91,6 +95,7 @@ class ScheduledListing:
                 if seen + section.total <= first or seen >= last:
                     seen += section.total
                     continue
+                self._advance(0, more=sum(lying[time_slot] for time_slot in section.time_slots))
             jobs = _Soonest(last - min(seen, last))
             if section.held:
                 for message in held:
@@ -126,13 +131,19 @@ class ScheduledListing:
             for due, got in known.soonest:
                 jobs.add(due, got)
             jobs.total += known.total - len(known.soonest)
+            self._advance(count)
             return None
         made = SlotIndex()
         async for got in self._read(time_slot):
+            self._advance(1)
             made.add(got)
             if _means(chosen, got.properties):
                 jobs.add(due_of(got.properties), got)
         return made
+
+    def _advance(self, read: int, *, more: int = 0) -> None:
+        seen, total = self.progress or (0, 0)
+        self.progress = seen + read, total + more
 
     async def alter(
         self,
