@@ -121,8 +121,8 @@ class Connection:
             future.set_exception(BrokerUnavailable(str(self.lost.result())))
             return future
         if not self._unsent:
-            self._loop.call_soon(self._send)
-        self._unsent.append((b"".join(self._raw.pack_command(*command)), future))
+            self._loop.call_soon(self.send)
+        self._unsent.append((hiredis.pack_command(command), future))
         return future
 
     def try_begin(self, answered: Callable[["asyncio.Future[Any]"], None], *command: Any) -> bool:
@@ -130,7 +130,7 @@ class Connection:
 
         Returns False if nothing was begun, since something else is being written, or the connection is lost.
         """
-        data = b"".join(self._raw.pack_command(*command))
+        data = hiredis.pack_command(command)
         future: asyncio.Future[Any] = self._loop.create_future()
         future.add_done_callback(answered)
         # If an exception comes in the middle, the lock stays taken, and so the connection ends (SocketLock).
@@ -143,7 +143,7 @@ class Connection:
             if sent < len(data):
                 self._unsent.insert(0, (data[sent:], None))
                 with contextlib.suppress(RuntimeError):  # the loop has ended, and the callers that wait are told
-                    self._loop.call_soon_threadsafe(self._send)
+                    self._loop.call_soon_threadsafe(self.send)
         self._socket_lock.give_back()
         return begun
 
@@ -156,12 +156,8 @@ class Connection:
         except RedisError as error:
             raise translated(self._server, error) from error
 
-    async def close(self) -> None:
-        """Close it. May be called again."""
-        self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
-        await self._raw.disconnect(nowait=True)
-
-    def _send(self) -> None:
+    def send(self) -> None:
+        """Write the commands that were begun in this turn of the loop; else its next turn does that."""
         if not self._unsent or self.lost.done():
             return
         if not self._socket_lock.take():
@@ -171,6 +167,11 @@ class Connection:
         self._waiting += [future for _, future in unsent if future is not None]
         self._transport.write(b"".join([data for data, _ in unsent]))
         self._socket_lock.give_back()
+
+    async def close(self) -> None:
+        """Close it. May be called again."""
+        self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
+        await self._raw.disconnect(nowait=True)
 
     def _received(self, answer: Any) -> None:
         if isinstance(answer, ConnectionError | AskError | ReadOnlyError):
