@@ -18,6 +18,7 @@ import msgpack
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.redis import limits
+from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Refused, Step, Store
@@ -84,6 +85,9 @@ class RedisConsumer:
         self._working: asyncio.Future[Any] | None = None
         self._deleting = 0
         self._scheduled = False
+        self._group = GroupCommit()
+        #: Starts the script that waits for other slots.
+        self._waiting: asyncio.TimerHandle | None = None
         #: Whether there is more to do when that script has ended, and whether Redis has woken us.
         self._again = False
         self._woken = False
@@ -126,8 +130,9 @@ class RedisConsumer:
         if self._held.get(delivery.slot) != claim:
             raise self._not_ours(delivery)
         self._check()
-        self._delete_soon(claim)
+        self._done.append(claim)
         self._free_slot(delivery.slot)
+        self._work_together()
 
     async def admit(self, delivery: Delivery) -> Delivery | None:
         if not needs_key(delivery):
@@ -171,6 +176,7 @@ class RedisConsumer:
             return verdict.wait
         self._forget(claim)
         self._free_slot(delivery.slot)
+        self._work_soon()
         return None
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
@@ -194,6 +200,7 @@ class RedisConsumer:
         claim = self._claim_of(delivery)
         self._parked.add(claim)
         self._free_slot(delivery.slot)
+        self._work_soon()
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         until = self._loop.time() + wait
@@ -258,10 +265,23 @@ class RedisConsumer:
         """Delete what is done, and claim jobs, in the next turn of the loop."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._work)
+            self._loop.call_soon(self._work_together)
+
+    def _work_together(self) -> None:
+        """Start the script, unless it is better to wait until other slots end their jobs."""
+        # GAIN
+        if self._done and not self._woken and (wait := self._group.wait()) > 0:
+            self._scheduled = False
+            if self._waiting is None:
+                self._waiting = self._loop.call_later(wait, self._work)
+            return
+        self._work()
 
     def _work(self) -> None:
         self._scheduled = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if self._working is not None or self._lost is not None:
             self._again = True  # the end of the script that is under way starts the next one
             return
@@ -279,6 +299,7 @@ class RedisConsumer:
             *(self._holder, self._served.version, wanted, step, self._given),
             *(self._deleting, *done, *self._served.order()),
         )
+        self._group.script_sent()
         self._working.add_done_callback(self._worked)
 
     def _worked(self, working: "asyncio.Future[Any]") -> None:
@@ -292,6 +313,7 @@ class RedisConsumer:
         if error is not None:
             self._lose(self._store.translated(error))
             return
+        self._group.script_answered()
         answer = working.result()
         for claim in self._done[: self._deleting]:
             self._forget(claim)
@@ -327,6 +349,7 @@ class RedisConsumer:
         slot = slots[0]
         delivery = replace(delivery, slot=slot)
         self._held[slot] = claim
+        self._group.job_began(slot)
         self._ids[claim] = delivery.message.id
         if not self._offered(delivery):
             next(future for future in self._wanting[slot] if not future.done()).set_result(delivery)
@@ -505,11 +528,12 @@ class RedisConsumer:
             self._parked.discard(delivery.token)
         elif self._held.get(delivery.slot) == delivery.token:
             self._free_slot(delivery.slot)
+            self._work_soon()
 
     def _free_slot(self, slot: int) -> None:
-        """Let the slot receive again."""
+        """Note that the slot can receive again."""
         del self._held[slot]
-        self._work_soon()
+        self._group.job_ended(slot)
 
     def _forget(self, claim: Claim) -> None:
         self._ids.pop(claim, None)
