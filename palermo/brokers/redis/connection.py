@@ -121,7 +121,7 @@ class Connection:
             future.set_exception(BrokerUnavailable(str(self.lost.result())))
             return future
         if not self._unsent:
-            self._loop.call_soon(self.send)
+            self._loop.call_soon(self._send)
         self._unsent.append((hiredis.pack_command(command), future))
         return future
 
@@ -143,7 +143,7 @@ class Connection:
             if sent < len(data):
                 self._unsent.insert(0, (data[sent:], None))
                 with contextlib.suppress(RuntimeError):  # the loop has ended, and the callers that wait are told
-                    self._loop.call_soon_threadsafe(self.send)
+                    self._loop.call_soon_threadsafe(self._send)
         self._socket_lock.give_back()
         return begun
 
@@ -156,8 +156,12 @@ class Connection:
         except RedisError as error:
             raise translated(self._server, error) from error
 
-    def send(self) -> None:
-        """Write the commands that were begun in this turn of the loop; else its next turn does that."""
+    async def close(self) -> None:
+        """Close it. May be called again."""
+        self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
+        await self._raw.disconnect(nowait=True)
+
+    def _send(self) -> None:
         if not self._unsent or self.lost.done():
             return
         if not self._socket_lock.take():
@@ -167,11 +171,6 @@ class Connection:
         self._waiting += [future for _, future in unsent if future is not None]
         self._transport.write(b"".join([data for data, _ in unsent]))
         self._socket_lock.give_back()
-
-    async def close(self) -> None:
-        """Close it. May be called again."""
-        self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
-        await self._raw.disconnect(nowait=True)
 
     def _received(self, answer: Any) -> None:
         if isinstance(answer, ConnectionError | AskError | ReadOnlyError):

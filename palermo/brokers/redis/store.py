@@ -85,10 +85,8 @@ class Store:
         return await self._within(self._connection.call(command, *arguments))
 
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
-        """Run a script at once; see Connection.begin. Only for a script that has run in this session before."""
-        answer = self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
-        self._connection.send()
-        return answer
+        """Run a script; see Connection.begin. Only for a script that has run in this session before."""
+        return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
 
     def try_publish(self, message: Message, token: tuple[str, int, int], ended: OnPublished) -> bool:
         """Send a message that the answer of Redis alone confirms; see palermo.contract.broker.Broker.
