@@ -201,8 +201,11 @@ def visited(environment: Mapping[str, str], *, rounds: int, warm_up: int) -> dic
 
 
 @contextmanager
-def connected(broker: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """A private broker to which this process enqueues: its name and version, and the environment of a worker there."""
+def connected(broker: str, *config: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """A private broker to which this process enqueues: its name and version, and the environment of a worker there.
+
+    `config` are options of redis-server.
+    """
     if broker == "rabbitmq":
         from benchmarks.contest import versions
         from benchmarks.ground import ground
@@ -216,7 +219,7 @@ def connected(broker: str) -> Iterator[tuple[str, dict[str, str]]]:
 
     with ExitStack() as stack:
         if broker == "redis":
-            node = stack.enter_context(redis_node.running())
+            node = stack.enter_context(redis_node.running(*config))
             name, url = node.version(), node.url
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory())

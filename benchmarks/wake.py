@@ -1,9 +1,10 @@
 """The time until an idle worker starts a job, from the call of enqueue to the first line of the job.
 
-    python -m benchmarks.wake [--broker rabbitmq|redis|sqlite] [-n 300] [--space 0.05]
+    python -m benchmarks.wake [--broker rabbitmq|redis|sqlite] [-n 300] [--space 0.05] [--fsync always|everysec]
 
 One job at a time, each some moments after the one before has ended, on a private broker. It writes each job to its disk
-before enqueue returns. One worker with one slot runs them, in a process. All processes read the same clock.
+before enqueue returns, but Redis with `--fsync everysec`. One worker with one slot runs them, in a process. All
+processes read the same clock.
 """
 
 import argparse
@@ -63,12 +64,14 @@ def main() -> None:
     parser.add_argument("--broker", choices=BROKERS, default="rabbitmq", help="%(default)s unless given")
     parser.add_argument("-n", type=int, default=300, metavar="JOBS", help="%(default)s unless given")
     parser.add_argument("--space", type=float, default=0.05, metavar="S", help="between two jobs; %(default)s")
+    parser.add_argument("--fsync", choices=("always", "everysec"), default="always", help="of Redis; %(default)s")
     given = parser.parse_args()
-    with connected(given.broker) as (versions, environment):
+    config = ("--appendfsync", given.fsync) if given.broker == "redis" else ()
+    with connected(given.broker, *config) as (versions, environment):
         took, spent = started(environment, jobs=given.n, space=given.space)
     took.sort()
     print("wake: one job for an idle worker, from the call of enqueue to the job's first line")
-    print(f"{versions}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given.n} jobs\n")
+    print(f"{' '.join((versions, *config))}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given.n} jobs\n")
     for name, share in (("p10", 0.1), ("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
         print(f"{name} {took[int(share * len(took))] * 1e3:>8.2f} ms")
     print(f"\nthe idle worker takes {spent:.2%} of a core")

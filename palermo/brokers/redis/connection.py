@@ -122,7 +122,7 @@ class Connection:
             return future
         if not self._unsent:
             self._loop.call_soon(self._send)
-        self._unsent.append((b"".join(self._raw.pack_command(*command)), future))
+        self._unsent.append((hiredis.pack_command(command), future))
         return future
 
     def try_begin(self, answered: Callable[["asyncio.Future[Any]"], None], *command: Any) -> bool:
@@ -130,7 +130,7 @@ class Connection:
 
         Returns False if nothing was begun, since something else is being written, or the connection is lost.
         """
-        data = b"".join(self._raw.pack_command(*command))
+        data = hiredis.pack_command(command)
         future: asyncio.Future[Any] = self._loop.create_future()
         future.add_done_callback(answered)
         # If an exception comes in the middle, the lock stays taken, and so the connection ends (SocketLock).

@@ -1,8 +1,8 @@
 """One worker's consumer: it takes jobs from Redis and settles them.
 
 One script at a time deletes the jobs that are done by then and claims the next ones for all slots that wait: one call
-for both, and for all slots whose jobs end while it is under way. If it finds too few, Redis notes in the same step that
-the worker is idle, and the next job that comes wakes it.
+for both, and for all slots whose jobs end while it is under way, or soon (group_commit.py). If it finds too few, Redis
+notes in the same step that the worker is idle, and the next job that comes wakes it.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ import msgpack
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.redis import limits
+from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Refused, Step, Store
@@ -84,6 +85,9 @@ class RedisConsumer:
         self._working: asyncio.Future[Any] | None = None
         self._deleting = 0
         self._scheduled = False
+        self._group = GroupCommit()
+        #: Starts the script that waits for other slots.
+        self._waiting: asyncio.TimerHandle | None = None
         #: Whether there is more to do when that script has ended, and whether Redis has woken us.
         self._again = False
         self._woken = False
@@ -258,10 +262,23 @@ class RedisConsumer:
         """Delete what is done, and claim jobs, in the next turn of the loop."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._work)
+            self._loop.call_soon(self._work_together)
+
+    def _work_together(self) -> None:
+        """Start the script, unless it is better to wait until other slots end their jobs."""
+        # Two slots, `always`, paired turns, load 3 to 14: 1.08 to 1.17 times as many jobs with a write of 1 ms.
+        if self._done and not self._woken and (wait := self._group.wait()) > 0:
+            self._scheduled = False
+            if self._waiting is None:
+                self._waiting = self._loop.call_later(wait, self._work)
+            return
+        self._work()
 
     def _work(self) -> None:
         self._scheduled = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         if self._working is not None or self._lost is not None:
             self._again = True  # the end of the script that is under way starts the next one
             return
@@ -279,6 +296,7 @@ class RedisConsumer:
             *(self._holder, self._served.version, wanted, step, self._given),
             *(self._deleting, *done, *self._served.order()),
         )
+        self._group.script_sent()
         self._working.add_done_callback(self._worked)
 
     def _worked(self, working: "asyncio.Future[Any]") -> None:
@@ -292,6 +310,7 @@ class RedisConsumer:
         if error is not None:
             self._lose(self._store.translated(error))
             return
+        self._group.script_answered()
         answer = working.result()
         for claim in self._done[: self._deleting]:
             self._forget(claim)
@@ -327,6 +346,7 @@ class RedisConsumer:
         slot = slots[0]
         delivery = replace(delivery, slot=slot)
         self._held[slot] = claim
+        self._group.job_began(slot)
         self._ids[claim] = delivery.message.id
         if not self._offered(delivery):
             next(future for future in self._wanting[slot] if not future.done()).set_result(delivery)
@@ -509,6 +529,7 @@ class RedisConsumer:
     def _free_slot(self, slot: int) -> None:
         """Let the slot receive again."""
         del self._held[slot]
+        self._group.job_ended(slot)
         self._work_soon()
 
     def _forget(self, claim: Claim) -> None:
