@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, OnRecord
+from palermo.client.recorder import FLUSH_EVERY
 from palermo.client.status import (
     JobLocation,
     JobStatus,
@@ -396,6 +397,9 @@ def _status(
 ) -> Callable[[JournalWatch], Coroutine[Any, Any, JobStatus]]:
     async def status(watch: JournalWatch) -> JobStatus:
         found = await status_alone(watch)
+        if found.state is State.UNKNOWN and client.settings.journal != JournalLevel.OFF:
+            await _records_written()
+            found = await status_alone(watch)
         if not found.key:
             return found
         try:
@@ -445,6 +449,11 @@ def _status(
         return JobStatus(state=State.UNKNOWN, id=job.id, job=job.job, queue=job.queue, reason=reason)
 
     return status
+
+
+async def _records_written() -> None:
+    """Wait for the records of a job that has just begun or ended: its worker writes several together."""
+    await asyncio.sleep(2 * FLUSH_EVERY)
 
 
 async def _key_about(broker: Broker, id: str) -> Key | None:

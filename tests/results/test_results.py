@@ -144,6 +144,18 @@ def test_a_wait_ends_whose_first_look_saw_the_worker_settle_the_failed_run(
     assert not looks
 
 
+def test_a_status_looks_again_before_it_says_that_nothing_is_known(
+    any_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = any_site
+
+    async def meanwhile() -> None:
+        await asyncio.to_thread(enqueue, site, "unkept", "x", id="moving")
+
+    monkeypatch.setattr(results, "_records_written", meanwhile)
+    assert state(site, "moving") == "pending"
+
+
 @pytest.mark.parametrize("delay", [600, None], ids=["scheduled", "waiting"])
 def test_a_wait_for_the_result_of_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(
     any_site: Site, delay: int | None
