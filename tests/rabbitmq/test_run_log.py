@@ -169,6 +169,8 @@ def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
             assert (await history.of("y", now=True)).running_at == ""
             # Those that do answer are heard.
             assert (await history.of("b", now=True)).running_at == "pid:3@h"
+            listed = await asking.broker.workers()
+        assert ({worker.id for worker in listed if worker.answers}, len(listed)) == ({"pid:1@h", "pid:3@h"}, 3)
 
     play(session, act)
 

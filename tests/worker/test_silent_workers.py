@@ -1,6 +1,9 @@
 """R10: a worker that is stopped (SIGSTOP) is shown, with its queues and the job that it holds."""
 
 import signal
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 from click.testing import CliRunner
 
@@ -17,7 +20,7 @@ from palermo.contract.worker_info import counters_of, unidentified_worker
 from palermo.inspector.check import Limits, check
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
-from tests.helpers import eventually
+from tests.helpers import HANGS, eventually
 from tests.worker.site import Process, Site
 
 
@@ -27,6 +30,17 @@ def begun(site: Site, *arguments: str) -> tuple[Process, str]:
     id = site.hold()
     eventually(lambda: [job["id"] for row in site.workers() for job in row["jobs"]] == [id])
     return worker, id
+
+
+def stop(site: Site, worker: Process) -> None:
+    """Stop the worker, at a moment at which it does not hold the lock of an SQLite file: others would wait for it."""
+    with closing(sqlite3.connect(":memory:", timeout=HANGS, isolation_level=None)) as file:
+        if site.settings.url.startswith("sqlite"):
+            file.execute("ATTACH ? AS jobs", (site.settings.url.removeprefix("sqlite:///"),))
+            file.execute("BEGIN IMMEDIATE")
+        worker.send(signal.SIGSTOP)
+        stat = Path(f"/proc/{worker.pid}/stat")
+        eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
 
 
 def silent(inspector: Inspector) -> Row:
@@ -65,7 +79,7 @@ def test_r10_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_site: Si
     site = any_site
     worker, id = begun(site, "-q", "jobs,other")
     before = site.worker()
-    worker.send(signal.SIGSTOP)
+    stop(site, worker)
 
     row = silent(site.inspector)
 
@@ -94,7 +108,7 @@ def test_r10_a_program_that_comes_later_sees_the_stopped_worker_and_its_job(any_
     worker, id = begun(site, "-q", "jobs,other")
     before = site.worker()
     eventually(lambda: written_down(site, id))
-    worker.send(signal.SIGSTOP)
+    stop(site, worker)
     later = Client(site.settings)
 
     row = silent(Inspector(later))
@@ -126,7 +140,7 @@ def test_r10_a_program_that_comes_later_sees_what_the_stopped_worker_counted(any
     eventually(lambda: site.worker()["clock"])
     eventually(lambda: written_down(site, id, clock=True))
     before = site.worker()
-    worker.send(signal.SIGSTOP)
+    stop(site, worker)
     later = Client(site.settings)
 
     row = silent(Inspector(later))
@@ -154,7 +168,7 @@ def test_r10_an_idle_worker_that_is_stopped_is_counted_by_a_program_that_comes_l
     site = any_site
     worker = site.start()
     site.ready(worker)
-    worker.send(signal.SIGSTOP)
+    stop(site, worker)
     later = Client(site.settings)
 
     assert silent_text([silent(Inspector(later))]).startswith("1 worker does not answer")

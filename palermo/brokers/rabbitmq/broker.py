@@ -20,7 +20,7 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
 from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
-from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, ask_reports, command_workers
+from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, WorkerReports, command_workers
 from palermo.brokers.rabbitmq.consuming.silent_workers import SilentWorkers
 from palermo.brokers.rabbitmq.events import RabbitmqEvents
 from palermo.brokers.rabbitmq.journal import StreamJournal
@@ -65,6 +65,7 @@ class RabbitmqBroker:
         self._pauses_and_cancels = PausesAndCancels(
             self._exchange, connection, self._open_publisher, patience=session.timeout
         )
+        self._worker_reports = WorkerReports(connection, self._exchange)
         self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection, kind=session.queue_type)
         self._closed = False
         self._registration = QueueRegistration(self._exchange, self._registry, connection)
@@ -165,11 +166,7 @@ class RabbitmqBroker:
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             run_log=run_log,
-            crash_history=CrashHistory(
-                run_log,
-                self._connection,
-                lambda silent: ask_reports(self._connection, self._exchange, silent=silent),
-            ),
+            crash_history=CrashHistory(run_log, self._connection, self._worker_reports.ask),
             # On its own channel: asking for a queue that does not exist closes the channel.
             count=self._declarer_on(connection).count,
             is_foreign=declarer.is_foreign,
@@ -219,7 +216,7 @@ class RabbitmqBroker:
         return found
 
     async def workers(self) -> WorkerList:
-        return await self._silent_workers.add_to(await ask_reports(self._connection, self._exchange))
+        return await self._silent_workers.add_to(await self._worker_reports.ask())
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         return await command_workers(self._connection, self._exchange, command, timeout=timeout)

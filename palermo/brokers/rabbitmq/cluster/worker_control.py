@@ -104,6 +104,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Seconds to wait for a worker that has its connection and does not answer: it is stopped, or swapped out.
 _PATIENCE = 1.0
 
+#: Seconds for which a worker that did not answer is not waited for again.
+_SILENT_FOR = 10.0
+
 #: Seconds that a worker which leaves has for its last answers.
 _LAST_WORDS = 1.0
 
@@ -246,17 +249,44 @@ class Reports:
         return WorkerList((info for _, info in self.answers), complete=self.missing == 0)
 
 
+class WorkerReports:
+    """The reports of all workers, for one session that asks often.
+
+    One that does not answer is waited for once in _SILENT_FOR seconds, and not at each question.
+    """
+
+    def __init__(self, connection: Connection, exchange: str) -> None:
+        self._connection = connection
+        self._exchange = exchange
+        #: Those that answered the last time, by their queues for questions; how many did not; and when all were last
+        #: waited for.
+        self._answered: frozenset[str] = frozenset()
+        self._silent = 0
+        self._waited_at = float("-inf")
+
+    async def ask(self) -> Reports:
+        """Ask all workers now."""
+        if time.monotonic() - self._waited_at > _SILENT_FOR:
+            self._silent, self._waited_at = 0, time.monotonic()
+        reports = await _ask_reports(self._connection, self._exchange, silent=self._silent, of=self._answered)
+        self._silent = reports.missing or 0
+        self._answered = frozenset(inbox for inbox, _ in reports.answers if inbox)
+        return reports
+
+
 async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
     """What every living worker says of itself; without those that do not answer."""
-    return (await ask_reports(connection, exchange)).workers
+    return (await _ask_reports(connection, exchange)).workers
 
 
-async def ask_reports(connection: Connection, exchange: str, *, silent: int = 0) -> Reports:
-    """The same, with how many do not answer. So many `silent` ones, which did not answer before, are not waited for."""
+async def _ask_reports(
+    connection: Connection, exchange: str, *, silent: int = 0, of: frozenset[str] = frozenset()
+) -> Reports:
+    """Ask all workers. So many `silent` ones are not waited for, but all those are that have the inboxes `of`."""
     alive = await census(connection, exchange)
 
     def enough(answers: Sequence[dict[str, Any]]) -> bool:
-        return len(answers) >= alive - silent
+        return len(answers) >= alive - silent and of.issubset(str(each.get("inbox")) for each in answers)
 
     plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE, enough=enough)
     if len(plain) < alive:

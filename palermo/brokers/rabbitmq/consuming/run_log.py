@@ -341,9 +341,6 @@ def names(workers: Collection[WorkerInfo]) -> dict[str, WorkerInfo]:
 #: Seconds for which the answers of all workers serve other jobs too: a broker's restart redelivers thousands.
 _FRESH = 1.0
 
-#: Seconds for which workers that did not answer are not waited for again: each job would wait a second for them.
-_SILENT_FOR = 10.0
-
 #: Seconds that one look may take, and seconds without another look after one failed or took longer.
 _LOOK_PATIENCE, _OFF = 5.0, 30.0
 
@@ -368,17 +365,14 @@ _NOTHING = CrashRecord(dead={}, running_at="")
 class CrashHistory:
     """Finds out the crash history of jobs, for one session of one worker."""
 
-    def __init__(self, starts: RunLog, connection: Connection, ask: Callable[[int], Awaitable[Reports]]) -> None:
-        """`connection` is a connection that may publish; `ask` asks all workers, and waits for all but so many."""
+    def __init__(self, starts: RunLog, connection: Connection, ask: Callable[[], Awaitable[Reports]]) -> None:
+        """`connection` is a connection that may publish; `ask` asks all workers."""
         self._starts = starts
         self._connection = connection
         self._ask = ask
         self._asking = asyncio.Lock()
         self._answers: dict[str, WorkerInfo] = {}
         self._asked_at = self._off_until = float("-inf")
-        #: How many workers did not answer the last time, and when all were last waited for.
-        self._silent = 0
-        self._waited_at = float("-inf")
         self._began_at = time.monotonic()
 
     async def of(self, id: str, *, now: bool = False) -> CrashRecord:
@@ -443,12 +437,8 @@ class CrashHistory:
         async with self._asking:
             if self._asked_at < (called_at if now else called_at - _FRESH):
                 asking_at = time.monotonic()
-                if asking_at - self._waited_at > _SILENT_FOR:
-                    self._silent, self._waited_at = 0, asking_at
-                # One that is not waited for and has the job is known by its record: see `_look`.
-                reports = await self._ask(self._silent)
-                self._silent = reports.missing or 0
-                self._answers = names(reports.workers)
+                # One that does not answer and has the job is known by its record: see `_look`.
+                self._answers = names((await self._ask()).workers)
                 self._asked_at = asking_at
             return self._answers
 
