@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.group_commit import GroupCommit
-from palermo.contract.broker import SessionParameters, open_broker
+from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from tests import redis_node
 from tests.contract.tools import PATIENT, consume, messages, take, until
@@ -48,6 +49,18 @@ def broker(runner: asyncio.Runner) -> Iterator[RedisBroker]:
         runner.run(opened.close())
 
 
+async def both_run(broker: RedisBroker, *, script: float) -> tuple[RedisConsumer, Delivery, Delivery]:
+    """The consumer of two slots, each with a job; jobs are short, and scripts take so many seconds."""
+    await broker.publish_many(messages(2))
+    await consume(broker, slots=2)
+    (consumer,) = broker._consumers
+    first, second = [await take(consumer, slot) for slot in (1, 2)]
+    consumer._group = after(job=0.001, script=script, clock=Clock())
+    consumer._group.job_began(1)
+    consumer._group.job_began(2)
+    return consumer, first, second
+
+
 async def stored(broker: RedisBroker) -> int:
     return int(await broker._store.call("HLEN", broker._store.key("jobs")))
 
@@ -77,13 +90,7 @@ def test_no_script_waits_for_jobs_that_take_longer_than_a_script() -> None:
 
 
 async def test_a_job_that_is_done_waits_for_another_that_ends_soon(broker: RedisBroker) -> None:
-    await broker.publish_many(messages(2))
-    await consume(broker, slots=2)
-    (consumer,) = broker._consumers
-    first, second = [await take(consumer, slot) for slot in (1, 2)]
-    consumer._group = after(job=0.001, script=600, clock=Clock())
-    consumer._group.job_began(1)
-    consumer._group.job_began(2)
+    consumer, first, second = await both_run(broker, script=600)
 
     consumer.acknowledge(first)
     await stored(broker)  # in the next turn of the loop the script would be sent
@@ -94,13 +101,7 @@ async def test_a_job_that_is_done_waits_for_another_that_ends_soon(broker: Redis
 
 
 async def test_a_job_that_is_done_does_not_wait_for_long(broker: RedisBroker) -> None:
-    await broker.publish_many(messages(2))
-    await consume(broker, slots=2)
-    (consumer,) = broker._consumers
-    first, _ = [await take(consumer, slot) for slot in (1, 2)]
-    consumer._group = after(job=0.001, script=0.05, clock=Clock())
-    consumer._group.job_began(1)
-    consumer._group.job_began(2)
+    consumer, first, _ = await both_run(broker, script=0.05)
 
     consumer.acknowledge(first)
 
