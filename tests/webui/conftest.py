@@ -32,8 +32,9 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
-    monkeypatch.setattr(scheduled, "PATIENCE", 60.0)
     # A page shows what there is at the end, however slow the machine is.
+    for module, name in ((scheduled, "PATIENCE"), (search, "_PATIENCE")):
+        monkeypatch.setattr(module, name, 60.0)
     for module, name in (
         (live_state, "_PATIENCE"),
         (scheduled_view, "_PATIENCE"),

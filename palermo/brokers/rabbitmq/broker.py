@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, open_links, together
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
@@ -49,7 +49,24 @@ log = logging.getLogger("palermo.rabbitmq")
 
 async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
     """A new session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
-    return RabbitmqBroker(session, *await open_links(session, 2 if session.takes else 1))
+    return RabbitmqBroker(session, *await _open_connections(session, 2 if session.takes else 1))
+
+
+async def _open_connections(session: SessionParameters, count: int) -> list[Connection]:
+    """`count` connections, opened at the same time; all or none. Raises the same as `open_connection`."""
+    tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
+    try:
+        # Each ends by itself even after another failed: a TLS handshake that is cancelled would log its own failure.
+        await asyncio.wait(tasks)
+        return [task.result() for task in tasks]
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled() and task.exception() is None:
+                task.result().raw.abort()
+        raise
 
 
 class RabbitmqBroker:

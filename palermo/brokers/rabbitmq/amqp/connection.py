@@ -585,16 +585,3 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
     if len(tried) == len(hosts) and all(isinstance(error, BrokerRefused) for error in tried):
         raise BrokerRefused(text)
     raise BrokerUnavailable(text)
-
-
-async def open_links(session: SessionParameters, count: int) -> list[Connection]:
-    """`count` connections, opened at the same time; all or none. Raises the same as `open_connection`."""
-    tasks = [asyncio.ensure_future(open_connection(session, session.name)) for _ in range(count)]
-    try:
-        await together(*tasks)
-    except BaseException:
-        for task in tasks:
-            if not task.cancelled() and task.exception() is None:
-                task.result().raw.abort()
-        raise
-    return [task.result() for task in tasks]
