@@ -1,12 +1,14 @@
 """Contract: who gets which job, and what becomes of it."""
 
 import asyncio
+import logging
 
 import pytest
 
 from palermo.contract.broker import Broker, Consumer
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
+from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
 from tests.contract.tools import (
@@ -53,6 +55,16 @@ class ConsumingContract:
 
         await consumer.settle(await take(consumer), Ack())
         await until_waiting(consumer, set())
+        await consumer.close()
+
+    async def test_a_worker_that_cannot_hold_more_than_one_job_a_slot_says_so(
+        self, broker: Broker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queues, report = QueueSelection.parse("jobs,mail"), Report("jobs,mail")
+        with caplog.at_level(logging.INFO, "palermo"):
+            consumer = await broker.consume(queues, slots=1, tag="t", report=report, prefetch=Prefetch(5))
+
+        assert [text for text in caplog.messages if text.startswith("prefetch is 1, since ")]
         await consumer.close()
 
     async def test_a_job_acknowledged_is_gone(self, broker: Broker, another: Open) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -35,6 +36,8 @@ from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError
+
+log = logging.getLogger("palermo.redis")
 
 #: How many messages publish_many stores in one step, and about how many bytes of bodies.
 _BATCH = 500
@@ -111,6 +114,8 @@ class RedisBroker:
         on_command: OnCommand = ignore_command,
         prefetch: Prefetch = NO_PREFETCH,
     ) -> RedisConsumer:
+        if prefetch.most > 1:
+            log.info("prefetch is 1, since a slot takes jobs from Redis one at a time")
         reported = report()
         holder = secrets.token_hex(8)
         patterns, text = json.dumps(selection.patterns), json.dumps(reported.to_plain())

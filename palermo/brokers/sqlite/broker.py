@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -33,6 +34,8 @@ from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
+
+log = logging.getLogger("palermo.sqlite")
 
 #: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
 _BATCH = 500
@@ -102,6 +105,8 @@ class SqliteBroker:
         on_command: OnCommand = ignore_command,
         prefetch: Prefetch = NO_PREFETCH,
     ) -> SqliteConsumer:
+        if prefetch.most > 1:
+            log.info("prefetch is 1, since a slot takes jobs from SQLite one at a time")
         await workers.reap_dead(self._store, self._directory)
         reported = report()
         try:
