@@ -1,5 +1,6 @@
 """Failed jobs in the API and on their page, on each broker."""
 
+import html
 import json
 import logging
 import re
@@ -201,6 +202,25 @@ def test_empty_fields_of_the_pages_form_are_no_filter_but_what_is_confirmed_has_
 
     assert blank.status_code == 422
     assert len(ids(web)) == 2
+
+
+def test_a_list_keeps_its_size_and_filter_after_a_job_was_requeued_or_discarded(web: Web) -> None:
+    publish_many_failed(web.client, 3)
+    listed = "/failures?queue=mail&limit=50"
+    [requeue] = re.findall(r'action="(/failures/0/requeue[^"]+)"', web.http.get(listed).text)
+
+    requeued = web.form(listed, html.unescape(requeue))
+    [discard] = re.findall(r'href="(/failures/confirm\?act=discard&amp;id=1[^"]*)"', requeued.text)
+    asked = web.http.get(html.unescape(discard)).text
+    fields = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', asked))
+    discarded = web.http.post(
+        "/failures/act", data={name: html.unescape(text) for name, text in fields.items()}, follow_redirects=True
+    )
+
+    assert "Requeued 1 job." in requeued.text
+    assert "Discarded 1 job." in discarded.text
+    assert [str(each.url).removeprefix(web.url) for each in (requeued, discarded)] == [listed, listed]
+    assert ids(web) == ["2"]
 
 
 def test_the_question_names_the_group_that_was_chosen(web: Web) -> None:

@@ -59,6 +59,9 @@ UNTYPED = 1_000
 #: Seconds that a form waits for its command, before it redirects to the page of the command's progress.
 PATIENCE = 1.0
 
+#: What the address of the list says beside the filter.
+_KEPT = ("by", "limit")
+
 Action = Annotated[str, Query(pattern="^(requeue|discard)$")]
 
 
@@ -113,11 +116,12 @@ def page_of_failures(
             rows = index.page(wanted.filter, offset=(number - 1) * limit, limit=limit, newest=True)
             context["rows"] = [found.row(each.message) for each in rows]
     query = wanted.query
-    keep = [("by", context["by"]), ("limit", "" if limit == LIMIT or by == "groups" else str(limit))]
-    kept = urlencode([(name, value) for name, value in keep if value])
+    keep = {"by": context["by"], "limit": "" if limit == LIMIT or by == "groups" else str(limit)}
+    context["kept"] = {name: value for name, value in keep.items() if value}
     context["query"] = query
+    context["listed"] = "&".join(filter(None, (query, urlencode(context["kept"]))))
     context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in LIMITS]
-    context["at"] = "?" + "".join(f"{part}&" for part in (query, kept) if part) + "page="
+    context["at"] = "?" + (f"{context['listed']}&" if context["listed"] else "") + "page="
     return page(request, "failures.html", **context)
 
 
@@ -153,7 +157,7 @@ def _line(found: FailedJobs, wanted: RequestedFilter[FailedFilter], group: Failu
 # -- requeue and discard
 
 
-@router.get("/failures/confirm", name="confirm_failures", dependencies=[known_names(*FAILED)])
+@router.get("/failures/confirm", name="confirm_failures", dependencies=[known_names(*FAILED, *_KEPT)])
 def confirm(
     request: Request,
     visit: Visiting,
@@ -163,6 +167,9 @@ def confirm(
 ) -> Response:
     """Show how many jobs are meant, and ask."""
     wanted = requested_failed_filter(request.query_params)
+    listed = urlencode(
+        [each for each in request.query_params.multi_items() if each[0] in (*FAILED, *_KEPT) and each[1]]
+    )
     meant: dict[str, Any] = {"ids": [], "filter": "", "number": 0}
     asks = None
     if every:
@@ -179,7 +186,7 @@ def confirm(
         meant |= {"ids": ids, "number": len(ids)}
     if not meant["number"]:
         text = "No failed job matches that any more." if every else "Select some jobs first."
-        return redirect(request, _back(request, wanted.query), text, level="note")
+        return redirect(request, _back(request, listed), text, level="note")
     return page(
         request,
         "failures_confirm.html",
@@ -187,8 +194,8 @@ def confirm(
         meant=meant,
         asks=asks,
         typed=f"{meant['number']}" if meant["number"] > UNTYPED else "",
-        back=_back(request, wanted.query),
-        query=wanted.query,
+        back=_back(request, listed),
+        listed=listed,
     )
 
 
