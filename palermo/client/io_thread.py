@@ -298,14 +298,21 @@ class IoThread:
         self._sender.close()
         try:
             await self.recorder.close(CLOSE_TIMEOUT)
-            rest = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in rest:
-                task.cancel()
-            if rest:
-                await asyncio.wait(rest, timeout=CLOSE_TIMEOUT)
+            await _cancel_others()
             await self._keeper.close()
+            await _cancel_others()  # on a slow machine a leader's connection may still be closing
+            await asyncio.sleep(0)  # transports that were dropped close in the next turn of the loop
         finally:
             self._loop.stop()
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks of this loop, and wait a bounded time until they have ended."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CLOSE_TIMEOUT)
 
 
 def _only_answer(pending: PendingPublish) -> EnqueueAnswer:

@@ -1,6 +1,7 @@
 """Enqueuing while the broker, or the way to it, is not well: bounded in time, and clear."""
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 
 import palermo
 from palermo.client import client as clients
+from palermo.client import io_thread, session_keeper
 from palermo.client.client import Client
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
@@ -29,6 +31,10 @@ PATIENCE = 12.0
 
 @palermo.job(name="shop.outage")
 def work(number: int = 0) -> None: ...
+
+
+@palermo.job(name="shop.only_one", unique="until_done")
+def only_one(number: int) -> None: ...
 
 
 def unavailable(call: Callable[[], Any], *words: str, within: float = TIMEOUT + SLACK) -> float:
@@ -267,3 +273,16 @@ def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
     with Client(replace(through.settings, url=rabbitmq_url, publish_timeout=30.0)) as direct:
         page = direct.run(lambda broker: broker.browse("jobs", limit=100_000))
     assert set(confirmed) <= {message.id for message in page.messages}
+
+
+def test_a_client_that_leads_closes_all_its_connections_while_the_line_is_silent(
+    through: Client, relay: TcpProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (io_thread, session_keeper):  # less than a silent connection takes to close, as on a slow machine
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT", 0.3)
+    only_one.enqueue(1)  # nobody else can lead
+    relay.stall(new_too=True)
+
+    through.close()
+
+    gc.collect()  # a socket that was left open is a warning, and warnings are errors
