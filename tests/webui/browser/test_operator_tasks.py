@@ -188,14 +188,13 @@ def test_the_deploy_since_which_letters_fail_is_named(operator: Operator) -> Non
     operator.use(page.get_by_role("region", name="Table by queue").get_by_role("link", name="mail", exact=True))
     page.wait_for_url("**/statistics?*queue=mail")
     deploys = page.locator(".deploys")
-    expect(deploys).to_contain_text("2.14.0 20 min ago")
-    expect(deploys).to_contain_text("2.13.0 50 min ago")
+    expect(deploys).to_contain_text(re.compile(r"2\.14\.0 2\d min ago, 2\.13\.0 5\d min ago"))
     operator.use(page.locator("summary", has_text="Numbers over time"))
 
     rows = page.locator("#cells tbody tr").filter(has=page.locator('td[data-label="failed"].bad'))
     expect(rows.first).to_be_visible()
     began = min(rows.locator("time").evaluate_all("times => times.map(time => Date.parse(time.dateTime) / 1000)"))
-    assert 18 * 60 < time.time() - began < 22 * 60 + BROKER_PATIENCE
+    assert 18 * 60 < time.time() - began < 32 * 60  # not since the deploy before
     spent(operator, clicks=3, keys=30)
 
 
