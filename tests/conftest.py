@@ -156,6 +156,13 @@ def module_node() -> Iterator[Node]:
         yield with_durable_streams(node)
 
 
+@pytest.fixture
+def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -> Node:
+    """The node that all share, in which a test may stop a process for a moment. If it is not ours, the module's own."""
+    node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
+    return node
+
+
 def _found() -> rabbitmq_found.Launch:
     try:
         return rabbitmq_found.find()
