@@ -127,10 +127,11 @@ def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_wor
     monkeypatch.chdir(_REPOSITORY / "tests" / "worker" / "programs")
 
     found = diagnosed(url, "palermo")
-    with Client(Settings(url=url)) as client, (tmp_path / "log").open("wb") as log:
+    settings = Settings(url=url, publish_timeout=PATIENT)
+    with Client(settings) as client, (tmp_path / "log").open("wb") as log:
         client.enqueue("crew.nothing", [], {}, queue="mail")
         client.enqueue("crew.raises", ["boom"], {}, queue="mail")
-        worker = start_worker(["crew"], queues="mail", burst=True, settings=Settings(url=url), log=log)
+        worker = start_worker(["crew"], queues="mail", burst=True, settings=settings, log=log)
         assert worker.wait(100) == 0, (tmp_path / "log").read_text()
         failed = Inspector(client).failed()
 

@@ -21,7 +21,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
-from tests.contract.tools import until
+from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_node import Node, binary, clear_policy, set_policy, url_of
 
 #: Leads, and appends one record after another until it is killed; says which of them are stored.
@@ -95,7 +95,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture
 def session(module_node: Node, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange)
+    return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture

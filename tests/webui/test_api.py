@@ -247,17 +247,14 @@ def test_a_method_that_an_address_does_not_take_is_405(web: Web) -> None:
 
 def test_the_broker_being_away_is_said_and_passes_by_itself(serve: Serve, rabbitmq_url: str, exchange: str) -> None:
     address = pika.URLParameters(rabbitmq_url)
-
-    def away() -> bool:
-        return web.http.get("/healthz").status_code == web.http.get("/api/queues").status_code == 503
-
     with TcpProxy(address.host, address.port) as proxy:
         through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
         web = serve(Settings(url=through, exchange=exchange, publish_timeout=2))
         eventually(lambda: web.http.get("/healthz").json() == {"status": "ok"})
         proxy.refuse()
         proxy.hang_up()
-        eventually(away)
+        for path in ("/healthz", "/api/queues"):
+            eventually(lambda path=path: web.http.get(path).status_code == 503)
         page = web.http.get("/queues")
         assert (page.status_code, "The broker cannot be reached" in page.text) == (503, True)
         proxy.listen()

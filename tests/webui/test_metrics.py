@@ -136,7 +136,7 @@ def test_only_the_token_opens_it_to_those_who_may_not_see_the_pages(tmp_path: Pa
 
 
 def test_a_scraper_with_the_token_may_come_by_any_name(settings: Settings, serve: Serve) -> None:
-    web = serve(Settings(url=settings.url, metrics_token=TOKEN))
+    web = serve(replace(settings, metrics_token=TOKEN))
 
     assert web.http.get("/metrics", headers={"Host": "10.1.2.3:3000"}).status_code == 400
     assert web.http.get("/metrics", headers={"Host": "10.1.2.3:3000", **BEARER}).status_code == 200
@@ -162,6 +162,6 @@ def test_it_is_open_to_this_machine_where_the_pages_are(shared_web: Web) -> None
 
 @pytest.mark.parametrize("path", ["/metrics/", "/Metrics", "/metrics/x"])
 def test_the_token_opens_no_other_path(settings: Settings, serve: Serve, path: str) -> None:
-    web = serve(Settings(url=settings.url, metrics_token=TOKEN))
+    web = serve(replace(settings, metrics_token=TOKEN))
 
     assert web.http.get(path, headers={"Host": "10.1.2.3:3000", **BEARER}).status_code == 400
