@@ -4,12 +4,13 @@ A node is started when the first test asks for it, and never for tests that do n
 """
 
 import contextlib
+import gc
 import os
 import secrets
 import signal
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 import hypothesis
 import pytest
@@ -56,6 +57,20 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "php_amqplib": clients.find_php_amqplib,
     "amqp091_go": clients.find_amqp091_go,
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is imported and collected, which stays until the end.
+
+    It would search half a million objects again and again, while tests are collected and while they run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
