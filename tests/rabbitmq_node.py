@@ -158,7 +158,7 @@ def names_of(node: Node) -> str:
     """The names of all queues and exchanges, as Erlang prints them."""
     queues = "[amqqueue:get_name(Queue) || Queue <- rabbit_amqqueue:list()]"
     exchanges = '[element(2, Exchange) || Exchange <- rabbit_exchange:list(<<"/">>)]'
-    return node.evaluate(f"[element(4, Name) || Name <- {queues} ++ {exchanges}]")
+    return node.evaluate(f"[binary_to_list(element(4, Name)) || Name <- {queues} ++ {exchanges}]")
 
 
 def binary(text: str) -> str:
