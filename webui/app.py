@@ -127,7 +127,7 @@ def create_app(
 
 @cache
 def _routes() -> list[BaseRoute]:
-    """The routes of pages and API. FastAPI makes them when they are first asked for, in a third of a second.
+    """The routes of pages and API. FastAPI makes them when they are first asked for, in 0.2 s.
 
     All applications of a process share them, and so do their tests.
     """
