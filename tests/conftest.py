@@ -4,12 +4,13 @@ A node is started when the first test asks for it, and never for tests that do n
 """
 
 import contextlib
+import gc
 import os
 import secrets
 import signal
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 import hypothesis
 import pytest
@@ -56,6 +57,20 @@ _NEEDED: dict[str, Callable[[], object]] = {
     "php_amqplib": clients.find_php_amqplib,
     "amqp091_go": clients.find_amqp091_go,
 }
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what is imported and collected, which stays until the end.
+
+    It would search half a million objects again and again, while tests are collected and while they run.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -154,6 +169,13 @@ def module_node() -> Iterator[Node]:
     """A running node of this module's own: for several tests that harm a broker and leave it running."""
     with _found()() as node:
         yield with_durable_streams(node)
+
+
+@pytest.fixture
+def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -> Node:
+    """The node that all share, in which a test may stop a process for a moment. If it is not ours, the module's own."""
+    node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
+    return node
 
 
 def _found() -> rabbitmq_found.Launch:

@@ -140,6 +140,27 @@ def clear_policy(node: Node, name: str) -> None:
     assert done == "ok", done
 
 
+def add_user(node: Node, name: str, password: str) -> None:
+    """Do what `rabbitmqctl add_user` does."""
+    values = ", ".join(map(binary, (name, password, "tests")))
+    done = node.evaluate(f"rabbit_auth_backend_internal:add_user({values})")
+    assert done == "ok", done
+
+
+def set_permissions(node: Node, user: str, *patterns: str) -> None:
+    """Do what `rabbitmqctl set_permissions` does: what a user may configure, write and read in `/`."""
+    values = ", ".join(map(binary, (user, "/", *patterns, "tests")))
+    done = node.evaluate(f"rabbit_auth_backend_internal:set_permissions({values})")
+    assert done == "ok", done
+
+
+def names_of(node: Node) -> str:
+    """The names of all queues and exchanges, as Erlang prints them."""
+    queues = "[amqqueue:get_name(Queue) || Queue <- rabbit_amqqueue:list()]"
+    exchanges = '[element(2, Exchange) || Exchange <- rabbit_exchange:list(<<"/">>)]'
+    return node.evaluate(f"[binary_to_list(element(4, Name)) || Name <- {queues} ++ {exchanges}]")
+
+
 def binary(text: str) -> str:
     """The text as a binary of Erlang."""
     return f"<<{','.join(map(str, text.encode()))}>>"

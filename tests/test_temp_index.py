@@ -200,12 +200,10 @@ def test_queries_may_use_the_wildcards_and_the_case_of_filters(words: Words) -> 
 
 
 @pytest.fixture
-def garbage_of_its_own() -> Iterator[None]:
+def garbage_of_its_own() -> None:
     """Collections look at no object from before: after thousands of tests each would take a second."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")

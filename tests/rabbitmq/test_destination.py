@@ -132,9 +132,9 @@ async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.
 
 
 def test_a_record_is_stored_in_a_quorum_queue_that_another_session_is_making(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node
+    runner: asyncio.Runner, session: SessionParameters, shared_node: Node
 ) -> None:
-    session = replace(session, address=parse_url(url_of(module_node)))
+    session = replace(session, address=parse_url(url_of(shared_node)))
     opened = 0
 
     async def go() -> int:
@@ -147,7 +147,7 @@ def test_a_record_is_stored_in_a_quorum_queue_that_another_session_is_making(
                 return await Publisher.open(one)
 
             records = RecordQueue(internal(session.exchange, "records"), one, ours, {"x-queue-type": "quorum"})
-            making = await being_made(other, module_node, records.name)
+            making = await being_made(other, shared_node, records.name)
             await records.write({"number": 1})
             await making
             return (await one.probe(records.name)).messages
@@ -157,9 +157,9 @@ def test_a_record_is_stored_in_a_quorum_queue_that_another_session_is_making(
 
 
 def test_a_job_is_stored_in_a_queue_that_is_a_quorum_queue_since_this_session_asked_for_its_type(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node
+    runner: asyncio.Runner, session: SessionParameters, shared_node: Node
 ) -> None:
-    session = replace(session, address=parse_url(url_of(module_node)))
+    session = replace(session, address=parse_url(url_of(shared_node)))
     queue = amqp_queue(session.exchange, "jobs")
 
     async def go() -> int:
@@ -167,7 +167,7 @@ def test_a_job_is_stored_in_a_queue_that_is_a_quorum_queue_since_this_session_as
             outbox = await outbox_on(one, session)
             await outbox.publish(message("one"), "jobs")
             await other.delete(queue)
-            making = await being_made(other, module_node, queue)
+            making = await being_made(other, shared_node, queue)
             async with other.spare_channel() as channel:
                 await channel.bind(queue, session.exchange, routing_key="jobs")
             await outbox.publish(message("two"), "jobs")

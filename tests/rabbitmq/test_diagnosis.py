@@ -24,7 +24,7 @@ from palermo.worker.handle import start_worker
 from tests.contract.tools import PATIENT
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import Node, url_of
+from tests.rabbitmq_node import Node, add_user, names_of, set_permissions, url_of
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -94,7 +94,7 @@ def test_what_a_user_may_not_do_is_a_problem_each_and_nothing_is_left(
     module_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have_patience(monkeypatch)
-    module_node.ctl("add_user", "clerk", "secret")
+    add_user(module_node, "clerk", "secret")
     url = url_of(module_node, user="clerk", password="secret")
     lacking = {}
     for what, permissions in {
@@ -102,7 +102,7 @@ def test_what_a_user_may_not_do_is_a_problem_each_and_nothing_is_left(
         "publish": (".*", r"^palermo\.~", ".*"),
         "nothing": (".*", ".*", ".*"),
     }.items():
-        module_node.ctl("set_permissions", "clerk", *permissions)
+        set_permissions(module_node, "clerk", *permissions)
         found = diagnosed(url_of(module_node), "palermo", publish="mail") and diagnosed(url, "palermo")
         lacking[what] = {check for check, finding in found.items() if finding.level == "problem"}
         assert all("set_permissions" in finding.advice for finding in found.values() if finding.level == "problem")
@@ -110,7 +110,9 @@ def test_what_a_user_may_not_do_is_a_problem_each_and_nothing_is_left(
     assert "declare" in lacking["declare"]
     assert lacking["publish"] == {"publish"}
     assert lacking["nothing"] == set()
-    assert "doctor" not in module_node.ctl("list_queues", "name") + module_node.ctl("list_exchanges", "name")
+    left = names_of(module_node)
+    assert "palermo.mail" in left
+    assert "doctor" not in left
 
 
 def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_worker(
@@ -118,17 +120,18 @@ def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_wor
 ) -> None:
     document = (_REPOSITORY / "docs" / "guides" / "deploying.md").read_text()
     [command] = re.findall(r"^rabbitmqctl set_permissions mail (.*)$", document, re.MULTILINE)
-    module_node.ctl("add_user", "mail", "secret")
-    module_node.ctl("set_permissions", "mail", *shlex.split(command))
+    add_user(module_node, "mail", "secret")
+    set_permissions(module_node, "mail", *shlex.split(command))
     url = url_of(module_node, user="mail", password="secret")
     have_patience(monkeypatch)
     monkeypatch.chdir(_REPOSITORY / "tests" / "worker" / "programs")
 
     found = diagnosed(url, "palermo")
-    with Client(Settings(url=url)) as client, (tmp_path / "log").open("wb") as log:
+    settings = Settings(url=url, publish_timeout=PATIENT)
+    with Client(settings) as client, (tmp_path / "log").open("wb") as log:
         client.enqueue("crew.nothing", [], {}, queue="mail")
         client.enqueue("crew.raises", ["boom"], {}, queue="mail")
-        worker = start_worker(["crew"], queues="mail", burst=True, settings=Settings(url=url), log=log)
+        worker = start_worker(["crew"], queues="mail", burst=True, settings=settings, log=log)
         assert worker.wait(100) == 0, (tmp_path / "log").read_text()
         failed = Inspector(client).failed()
 
@@ -137,18 +140,18 @@ def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_wor
 
 
 def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(module_node: Node) -> None:
-    module_node.ctl("set_vm_memory_high_watermark", "0")
+    module_node.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0)")
     try:
         watch = Stopwatch()
         found = eventually(lambda: alarmed(module_node))
         took = watch.seconds()
     finally:
-        module_node.ctl("set_vm_memory_high_watermark", "0.4")
+        module_node.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
 
     assert found["alarms"].level == "problem"
     assert "blocks publishers" in found["alarms"].text
     assert took < 30
-    assert "doctor" not in module_node.ctl("list_queues", "name")
+    assert "doctor" not in names_of(module_node)
 
 
 def alarmed(node: Node) -> dict[str, Finding]:

@@ -22,7 +22,7 @@ _DEEP = b"[" * 100_000 + b"]" * 100_000
 def test_a_record_nested_without_end_is_skipped_by_all_who_read_the_stream(
     rabbitmq_url: str, exchange: str, name: str
 ) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
         inspector = Inspector(client)
         job = client.enqueue("shop.mail", queue="mail")
         inspector.pause("mail")
@@ -30,7 +30,7 @@ def test_a_record_nested_without_end_is_skipped_by_all_who_read_the_stream(
         inspector.audit()
         _write(rabbitmq_url, f"{exchange}.~{name}")
 
-    with Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
         inspector = Inspector(client)
         assert [(row["name"], row["paused"]) for row in inspector.queues()] == [("failed", False), ("mail", True)]
         assert [row["state"] for row in inspector.jobs("mail")] == ["cancelled"]
@@ -62,7 +62,7 @@ def test_the_leader_goes_on_after_a_question_with_a_rate_that_means_nothing(
 
 
 def test_a_record_of_keys_that_cannot_be_read_is_dropped(rabbitmq_url: str, exchange: str) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
         assert client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
         _write(rabbitmq_url, f"{exchange}.~unique")
         assert not client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued

@@ -13,6 +13,7 @@ from palermo.core.time_slots import time_slot_of
 from palermo.errors import QueueNameInvalid
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.settings.settings import Settings
+from tests.contract.tools import PATIENT
 from tests.helpers import eventually
 from tests.webui.server import Web
 from tests.worker.site import Site
@@ -69,7 +70,7 @@ def test_a_line_break_in_a_queue_name_stops_neither_listings_nor_workers_and_del
 def test_the_pages_clear_a_queue_whose_name_has_a_line_break_in_it(
     rabbitmq_url: str, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", way: str
 ) -> None:
-    with Web(Settings(url=rabbitmq_url, exchange=exchange)) as web:
+    with Web(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as web:
         web.client.enqueue("shop.mail", (), {}, queue="mail")
         channel.confirm_delivery()
         properties = pika.BasicProperties(delivery_mode=2)

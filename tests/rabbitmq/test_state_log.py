@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
-from tests.contract.tools import until
+from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_node import Node, binary, clear_policy, set_policy, url_of
 
 #: Leads, and appends one record after another until it is killed; says which of them are stored.
@@ -95,7 +95,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture
 def session(module_node: Node, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange)
+    return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture
@@ -363,18 +363,23 @@ def test_what_others_write_is_read_and_a_mark_comes_behind_what_is_not_confirmed
 
 
 def test_records_outlive_a_broker_that_is_killed(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str, kind: str
+    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
 ) -> None:
+    queues = {f"{queue}.{kind}": kind for kind in ("classic", "quorum")}
+
     async def main() -> None:
-        async with leading(session, queue, kind) as first:
+        async with AsyncExitStack() as leaders:
+            firsts = [await leaders.enter_async_context(leading(session, *each)) for each in queues.items()]
             # RabbitMQ 3.10.8 never opens a quorum queue again whose name was not on the disk when the node was killed.
-            await asyncio.to_thread(module_node.ctl, "eval", "lists:map(fun dets:sync/1, dets:all()).")
-            records = await first.log.append(*({"number": number} for number in range(20)))
-            await first.log.replace(records[:10], {"number": 20})
+            await asyncio.to_thread(module_node.evaluate, "lists:map(fun dets:sync/1, dets:all())")
+            for first in firsts:
+                records = await first.log.append(*({"number": number} for number in range(20)))
+                await first.log.replace(records[:10], {"number": 20})
             await asyncio.to_thread(module_node.kill9)
         await asyncio.to_thread(module_node.start)
-        async with leading(session, queue, kind) as second:
-            # Acknowledgements that were not on the disk are forgotten, records never.
-            assert {value["number"] for value in second.values} >= set(range(10, 21))
+        for name, kind in queues.items():
+            async with leading(session, name, kind) as second:
+                # Acknowledgements that were not on the disk are forgotten, records never.
+                assert {value["number"] for value in second.values} >= set(range(10, 21)), kind
 
     runner.run(main())

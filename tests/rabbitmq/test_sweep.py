@@ -165,8 +165,8 @@ def test_who_takes_failed_jobs_waits_for_no_program_that_consumes_them_for_ever(
     assert "failed jobs that another session holds are left out queue=failed" in caplog.text
 
 
-def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(module_node: Node, exchange: str) -> None:
-    session = SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange, timeout=PATIENT)
+def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(shared_node: Node, exchange: str) -> None:
+    session = SessionParameters(address=parse_url(url_of(shared_node)), exchange=exchange, timeout=PATIENT)
     queue = internal(exchange, "slow")
     member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
 
@@ -180,8 +180,8 @@ def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(module_nod
             channel = await connection.channel()
             await channel.prefetch(1)
             await channel.consume(queue, lambda _: None)
-            module_node.evaluate(f"sys:suspend({member})")
-            asyncio.get_running_loop().call_later(1.0, module_node.evaluate, f"sys:resume({member})")
+            shared_node.evaluate(f"sys:suspend({member})")
+            asyncio.get_running_loop().call_later(1.0, shared_node.evaluate, f"sys:resume({member})")
             return await waits(channel, queue)
         finally:
             await connection.close()

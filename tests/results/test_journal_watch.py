@@ -15,6 +15,7 @@ from palermo.client.session_keeper import SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.journal_records import Record, encode
+from tests.contract.tools import PATIENT
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy
 
@@ -217,7 +218,7 @@ async def test_a_line_that_is_cut_is_no_end_of_waiting(rabbitmq_url: str, exchan
         through = replace(address, hosts=(("127.0.0.1", proxy.port),))
         session = SessionParameters(address=through, exchange=exchange)
         async with post(session) as office:
-            writer = await open_broker(SessionParameters(address=address, exchange=exchange))
+            writer = await open_broker(SessionParameters(address=address, exchange=exchange, timeout=PATIENT))
             tasks = [office.wait(f"{number}") for number in range(3)]
             await caught_up(office)
 

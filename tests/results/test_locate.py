@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,14 @@ from palermo.contract.broker import Broker, Page, SessionParameters, open_broker
 from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
 from palermo.settings.settings import Settings
-from tests.contract.tools import consume, ids, message, messages, put_into_failed, take, take_and_ack, until
+from tests.contract.tools import PATIENT, consume, ids, message, messages, put_into_failed, take, take_and_ack, until
 from tests.helpers import eventually
 from tests.worker.site import Site
 
 
 @pytest.fixture
 def quorum(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return replace(Settings(url=rabbitmq_url, exchange=exchange).session("test"), queue_type=QUORUM)
+    return Settings(url=rabbitmq_url, exchange=exchange, queue_type=QUORUM, publish_timeout=PATIENT).session("test")
 
 
 @asynccontextmanager

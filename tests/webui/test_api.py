@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import pika
 import pytest
 from click.testing import CliRunner
 
@@ -16,6 +17,7 @@ from palermo.inspector.masking import unmasked
 from palermo.jobs.redaction import MASK, masked_row
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
+from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.worker.site import Site
@@ -243,23 +245,20 @@ def test_a_method_that_an_address_does_not_take_is_405(web: Web) -> None:
         assert answer.status_code == 405, path
 
 
-def test_the_broker_being_away_is_said_and_passes_by_itself(
-    serve: Serve, private_node: Any, exchange: str, tmp_path: Path
-) -> None:
-    from tests.rabbitmq_node import url_of
-
-    web = serve(Settings(url=url_of(private_node), exchange=exchange, publish_timeout=2))
-    eventually(lambda: web.http.get("/healthz").json() == {"status": "ok"})
-    private_node.stop()
-
-    def away() -> bool:
-        return web.http.get("/healthz").status_code == web.http.get("/api/queues").status_code == 503
-
-    eventually(away)
-    page = web.http.get("/queues")
-    assert (page.status_code, "The broker cannot be reached" in page.text) == (503, True)
-    private_node.start()
-    eventually(lambda: web.http.get("/queues").status_code == 200)
+def test_the_broker_being_away_is_said_and_passes_by_itself(serve: Serve, rabbitmq_url: str, exchange: str) -> None:
+    address = pika.URLParameters(rabbitmq_url)
+    with TcpProxy(address.host, address.port) as proxy:
+        through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
+        web = serve(Settings(url=through, exchange=exchange, publish_timeout=2))
+        eventually(lambda: web.http.get("/healthz").json() == {"status": "ok"})
+        proxy.refuse()
+        proxy.hang_up()
+        for path in ("/healthz", "/api/queues"):
+            eventually(lambda path=path: web.http.get(path).status_code == 503)
+        page = web.http.get("/queues")
+        assert (page.status_code, "The broker cannot be reached" in page.text) == (503, True)
+        proxy.listen()
+        eventually(lambda: web.http.get("/queues").status_code == 200)
 
 
 def test_secrets_among_arguments_are_shown_to_nobody(web: Web) -> None:

@@ -213,7 +213,7 @@ def test_the_page_of_a_job_amid_a_long_queue_tells_what_the_journal_knows(
 
 
 def test_where_nothing_is_written_down_the_pages_say_so(settings: Settings, serve: Serve) -> None:
-    web = serve(Settings(url=settings.url, journal="off"))
+    web = serve(replace(settings, journal="off"))
 
     assert 'the setting journal is "off" here' in shown(web, "/history")
     assert 'the setting journal is "off" here' in shown(web, "/audit")
@@ -238,7 +238,8 @@ def test_a_journal_that_is_deleted_under_the_pages_comes_back_by_itself(
 
 def test_while_the_broker_is_away_the_pages_show_what_was_read(rabbitmq_url: str, exchange: str, serve: Serve) -> None:
     address = pika.URLParameters(rabbitmq_url)
-    with TcpProxy(address.host, address.port) as proxy, Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
+    settings = Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
+    with TcpProxy(address.host, address.port) as proxy, Client(settings) as client:
         write(client, [failed("a")])
         web = serve(Settings(url=rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/"), exchange=exchange))
         eventually(lambda: listed(web, "/history") == ["a"])

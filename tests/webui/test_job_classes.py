@@ -4,6 +4,7 @@ import html
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -116,7 +117,7 @@ def test_a_job_class_of_any_name_has_a_page_and_nothing_is_invented_of_an_unknow
 
 
 def test_with_the_journal_off_a_job_class_still_has_its_options(settings: Any, serve: Any, send: str) -> None:
-    web = serve(palermo.Settings(url=settings.url, journal="off"))
+    web = serve(replace(settings, journal="off"))
 
     assert send in shown(web, "/classes")
     page = shown(web, f"/classes/{send}")

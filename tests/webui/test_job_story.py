@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def test_arguments_that_these_pages_hide_are_kept_by_a_run_again(web: Web) -> No
 def test_what_is_not_recorded_is_said_and_how_to_record_it(web: Web, settings: Settings, serve: Serve) -> None:
     write(web, "a")
     assert "or is of an earlier version" in web.http.get("/jobs/a").text
-    other = serve(Settings(url=settings.url, journal="failures"))
+    other = serve(replace(settings, journal="failures"))
 
     page = eventually(lambda: found if "PALERMO_JOURNAL=all" in (found := other.http.get("/jobs/a").text) else "")
 

@@ -1,5 +1,6 @@
 """The API keeps to its own description, whatever it is asked: no 5xx, no status that is not documented."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+from schemathesis.specs.openapi.schemas import OpenApiSchema
 
 from palermo.settings.settings import Settings
 from palermo.webui import create_app
@@ -25,9 +27,20 @@ def web(shared_web: Web) -> Web:
     return shared_web
 
 
+@cache
+def described() -> dict[str, Any]:
+    return create_app(settings=Settings(url="sqlite:///:memory:")).openapi()
+
+
+@cache
+def schema_of(url: str) -> OpenApiSchema:
+    """What schemathesis reads from the pages there, once for all tests of the module."""
+    return schemathesis.openapi.from_url(f"{url}/api/openapi.json", timeout=HANGS)
+
+
 def operations(*, choosy: bool = False) -> list[tuple[str, str]]:
     """Every method of every path; or only those that take more than a name, and so something wrong."""
-    document = create_app(settings=Settings(url="sqlite:///:memory:")).openapi()
+    document = described()
     found = [(method, path) for path, methods in document["paths"].items() for method in methods]
     return [each for each in found if not choosy or is_choosy(document["paths"][each[1]][each[0]])]
 
@@ -39,9 +52,8 @@ def is_choosy(operation: dict[str, Any]) -> bool:
 
 def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
     web.client.enqueue("shop.mail", ["a@b.c"], {"subject": "hi"}, queue="mail", id="job-1")
-    schema = schemathesis.openapi.from_url(f"{web.url}/api/openapi.json", timeout=HANGS)
 
-    @given(case=schema[path][method.upper()].as_strategy(generation_mode=mode))
+    @given(case=schema_of(web.url)[path][method.upper()].as_strategy(generation_mode=mode))
     @settings(max_examples=scaled(4, 25), deadline=None, suppress_health_check=list(HealthCheck), database=None)
     def each(case: Any) -> None:
         # Not every rule for names can be said in a schema, such as how many bytes they may have.

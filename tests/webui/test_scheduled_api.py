@@ -3,6 +3,7 @@
 import json
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
@@ -122,7 +123,7 @@ def test_retries_are_run_now_or_given_up_and_nothing_else_is(any_web: Web) -> No
 
 
 def test_failed_jobs_of_each_queue_apart_are_so_when_given_up_too(settings: Settings, serve: Serve) -> None:
-    web = serve(Settings(url=settings.url, failed_per_queue=True))
+    web = serve(replace(settings, failed_per_queue=True))
     schedule(web.client, retrying("1", 100))
 
     assert told(web, "/api/retries/1/give-up") == {"1": "failed"}

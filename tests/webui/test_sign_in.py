@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,7 +269,7 @@ def test_a_wrong_setting_of_the_provider_is_told_at_the_start(
 
 
 def test_the_providers_secret_is_shown_nowhere(settings: Settings, provider: OpenIdProvider) -> None:
-    chosen = Settings(url=settings.url, web_oidc_issuer=provider.url, web_oidc_client_secret=CLIENT_SECRET)
+    chosen = replace(settings, web_oidc_issuer=provider.url, web_oidc_client_secret=CLIENT_SECRET)
 
     assert CLIENT_SECRET not in repr(chosen)
 

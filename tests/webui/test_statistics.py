@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,7 +193,7 @@ def test_what_nobody_counted_is_not_found_and_two_things_at_once_are_refused(sha
 
 
 def test_with_the_journal_off_it_says_so(settings: Settings, serve: Serve) -> None:
-    web = serve(Settings(url=settings.url, journal="off"))
+    web = serve(replace(settings, journal="off"))
 
     assert web.http.get("/api/stats").status_code == 409
     assert "the setting journal is" in web.http.get("/statistics").text

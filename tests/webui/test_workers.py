@@ -110,14 +110,20 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     any_web: Web, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     processes = [site.start("--log-level", "warning") for _ in range(3)]
-    eventually(lambda: len([row for row in site.workers() if row["state"] == "idle"]) == 3)
-    ids = [row["id"] for row in site.workers()]
 
-    asked = any_web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]})
-    assert "Stop 2 workers?" in asked.text
-    assert "Type their number, 2, to confirm" in asked.text
-    refused = any_web.form("/workers", "/workers/stop", worker=ids[:2], number="2", typed="3")
-    assert (refused.status_code, len(site.workers())) == (422, 3)
+    def idle() -> list[str]:
+        found = [row["id"] for row in site.workers() if row["state"] == "idle"]
+        return found if len(found) == 3 else []
+
+    ids = eventually(idle)
+
+    def asked() -> bool:
+        page = any_web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]}).text
+        return "Stop 2 workers?" in page and "Type their number, 2, to confirm" in page
+
+    eventually(asked)
+    assert any_web.form("/workers", "/workers/stop", worker=ids[:2], number="2", typed="3").status_code == 422
+    assert eventually(idle) == ids
     assert any_web.form("/workers", "/workers/stop", number="2", typed="2").status_code == 422
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         done = any_web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
@@ -175,8 +181,11 @@ def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_we
 
     eventually(told)
     eventually(listed)
-    rows = {row["release"]: row["version"] for row in any_web.http.get("/api/workers").json()["rows"]}
-    assert rows == {"2.14.0": VERSION, "2.15.0": VERSION}
+
+    def rows() -> dict[str, str]:
+        return {row["release"]: row["version"] for row in any_web.http.get("/api/workers").json()["rows"]}
+
+    eventually(lambda: rows() == {"2.14.0": VERSION, "2.15.0": VERSION})
 
 
 def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, site: Site) -> None:
