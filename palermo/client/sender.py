@@ -374,7 +374,8 @@ class Sender:
                 else:
                     pending.finish(pending.error)
             elif age < self._timeout / 2 or pending.may_be_silent:
-                if age >= self._timeout / 2 and session is not None and pending.explaining is None:
+                waits = pending.key_requests and pending.answers is None and pending.explaining is None
+                if age >= self._timeout / 2 and session is not None and waits:
                     pending.explaining = self._loop.create_task(self._explain(pending, session))
                 continue
             pending.is_late = True
@@ -387,7 +388,7 @@ class Sender:
     async def _explain(self, pending: PendingPublish, session: Broker) -> None:
         """Find out whether the publish waits for a leader that does not answer."""
         with suppress(PalermoError):
-            if pending.key_requests and pending.answers is None and (why := await session.keys.silence()) is not None:
+            if (why := await session.keys.silence()) is not None:
                 pending.last, self._keeper.last_answer_at = why, self._loop.time()
 
     def _set_timer(self) -> None:

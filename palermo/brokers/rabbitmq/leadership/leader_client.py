@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
-from palermo.contract.worker_info import WorkerList
+from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.limits import LimitDemand, RunLater, RunNow
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
@@ -162,10 +162,12 @@ class LeaderClient:
         return await self._unavailable()
 
     async def _unavailable(self) -> LeaderUnavailable:
-        silent = [one for one in await self._workers() if not one.answers]
+        silent = list[WorkerInfo]()
+        with suppress(PalermoError):
+            silent = [one for one in await self._workers() if not one.answers]
         # Of a worker that was heard of before it led, it is not known that it leads.
         leaders = [one for one in silent if one.clock] or (silent if len(silent) == 1 else [])
-        named = "".join(f", worker {one.id} on host {one.host}," for one in leaders[:1] if one.pid)
+        named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
             f"the leader{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or stuck."
             " Continue or end that process, or wait: RabbitMQ drops its session within some 15 s, and another worker"
