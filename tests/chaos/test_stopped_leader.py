@@ -105,6 +105,7 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(place: Place, module
     worker = place.worker("-q", "idle", modules=("soaked",), times=times, PALERMO_URL=url)
     client = Client(Settings(url=url, exchange=place.exchange, publish_timeout=10.0))
     eventually(lambda: [row["pid"] for row in Inspector(client).workers() if row["clock"]] == [worker.pid])
+    client.enqueue("soaked.work", (0, 0.0, False), unique="until_done", unique_key="0")
     os.kill(worker.pid, signal.SIGSTOP)
     try:
         with pytest.raises(LeaderUnavailable, match=f"the leader, worker pid:{worker.pid}@.*, does not answer"):
