@@ -1,4 +1,4 @@
-"""What the collector of a parent freezes, and finds again."""
+"""The collector of a parent freezes what survives a long collection, and finds garbage among it later."""
 
 import gc
 import weakref
