@@ -115,14 +115,6 @@ def idle(pid: int) -> float:
     return load(pid, _IDLE)
 
 
-def fallen(pid: int) -> float:
-    """Percent of a core that a process and its children take once that falls no more."""
-    before, now = math.inf, load(pid, _IDLE)
-    while now < 0.8 * before - 1:
-        before, now = now, load(pid, _IDLE)
-    return now
-
-
 def keys(place: Ground, size: int) -> Figures:
     """List all keys by the command, in a process of its own, and enqueue with keys meanwhile."""
     with worker(place, "keeper") as leader:
@@ -190,8 +182,10 @@ def wake(place: Ground, size: int) -> Figures:
 
         for number in range(5):
             spaced(number)
-        idled = 0.0 if place.node is None else fallen(place.node.pid) / 100
-        busy, began = place.broker_seconds(), time.monotonic()
+        idled = place.broker_seconds()
+        time.sleep(_IDLE)
+        idled, busy = (place.broker_seconds() - idled) / _IDLE, place.broker_seconds()
+        began = time.monotonic()
         for number in range(5, 5 + _SPACED):
             latencies.append(spaced(number))
         busy = place.broker_seconds() - busy - idled * (time.monotonic() - began)

@@ -16,7 +16,7 @@ from palermo.core.unique_keys import Cooldown, Key
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, until
 from tests.contract.unique_jobs import ask, holders, keyed
-from tests.helpers import eventually
+from tests.helpers import HANGS, eventually
 
 
 @pytest.fixture
@@ -44,7 +44,6 @@ def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
     monkeypatch.setattr(KeyLog, "__init__", begin)
     monkeypatch.setattr(key_log, "parts", parts)
     monkeypatch.setattr(key_log, "CODED_AT_ONCE", 3)
-    monkeypatch.setattr(key_log, "_MOST", 10)
     monkeypatch.setattr(unique_keys, "_TIDY_EVERY", 0.1)
 
     async def lead() -> None:
@@ -53,7 +52,9 @@ def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
             async with time_kept(broker):
                 for number in range(8):
                     await ask(broker, keyed(f"before {number}"), key=f"before {number}")
-                await writes.wait()
+                monkeypatch.setattr(key_log, "_MOST", 10)
+                async with asyncio.timeout(HANGS):
+                    await writes.wait()
                 for number in range(4):
                     await ask(broker, keyed(f"beside {number}"), key=f"beside {number}")
                 await broker.keys.free(["before 0", "beside 0"])
