@@ -3,7 +3,7 @@
 Each is measured at three sizes. It prints the cost, the cost per unit, and by how much the cost grows from one size to
 the next: 0 is flat, 1 grows like the size, 2 like its square.
 
-    keys      unique keys: list them all; the slowest enqueue with a key meanwhile; an idle leader's processor time
+    keys      unique keys: list them all; enqueues with a key meanwhile, and alone; an idle leader's processor time
     start     queues: a worker on `*` from its start to its first job
     wake      queues: a spaced job for an idle worker on `*`: how late it starts, the broker's processor time
     tenants   tenants: the first job of each, and the jobs a second that a worker of four slots runs
@@ -95,39 +95,51 @@ def until(done: Callable[[], bool]) -> float:
     return time.perf_counter() - began
 
 
-def idle(pid: int) -> float:
-    """Percent of a core that a process and its children take now."""
+def load(pid: int, seconds: float) -> float:
+    """Percent of a core that a process and its children take in the next seconds."""
     before, began = cpu_seconds(family(pid)), time.perf_counter()
-    time.sleep(_IDLE)
+    time.sleep(seconds)
     return 100 * (cpu_seconds(family(pid)) - before) / (time.perf_counter() - began)
+
+
+def rest(pid: int) -> None:
+    """Wait until a process and its children have ended their work: three seconds, each with under 5 % of a core."""
+    calm = 0
+    while calm < 3:
+        calm = calm + 1 if load(pid, 1.0) < 5 else 0
+
+
+def idle(pid: int) -> float:
+    """Percent of a core that a process and its children take once their work has ended."""
+    rest(pid)
+    return load(pid, _IDLE)
 
 
 def keys(place: Ground, size: int) -> Figures:
     """List all keys by the command, in a process of its own, and enqueue with keys meanwhile."""
     with worker(place, "keeper") as leader:
-        keyed("held", 1)
-        until(lambda: bool(place.waiting("held")))
-        for left in range(size - 1, 0, -1_000):
+        rest(leader.pid)  # it leads by then: else this process would, and the worker had to read all keys afterwards
+        keyed("beside", 1)
+        for left in range(size, 0, -1_000):
             keyed("held", min(left, 1_000))
-        time.sleep(3.0)
         idled = idle(leader.pid)
         command = [sys.executable, "-m", "palermo", "unique", "list", "--json"]
         began = time.perf_counter()
         listing = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL)
-        slowest, failed = 0.0, 0
+        asked, failed = list[float](), 0
         while listing.poll() is None:
-            asked = time.perf_counter()
             try:
-                keyed("beside", 1)
+                asked.append(seconds(lambda: keyed("beside", 1)))
             except palermo.PalermoError:
                 failed += 1
-            slowest = max(slowest, time.perf_counter() - asked)
             time.sleep(0.02)
         took = time.perf_counter() - began
         return {
             "list all s": took,
             "list: exit code": float(listing.returncode),
-            "slowest enqueue ms": slowest * 1e3,
+            "enqueue p50 ms": statistics.median(asked) * 1e3,
+            "slowest enqueue ms": max(asked) * 1e3,
+            "slowest alone ms": max(seconds(lambda: keyed("beside", 1)) for _ in asked) * 1e3,
             "failed enqueues": float(failed),
             "idle leader %": idled,
         }
@@ -360,7 +372,6 @@ def recurring(place: Ground, size: int) -> Figures:
 
     with worker(place, "keeper") as leader:
         put(366 * 86_400.0, "far")
-        time.sleep(2.0)
         idled = idle(leader.pid)
         put(20.0, "near")
         half, last = list[float](), list[float]()

@@ -11,6 +11,7 @@
     │   └── JobNameTaken
     ├── BrokerError                the broker or the way to it
     │   ├── BrokerUnavailable      not reachable, or lost: trying again may help
+    │   │   └── LeaderUnavailable  the broker answers, and the worker that leads does not
     │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission, TLS
     │   ├── StoreInvalid           the SQLite file cannot be used
     │   ├── PublishRefused         reachable, and would not store the message
@@ -97,6 +98,10 @@ class BrokerError(PalermoError):
 
 class BrokerUnavailable(BrokerError):
     """The broker did not answer in time, or the connection to it was lost."""
+
+
+class LeaderUnavailable(BrokerUnavailable):
+    """RabbitMQ answers, and the worker that leads does not: it is stopped, swapped out or stuck."""
 
 
 class BrokerRefused(BrokerError):

@@ -30,7 +30,7 @@ from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
 T = TypeVar("T")
 
@@ -261,6 +261,8 @@ class IoThread:
         session = found or await self._keeper.get_within_timeout()
         try:
             return await function(session)
+        except LeaderUnavailable:
+            raise  # another session gets no answer, either
         except BrokerUnavailable:
             self._keeper.give_up(session)
             if not again or found is None:

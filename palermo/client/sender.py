@@ -22,7 +22,7 @@ from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
 #: Between attempts to open a session; doubled each time up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
@@ -42,6 +42,7 @@ class PendingPublish:
         "after",
         "answers",
         "error",
+        "explaining",
         "finished",
         "future",
         "is_late",
@@ -86,6 +87,8 @@ class PendingPublish:
         #: Whether it was found unfinished after half of its time.
         self.is_late = False
         self.task: asyncio.Task[None] | None = None
+        #: Finds out why it gets no answer.
+        self.explaining: asyncio.Task[None] | None = None
         self._done = threading.Lock()
         self._done.acquire()
 
@@ -323,7 +326,7 @@ class Sender:
         except BrokerUnavailable as error:
             pending.last = error
             pending.sent.clear()
-            if session is not None:
+            if session is not None and not isinstance(error, LeaderUnavailable):
                 self._keeper.give_up(session)
             return False
         finally:
@@ -343,6 +346,8 @@ class Sender:
 
     def _end(self, pending: PendingPublish, error: BaseException | None) -> None:
         self._in_flight.pop(pending, None)
+        if pending.explaining is not None:
+            pending.explaining.cancel()
         pending.finish(error)
 
     def _check_deadlines(self) -> None:
@@ -369,6 +374,9 @@ class Sender:
                 else:
                     pending.finish(pending.error)
             elif age < self._timeout / 2 or pending.may_be_silent:
+                waits = pending.key_requests and pending.answers is None and pending.explaining is None
+                if age >= self._timeout / 2 and session is not None and waits:
+                    pending.explaining = self._loop.create_task(self._explain(pending, session))
                 continue
             pending.is_late = True
             # A blocked session is not dead, and stores what it was sent once the alarm ends: sent again it is doubled.
@@ -376,6 +384,12 @@ class Sender:
                 pending.last = pending.last or BrokerUnavailable(f"{session.describe()} said nothing.")
                 self._keeper.give_up(session)
         self._set_timer()
+
+    async def _explain(self, pending: PendingPublish, session: Broker) -> None:
+        """Find out whether the publish waits for a leader that does not answer."""
+        with suppress(PalermoError):
+            if (why := await session.keys.silence()) is not None:
+                pending.last, self._keeper.last_answer_at = why, self._loop.time()
 
     def _set_timer(self) -> None:
         """Set the timer for the publish that is due next."""

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
 #: The most that ending a session may take, in seconds.
 CLOSE_TIMEOUT = 1.0
@@ -93,6 +93,8 @@ class SessionKeeper:
 
     def timeout_error(self, last: BrokerUnavailable | None = None) -> BrokerUnavailable:
         """The error for a time limit that has passed; `last` is why the latest attempt failed."""
+        if isinstance(last, LeaderUnavailable):
+            return last
         timeout_error = BrokerUnavailable(
             f"the broker at {self._settings.address} did not answer within {self._settings.timeout:g} s."
             + (f" {last}" if last else "")

@@ -27,7 +27,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.unique_keys import Key, KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
-from palermo.errors import BrokerError, PalermoError, UrlInvalid
+from palermo.errors import BrokerError, LeaderUnavailable, PalermoError, UrlInvalid
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: see `handed` in brokers/rabbitmq/consuming/push.py
@@ -189,6 +189,9 @@ class UniqueKeys(Protocol):
         Called again with the same claims, it answers the same and does nothing more. Raises PublishRefused for a body
         above MAX_KEYED_BODY.
         """
+
+    async def silence(self) -> LeaderUnavailable | None:
+        """Why a request about keys gets no answer; None if the leader answers, or this broker has none."""
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from palermo.client.client import Client
+from palermo.errors import LeaderUnavailable
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests.acceptance.place import Place, Worker
 from tests.chaos.records import runs
 from tests.helpers import eventually
@@ -92,3 +96,22 @@ def test_another_leads_while_the_leader_is_stopped_and_nothing_is_done_twice_whe
     assert place.inspector.unique_keys() == []
     assert all(worker.alive for worker in (runner, *keepers.values()))
     assert "Traceback" not in runner.log + "".join(worker.log for worker in keepers.values())
+
+
+def test_the_error_of_a_unique_job_names_the_stopped_leader(place: Place, module_node: Node) -> None:
+    # RabbitMQ must not drop the leader's session before the enqueue gives up.
+    times = {"palermo.brokers.rabbitmq.leadership.leader._HEARTBEAT": 60}
+    url = url_of(module_node)
+    worker = place.worker("-q", "idle", modules=("soaked",), times=times, PALERMO_URL=url)
+    client = Client(Settings(url=url, exchange=place.exchange, publish_timeout=10.0))
+    eventually(lambda: [row["pid"] for row in Inspector(client).workers() if row["clock"]] == [worker.pid])
+    client.enqueue("soaked.work", (0, 0.0, False), unique="until_done", unique_key="0")
+    os.kill(worker.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(LeaderUnavailable, match=f"the leader, worker pid:{worker.pid}@.*, does not answer"):
+            client.enqueue("soaked.work", (1, 0.0, False), unique="until_done", unique_key="1")
+        with pytest.raises(LeaderUnavailable, match=f"worker pid:{worker.pid}@"):
+            Inspector(client).unique_keys()
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+        client.close()

@@ -65,6 +65,7 @@ class KeyingContract:
 
         assert await ask(other, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="waiting")
 
+        assert await other.keys.silence() is None
         assert await ids(broker) == ["a"]
         assert await outcome(other, "c", key="another") == "stored"
         worker = await consume(await another())

@@ -52,8 +52,9 @@ def test_a_debounced_job_is_published_at_its_last_instant_only() -> None:
 
 
 def test_a_key_is_forgotten_once_its_time_is_over() -> None:
-    known = KnownKeys()
-    known.learn([Key(name="a", closed=Cooldown(until=10.0, id="x")), kept("b", 99.0)], serial=3)
+    known = KnownKeys(serial=3)
+    for key in (Key(name="a", closed=Cooldown(until=10.0, id="x")), kept("b", 99.0)):
+        known.remember(key)
 
     KeyChanges(known, 9.0).forget()
     assert set(known.keys) == {"a", "b"}

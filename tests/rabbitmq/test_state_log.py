@@ -77,10 +77,12 @@ class Leader:
 
 
 @asynccontextmanager
-async def leading(session: SessionParameters, queue: str, kind: str = "classic") -> AsyncIterator[Leader]:
+async def leading(
+    session: SessionParameters, queue: str, kind: str = "classic", made: type[Leader] = Leader
+) -> AsyncIterator[Leader]:
     connection = await open_connection(session, "leader")
     try:
-        leader = Leader(connection, queue, kind)
+        leader = made(connection, queue, kind)
         await leader.log.open()
         yield leader
     finally:
@@ -238,6 +240,35 @@ def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
             assert names.names == {f"name {number}" for number in range(7)}
         async with leading(session, queue) as reader:
             assert len(reader.values) < 60
+
+    runner.run(main())
+
+
+def test_records_are_read_in_many_turns_of_the_loop_in_their_order(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_log, "_AT_ONCE", 1)
+
+    async def main() -> None:
+        async with leading(session, queue) as writer:
+            await writer.log.store(*({"number": number} for number in range(40)))
+        turns = [0]
+
+        async def count() -> None:
+            while True:
+                turns[0] += 1
+                await asyncio.sleep(0)
+
+        class Slow(Leader):
+            def _on_record(self, record: Record, value: Any) -> None:
+                self.read.append((record, (value["number"], turns[0])))
+
+        counting = asyncio.ensure_future(count())
+        async with leading(session, queue, made=Slow) as reader:
+            read = [value for _, value in reader.read]
+        counting.cancel()
+        assert [number for number, _ in read] == list(range(40))
+        assert len({turn for _, turn in read}) == 40
 
     runner.run(main())
 

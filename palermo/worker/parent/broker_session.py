@@ -1,7 +1,6 @@
 """Keeps the worker's session with its broker open: opens it again after a loss, with pauses that grow."""
 
 import asyncio
-import gc
 import logging
 import random
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 
 from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
 from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoError
+from palermo.worker.parent.collector import Collector
 from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
 
 log = logging.getLogger("palermo.worker")
@@ -56,12 +56,17 @@ class BrokerSessions:
         self._on_open = opened
         self._on_loss = lost
         self._ended = asyncio.Event()
+        self._collector = Collector()
         #: The session to use now, if there is one; `available` is set while there is.
         self.current: BrokerSession | None = None
         self.available = asyncio.Event()
 
     async def keep_open(self) -> None:
         """Open a session, wait until it is lost, and open the next. Returns only to give up. Raises as Opener.open."""
+        with self._collector.watch():
+            await self._keep_open()
+
+    async def _keep_open(self) -> None:
         while True:
             broker = await self._opener.open()
             if broker is None:
@@ -91,7 +96,7 @@ class BrokerSessions:
             # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker of
             # 40 slots held nine such sessions, and did not shrink again.
             del broker, session, watch
-            gc.collect()
+            self._collector.collect_all()
 
     async def _watch(self, session: BrokerSession) -> None:
         """Notice the loss of a session even while every slot is busy and none uses it."""

@@ -20,6 +20,7 @@ by `store` and `forget`, since a record behind so many does not come back before
 import asyncio
 import json
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ from palermo.errors import BrokerUnavailable, PalermoError
 
 #: The most records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum queue.
 _MOST = 65_535
+
+#: Bytes of records that are read in one turn of the loop: up to 2 ms.
+_AT_ONCE = 65_536
 
 #: Seconds after which a record is written anew: RabbitMQ takes back a message that is held for half an hour.
 _OLD = 600.0
@@ -98,6 +102,8 @@ class StateLog:
         #: The records that are on their way through the queue, by their bytes. Of two with equal bytes, which say the
         #: same, the first that comes stands for both.
         self._coming: dict[bytes, asyncio.Future[Record]] = {}
+        #: The records that have come and are not read, with their bytes, while the log is opened.
+        self._unread: deque[tuple[Record, bytes]] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -113,14 +119,20 @@ class StateLog:
             channel = await self._connection.channel()
             channel.on_cancel(channel.abandon)
             channel.on_close(partial(self._on_close, channel))
+            self._unread = deque()
             try:
                 await channel.prefetch(_MOST)
                 await channel.consume(self._queue, partial(self._on_delivery, channel))
                 # Until RabbitMQ has noticed the end of the last leader, the records that it held are not in the queue.
                 await settled(channel, self._queue, readers=1)
+                while self._unread:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
             except BaseException:
                 channel.abandon()
                 raise
+            finally:
+                self._unread.clear()
+                self._unread = None
             self._channel = channel
 
     async def catch_up(self) -> None:
@@ -210,11 +222,30 @@ class StateLog:
         ours = self._coming.pop(got.body, None)
         if ours is not None and not ours.done():
             ours.set_result(record)
-            return
+        elif self._unread is None:
+            self._read(record, got.body)
+        else:
+            self._unread.append((record, got.body))
+            if len(self._unread) == 1:
+                asyncio.get_running_loop().call_soon(self._read_some, self._unread)
+
+    def _read_some(self, unread: deque[tuple[Record, bytes]]) -> None:
+        """Read some of the records that have come, and the others in later turns: RabbitMQ sends megabytes at once."""
+        size = 0
         try:
-            value = read_json(got.body)
+            while unread and size < _AT_ONCE:
+                record, body = unread.popleft()
+                size += len(body)
+                self._read(record, body)
+        finally:
+            if unread:
+                asyncio.get_running_loop().call_soon(self._read_some, unread)
+
+    def _read(self, record: Record, body: bytes) -> None:
+        try:
+            value = read_json(body)
         except ValueError:
-            value = got.body
+            value = body
         self._on_record(record, value)
 
     def _on_close(self, channel: Channel) -> None:

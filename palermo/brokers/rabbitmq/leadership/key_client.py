@@ -31,7 +31,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -104,6 +104,9 @@ class RabbitmqKeys:
             offset += max(_PAGE, len(some.keys))  # a leader of an earlier version answers with all at once
             if offset >= min(end, some.total):
                 return KeyPage(keys=tuple(found), total=some.total)
+
+    async def silence(self) -> LeaderUnavailable | None:
+        return await self._leader_client.silence()
 
     async def find(self, name: str) -> Key | None:
         if not await self.exist():

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,8 +21,9 @@ from palermo.brokers.rabbitmq.leadership.operations import (
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
+from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.limits import LimitDemand, RunLater, RunNow
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.leadership.leader import Leader
@@ -44,6 +45,9 @@ _LINGER = 3.0
 #: The least seconds to wait for the reply to a brief operation, and to any other: there is another leader by then.
 _PATIENCE, _LONG_PATIENCE = 10.0, 25.0
 
+#: Seconds in which a leader that lives gives a sign of life, once a request has waited for long.
+_SIGN = 1.0
+
 #: Seconds until an operation is asked for again.
 _SOON = 0.1
 
@@ -52,9 +56,15 @@ class LeaderClient:
     """Leads the exchange, or asks its leader, for one session. `ask` is the one way to any leader."""
 
     def __init__(
-        self, session: SessionParameters, connection: Connection, declarer: Callable[[Connection], Declarer]
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        declarer: Callable[[Connection], Declarer],
+        workers: Callable[[], Awaitable[WorkerList]],
     ) -> None:
+        """`workers` returns all workers, those too that do not answer."""
         self._session = session
+        self._workers = workers
         self._connection = connection
         self._declarer = declarer
         self._requests = LeaderRequests(connection, session.exchange)
@@ -139,8 +149,29 @@ class LeaderClient:
                 if (leader := await self._take()) is not None:
                     return await self._lead_once(leader, operation)
             await asyncio.sleep(_SOON)  # this session or another may be about to lead
-        raise self._connection.error or BrokerUnavailable(
-            "the worker that keeps the time does not answer. Try again: another takes over within seconds."
+        raise self._connection.error or await self._unavailable()
+
+    async def silence(self) -> LeaderUnavailable | None:
+        """The error of a leader that does not answer; None if it answers, or none leads. Raises the session's error."""
+        if self._leader is not None or await self._requests.is_vacant():
+            return None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SIGN):
+                if await self._requests.ask(ListingProgress()) is not None:
+                    return None
+        return await self._unavailable()
+
+    async def _unavailable(self) -> LeaderUnavailable:
+        silent = list[WorkerInfo]()
+        with suppress(PalermoError):
+            silent = [one for one in await self._workers() if not one.answers]
+        # Of a worker that was heard of before it led, it is not known that it leads.
+        leaders = [one for one in silent if one.clock] or (silent if len(silent) == 1 else [])
+        named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
+        return LeaderUnavailable(
+            f"the leader{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or stuck."
+            " Continue or end that process, or wait: RabbitMQ drops its session within some 15 s, and another worker"
+            " leads. `palermo workers` shows who does not answer."
         )
 
     async def _lead_once(self, leader: "Leader", operation: Operation[T]) -> T:

@@ -20,35 +20,29 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Keys that are looked at in one turn of the loop.
-AT_ONCE = 1_000
+#: Keys that are looked at in one turn of the loop, and those that are read or written there.
+AT_ONCE, CODED_AT_ONCE = 1_000, 200
 
 
-async def in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+async def in_turns(items: Sequence[T], *, at_once: int = AT_ONCE) -> AsyncIterator[Sequence[T]]:
     """The items in portions, each in a turn of the loop of its own, so that nothing else waits for all of them."""
-    for start in range(0, len(items), AT_ONCE):
-        yield items[start : start + AT_ONCE]
+    for start in range(0, len(items), at_once):
+        yield items[start : start + at_once]
         await asyncio.sleep(0)
 
 
 class KnownKeys:
     """All keys that are not free, by name and by holder."""
 
-    def __init__(self) -> None:
+    def __init__(self, serial: int = 0) -> None:
+        """No key that was forgotten has had a serial above `serial`."""
         self.keys: dict[str, Key] = {}
         self._holders: dict[str, set[str]] = {}
         self._alarms = Instants()
         self._ends = Instants()
         #: The serial of a new key before its first holder. No forgotten key has had a higher one, so a late report
         #: about the holder of a forgotten key is never taken for one about the holder of a new key.
-        self._serial = 0
-
-    def learn(self, keys: Iterable[Key], serial: int) -> None:
-        """Replace all keys by these. No key that was forgotten has had a serial above `serial`."""
-        self.keys, self._holders, self._serial = {}, {}, serial
-        self._alarms, self._ends = Instants(), Instants()
-        for key in keys:
-            self.remember(key)
+        self._serial = serial
 
     def get(self, name: str) -> Key:
         """The key of this name; a free one if nothing is known of it."""

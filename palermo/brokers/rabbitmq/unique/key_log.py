@@ -23,14 +23,15 @@ from palermo.brokers.rabbitmq.amqp.publisher import PublishFuture
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.unique.batching import CODED_AT_ONCE, in_turns
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, internal
 from palermo.core.unique_keys import Key, lock_of, message_from_plain, message_to_plain
 from palermo.core.unique_rules import RunOutcome
 from palermo.errors import BrokerUnavailable, PalermoError
 
-#: When all keys are written anew: the most keys in one message, and the bytes of bodies beyond which none is added.
-_PART, _PART_BYTES = 500, 1_048_576
+#: The bytes of bodies in one message beyond which no key is added when all keys are written anew.
+_PART_BYTES = 1_048_576
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,39 +67,42 @@ class RunEnd:
         )
 
 
-def fold(batches: Iterable[Mapping[str, Any]]) -> dict[str, Key]:
+async def fold(found: Sequence[Mapping[str, Any]]) -> dict[str, Key]:
     """The keys as all these batches leave them. The batches may come in any order."""
-    found = list(batches)
     whole: dict[int, list[Mapping[str, Any]]] = {}
     for batch in found:
         if "all" in batch:
             whole.setdefault(batch["n"], []).append(batch)
     anew = max((n for n, parts in whole.items() if len(parts) >= parts[0]["all"][1]), default=0)
     keys: dict[str, Mapping[str, Any]] = {}
-    for batch in sorted(found, key=lambda one: int(one["n"])):
-        if batch["n"] < anew or ("all" in batch and batch["n"] != anew):
-            continue
-        for name, plain in batch["keys"].items():
-            if plain is None:
-                keys.pop(name, None)
-            else:
-                keys[name] = plain
-    return {name: key for name, plain in keys.items() if (key := _read(name, plain)) is not None}
+    async for some in in_turns(sorted(found, key=lambda one: int(one["n"])), at_once=CODED_AT_ONCE):
+        for batch in some:
+            if batch["n"] < anew or ("all" in batch and batch["n"] != anew):
+                continue
+            for name, plain in batch["keys"].items():
+                if plain is None:
+                    keys.pop(name, None)
+                else:
+                    keys[name] = plain
+    read = dict[str, Key]()
+    async for pairs in in_turns(list(keys.items()), at_once=CODED_AT_ONCE):
+        read |= {name: key for name, plain in pairs if (key := _read(name, plain)) is not None}
+    return read
 
 
-def parts(keys: Iterable[Key]) -> Iterable[dict[str, Any]]:
-    """All keys, in as many messages as they need; at least one message."""
-    part: dict[str, Any] = {}
-    size = 0
-    for key in keys:
-        if key.is_free:
-            continue
-        part[key.name] = key.to_plain()
-        size += sum(len(kept.message.body) for kept in (key.next, key.holder and key.holder.content) if kept)
-        if len(part) >= _PART or size > _PART_BYTES:
-            yield part
-            part, size = {}, 0
-    yield part
+async def parts(keys: Sequence[Key]) -> list[list[Key]]:
+    """All keys that are not free, divided among as many messages as they need; at least one message."""
+    found, size = [list[Key]()], 0
+    async for some in in_turns(keys):
+        for key in some:
+            if key.is_free:
+                continue
+            if len(found[-1]) >= CODED_AT_ONCE or size > _PART_BYTES:
+                found.append([])
+                size = 0
+            found[-1].append(key)
+            size += sum(len(kept.message.body) for kept in (key.next, key.holder and key.holder.content) if kept)
+    return found
 
 
 def _read(name: str, plain: Mapping[str, Any]) -> Key | None:
@@ -170,6 +174,8 @@ class KeyLog:
         self._folded: list[Record] = []
         self._done: list[Record] = []
         self._saying: asyncio.Task[list[Record]] | None = None
+        #: Writes all keys anew; its result is the new records and those that they replace.
+        self._rewriting: asyncio.Task[tuple[list[Record], list[Record]]] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -202,12 +208,12 @@ class KeyLog:
         read, self._read = self._read or [], None
         batches = [record for _, record in read if "n" in record]
         self._folded = [held for held, record in read if "n" in record]
-        keys = fold(batches)
+        keys = await fold(batches)
         self._number = max((record["n"] for record in batches), default=0)
         known = max((record["sure"] for record in batches), default=0)
         owed = max((record for record in batches if "owed" in record), key=lambda one: int(one["n"]), default={})
         ids, jobs = set(map(str, owed.get("owed", ()))), dict[str, Message]()
-        for record in batches:
+        for record in batches if ids else [record for record in batches if record["n"] > known]:
             for plain in record["jobs"]:
                 if record["n"] > known or str(plain["id"]) in ids:
                     jobs[str(plain["id"])] = message_from_plain(plain)
@@ -226,9 +232,11 @@ class KeyLog:
         await self._connection.persist_queues()
         self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC
         self._read, self._folded, self._done = [], [], []
+        self._end_rewriting()
 
     def let_go(self) -> None:
         """Forget all that is known: the log has to be read again."""
+        self._end_rewriting()
         self._log.close()
 
     def settle(self, held: Record) -> None:
@@ -367,31 +375,53 @@ class KeyLog:
         await self._log.await_mark()
 
     async def tidy(self, keys: Mapping[str, Key]) -> None:
-        """Write all keys anew if the log is long or old, and say which jobs are stored. Called between commits."""
+        """Have all keys written anew if the log is long or old, and say which jobs are stored.
+
+        Called every few seconds, between commits. Commits go on while the keys are written: their numbers are higher.
+        """
         if not self.is_open:
             return
-        before = [*self._folded, *self._done]
-        most = min(_MANY + (len(keys) if self._classic else 0), _MOST)
-        if len(before) < most and not any(held.is_old for held in (*self._folded[:1], *self._done[:1])):
-            if self._unsaid:
-                await self.commit({}, ())
+        if self._rewriting is None:
+            before = [*self._folded, *self._done]
+            most = min(_MANY + (len(keys) if self._classic else 0), _MOST)
+            if len(before) >= most or any(held.is_old for held in (*self._folded[:1], *self._done[:1])):
+                self._number += 1
+                self._rewriting = self._loop.create_task(self._rewrite(self._number, list(keys.values()), before))
+                self._rewriting.add_done_callback(lambda done: done.cancelled() or done.exception())
+        elif self._rewriting.done():
+            try:
+                anew, before = self._rewriting.result()
+                await self._replace(before, anew)
+            except BaseException:
+                self.let_go()
+                raise
+            self._rewriting = None
             return
-        try:
-            self._number += 1
-            number, found = self._number, list(parts(keys.values()))
-            owed = list(self._owed.values())
-            anew = list[Record]()
-            for place, part in enumerate(found):
-                batch = {**self._batch(number, part), "sure": self._sure, "all": [place, len(found)]}
-                anew += await self._log.append(batch)
-            anew += await self._log.replace(before, *self._records({}, owed))
-        except BaseException:
-            self.let_go()
-            raise
+        if self._unsaid:
+            await self.commit({}, ())
+
+    async def _rewrite(
+        self, number: int, keys: Sequence[Key], before: list[Record]
+    ) -> tuple[list[Record], list[Record]]:
+        """Write these keys as batch `number`, in parts. Until the last part is stored, no reader heeds the others."""
+        anew, found = list[Record](), await parts(keys)
+        for place, part in enumerate(found):
+            batch = self._batch(number, {key.name: key.to_plain() for key in part})
+            anew += await self._log.append({**batch, "all": [place, len(found)]})
+        return anew, before
+
+    async def _replace(self, before: list[Record], anew: list[Record]) -> None:
+        owed = list(self._owed.values())
+        anew += await self._log.replace(before, *self._records({}, owed))
         self._folded = [*anew, *(held for held in self._folded if held.is_held)]
         self._done = [held for held in self._done if held.is_held]
         self._told, self._sure, self._unsaid = self._sure, self._number, False
         self.unsure = {job.id for job in owed}
+
+    def _end_rewriting(self) -> None:
+        if self._rewriting is not None:
+            self._rewriting.cancel()
+            self._rewriting = None
 
     def _on_record(self, held: Record, record: Any) -> None:
         match record:

@@ -6,6 +6,7 @@ way from one to the other. So a key counts as orphaned when it is found twice, s
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -50,14 +51,16 @@ async def suspects(
     `apart` says whether a tenant has jobs that wait apart from the job queue. It is None where that is not known:
     then no holder with a tenant is suspected.
     """
-    waiting = dict[str, KeyHolder]()
+    waiting = defaultdict[TenantQueue, dict[str, KeyHolder]](dict)
     async for some in in_turns(keys):
-        waiting |= {k.name: k.holder for k in some if k.holder is not None and _is_due(k.holder, now - patience)}
-    for tenant_queue in {TenantQueue(one.queue, one.tenant) for one in waiting.values() if one.tenant}:
-        if apart is None or await apart(tenant_queue):
-            waiting = {name: one for name, one in waiting.items() if TenantQueue(one.queue, one.tenant) != tenant_queue}
-    empty = {queue for queue in {one.queue for one in waiting.values()} if await _is_empty(exchange, connection, queue)}
-    found = {name: holder for name, holder in waiting.items() if holder.queue in empty}
+        for key in some:
+            if (holder := key.holder) is not None and _is_due(holder, now - patience):
+                waiting[TenantQueue(holder.queue, holder.tenant)][key.name] = holder
+    for place in [one for one in waiting if one.tenant]:
+        if apart is None or await apart(place):
+            del waiting[place]
+    empty = {queue for queue in {one.queue for one in waiting} if await _is_empty(exchange, connection, queue)}
+    found = {name: one for place, some in waiting.items() if place.queue in empty for name, one in some.items()}
     return without(found, await running(exchange, connection)) if found else {}
 
 

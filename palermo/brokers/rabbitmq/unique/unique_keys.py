@@ -23,6 +23,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique.batching import (
     AT_ONCE,
+    CODED_AT_ONCE,
     BatchRequest,
     KeyChanges,
     KnownKeys,
@@ -414,10 +415,14 @@ class UniqueKeys:
             return
         self._learnt = False
         keys, ends = await self._log.open()
-        self._known.learn(keys.values(), self._log.number)
-        self._learnt, self._learnt_at = True, self._loop.time()
-        for record, held in ends:
-            self._on_end(record, held, read_again=True)
+        self._known, self._learnt_at = KnownKeys(self._log.number), self._loop.time()
+        async for some in in_turns(list(keys.values())):
+            for key in some:
+                self._known.remember(key)
+        async for told in in_turns(ends, at_once=CODED_AT_ONCE):
+            for record, held in told:
+                self._on_end(record, held, read_again=True)
+        self._learnt = True
         self._news.set()
 
     def _lose(self) -> None:
@@ -503,7 +508,8 @@ class UniqueKeys:
                 key, told.id, told.how, serial=told.serial, starts=told.starts, now=at, run_at=told.run_at
             )
 
-        if self._is_ready and told.key not in self._changing:
+        # Those that are read again come before all else that is decided.
+        if read_again or (self._is_ready and told.key not in self._changing):
             step = ended(self._known.get(told.key), self._now())
             if not step.jobs:
                 self._known.remember(step.key)

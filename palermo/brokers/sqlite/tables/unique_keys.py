@@ -47,6 +47,9 @@ class SqliteKeys:
             self._notifier.notify()
         return answers
 
+    async def silence(self) -> None:
+        return None
+
     async def known(self) -> list[Key]:
         return await self._store.read(self._known)
 
