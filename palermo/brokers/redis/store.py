@@ -30,6 +30,9 @@ from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
 
 T = TypeVar("T")
 
+#: A longer body may take long on a slow line, and is not sent a second time for that.
+_QUICK_BYTES = 65_536
+
 #: A condition or a change, as scripts/change.lua names them: its name and its values.
 Step = tuple[Any, ...]
 
@@ -109,7 +112,7 @@ class Store:
 
         command = ("EVALSHA", _script("publish")[1], 1, self.prefix, repr(clock.wall_clock()), *token, *job)
         if threading.get_ident() != self._thread:
-            done = self._direct.call(*command)
+            done = self._direct.call(*command) if len(message.body) <= _QUICK_BYTES else None
             if done:
                 ended(None)
             return self._connection.try_begin(answered, *command) if done is None else done
