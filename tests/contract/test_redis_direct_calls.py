@@ -21,6 +21,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests import redis_node
 from tests.certificates import Authority
+from tests.contract.test_redis_server import PERMISSIONS
 from tests.contract.tools import PATIENT
 from tests.helpers import eventually
 from tests.rabbitmq_node import free_port
@@ -45,16 +46,19 @@ def client(node: RedisNode) -> Iterator[Client]:
 def otherwise(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the methods by which jobs were sent over a session's own connection."""
     found: list[str] = []
-    for name in ("begin", "try_begin"):
 
-        def noted(
-            self: Connection, *given: Any, name: str = name, method: Callable[..., Any] = getattr(Connection, name)
-        ) -> Any:
+    def note(name: str) -> None:
+        method = getattr(Connection, name)
+
+        def noted(self: Connection, *given: Any) -> Any:
             if _script("publish")[1] in given:
                 found.append(name)
             return method(self, *given)
 
         monkeypatch.setattr(Connection, name, noted)
+
+    note("begin")
+    note("try_begin")
     return found
 
 
@@ -96,7 +100,7 @@ def stored(client: Client) -> int:
     return Inspector(client).size("jobs")
 
 
-@pytest.mark.parametrize("kind", ["unix", "tcp", "tls", "sentinel", "cluster"])
+@pytest.mark.parametrize("kind", ["unix", "tcp", "user", "tls", "sentinel", "cluster"])
 def test_a_thread_that_enqueues_reads_the_answer_itself(kind: str, tmp_path: Path, otherwise: list[str]) -> None:
     if kind == "tls" and redis_node.WITHOUT_TLS:
         pytest.skip("this server is built without TLS")
@@ -115,7 +119,9 @@ def test_a_thread_that_enqueues_reads_the_answer_itself(kind: str, tmp_path: Pat
         else:
             port = free_port()
             node = stack.enter_context(redis_node.running("--port", str(port)))
-            url = node.url if kind == "unix" else f"redis://127.0.0.1:{port}/1"
+            node.ask("ACL", "SETUSER", "shop", "on", ">right", *PERMISSIONS)
+            place = f"shop:right@{node.url.partition('//')[2]}"
+            url = {"unix": node.url, "tcp": f"redis://127.0.0.1:{port}/1", "user": f"redis+unix://{place}"}[kind]
         client = stack.enter_context(Client(Settings(url=url, publish_timeout=PATIENT)))
         eventually(lambda: opens(client))
         ready(client)
@@ -211,7 +217,7 @@ def test_a_session_that_is_given_up_before_the_answer_leaves_one_job(
     io, before = client._io(), session_of(client)
 
     def give_up() -> None:
-        io._loop.call_soon_threadsafe(io._keeper.give_up, before)
+        io._loop.call_soon_threadsafe(lambda: io._keeper.give_up(before))
         eventually(lambda: before._store.closed)
 
     before_the_answer(monkeypatch, give_up)
