@@ -1,7 +1,7 @@
 """The fast path of enqueuing: the calling thread sends a job and reads the answer, on a connection for that alone.
 
 Only the session's thread reads from the session's connection, so a caller there waits until that thread has been woken
-and has woken it in turn. benchmarks.enqueue_one --broker redis: see docs/guides/performance.md.
+and has woken it in turn. What that costs is in docs/guides/performance.md.
 
 One connection serves all threads. While a thread uses it the others go the ordinary way, where commands overlap. What
 goes wrong here goes the ordinary way too, which tells what it was: the command is sent again there, and Redis knows it
