@@ -15,6 +15,7 @@ import concurrent.futures.thread  # noqa: F401 - has fork handlers of its own, b
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
@@ -106,7 +107,7 @@ class IoThread:
         With `future` the caller waits for that, in an event loop.
         """
         self._check_thread()
-        pending = PendingPublish(messages, after, future, key_requests)
+        pending, began_at = PendingPublish(messages, after, future, key_requests), time.monotonic()
         try:
             # Fast path: a thread that waits sends a message itself. benchmarks.enqueue_one: 0.66 without, 1.07 with.
             # An event loop does not: it must not wait for a file.
@@ -116,7 +117,7 @@ class IoThread:
             raise
         if not sent:
             try:
-                self._loop.call_soon_threadsafe(self._sender.start, pending)
+                self._loop.call_soon_threadsafe(self._sender.start, pending, time.monotonic() - began_at)
             except RuntimeError:  # the loop was closed meanwhile
                 pending.finish(self._keeper.closed_error())
         return pending

@@ -169,10 +169,13 @@ class Sender:
         if session is None or self._closed or not isinstance(message, Message):
             return False
         pending.session = session
-        self._in_flight[pending] = None
         if not session.try_publish(message, partial(self._on_published, pending, session)):
             return False
-        if self._keeper.session is not session or self._closed:
+        if not pending.finished:  # Not earlier: `restart` must not begin anew what this thread is still sending.
+            self._in_flight[pending] = None
+        if pending.finished:
+            self._in_flight.pop(pending, None)
+        elif self._keeper.session is not session or self._closed:
             # The session was given up between our look and the sending, and `restart` may have missed this publish.
             try:
                 self._loop.call_soon_threadsafe(self.adopt, pending)
@@ -192,15 +195,15 @@ class Sender:
             self._continue_in_task(pending)
         self._check_deadlines()
 
-    def start(self, pending: PendingPublish) -> None:
-        """Begin a publish; its `finish` is called with how it ended."""
-        if pending.finished or pending.task is not None:
-            return  # its session was given up while another thread tried to send it, so `restart` has begun it anew
+    def start(self, pending: PendingPublish, spent: float = 0.0) -> None:
+        """Begin a publish, `spent` seconds of whose time are over; its `finish` is called with how it ended."""
+        if pending.finished:
+            return
         if self._closed:
             self._end(pending, self._keeper.closed_error())
             return
         if pending.after is None:
-            self._begin_time(pending)
+            self._begin_time(pending, spent)
         if not self.try_send(pending):
             self._continue_in_task(pending)
 
@@ -249,7 +252,6 @@ class Sender:
             self._keeper.give_up(session)
 
     def _on_stored(self, pending: PendingPublish) -> None:
-        self._keeper.last_answer_at = self._loop.time()
         if isinstance(pending.messages, Message) and threading.get_ident() != self._thread.ident:
             # Recorded later: a thread that enqueues one job after the other would wake the loop each time.
             self._unrecorded.append(pending.messages)
@@ -258,6 +260,7 @@ class Sender:
                 with suppress(RuntimeError):  # the loop was closed meanwhile
                     self._loop.call_soon_threadsafe(self._loop.call_later, _RECORD_EVERY, self._record_unrecorded)
             return
+        self._keeper.last_answer_at = self._loop.time()
         record_stored(self._recorder, pending.messages)
         if pending.key_requests:
             again = {answer.id for answer in pending.answers or () if answer.instead_of == answer.id}
@@ -336,10 +339,10 @@ class Sender:
 
     # -- deadlines
 
-    def _begin_time(self, pending: PendingPublish) -> None:
+    def _begin_time(self, pending: PendingPublish, spent: float = 0.0) -> None:
         if pending.started_at:
             return
-        pending.started_at = self._loop.time()
+        pending.started_at = self._loop.time() - spent
         self._in_flight[pending] = None
         if self._timer is None:
             self._timer = self._loop.call_at(pending.started_at + self._timeout / 2, self._check_deadlines)

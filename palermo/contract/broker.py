@@ -314,7 +314,7 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         Returns False if nothing was begun: then the caller must use `publish`. Else `ended` is called with the outcome,
         in the session's thread or before this returns, and must not raise. After an error the caller may use `publish`
         too, which may do more about the error than raise it. Outside of the session's thread no error comes before this
-        returns; the call takes as long as the store may, and waits for another process only for a moment.
+        returns; the call may store the message itself, and then takes a quarter of the session's timeout at most.
         """
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:

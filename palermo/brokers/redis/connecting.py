@@ -5,9 +5,11 @@ import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, cast
 
 import redis.asyncio.connection as library
+import redis.connection as blocking
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -61,6 +63,17 @@ async def connect(address: Address, timeout: float, name: str, key: str) -> tupl
     raise failed
 
 
+def connect_blocking(address: Address, timeout: float, name: str) -> blocking.AbstractConnection:
+    """A connection that has its caller wait, to the one server at an address that `connect` has found.
+
+    It waits at most so many seconds for an answer. Raises RedisError, OSError.
+    """
+    options = {"socket_connect_timeout": timeout, **_read_query(address), "client_name": name}
+    made: blocking.AbstractConnection = _connection(address, {**options, "socket_timeout": timeout}, of=blocking)
+    made.connect()  # type: ignore[no-untyped-call]
+    return made
+
+
 def wanted_replicas(address: Address) -> int:
     """On how many replicas a job must be before its enqueue returns. Raises UrlInvalid."""
     found: int = _read_query(address, of=_OWN).get("wait_replicas", 0)
@@ -71,7 +84,7 @@ async def _opened(
     address: Address, options: dict[str, Any], key: str, *, moved: bool = False
 ) -> tuple[library.AbstractConnection, Address]:
     """A connection to this server, or to the node of its cluster that has the key."""
-    raw = _connection(address, options)
+    raw: library.AbstractConnection = _connection(address, options)
     try:
         await raw.connect()  # type: ignore[no-untyped-call]
         await raw.send_command("HELLO", 2)
@@ -89,7 +102,8 @@ async def _opened(
     return await _opened(replace(address, hosts=(node,)), options, key, moved=True)
 
 
-def _connection(address: Address, options: dict[str, Any]) -> library.AbstractConnection:
+def _connection(address: Address, options: dict[str, Any], of: ModuleType = library) -> Any:
+    """A connection of this module of redis-py, not yet opened."""
     common: dict[str, Any] = {
         "username": address.username or None,
         "password": address.password or None,
@@ -98,11 +112,11 @@ def _connection(address: Address, options: dict[str, Any]) -> library.AbstractCo
         **options,
     }
     if address.path:
-        return library.UnixDomainSocketConnection(path=address.path, **common)
+        return of.UnixDomainSocketConnection(path=address.path, **common)
     ((host, port),) = address.hosts
     if _has_tls(address):
-        return library.SSLConnection(host=host, port=port, **common)
-    return library.Connection(host=host, port=port, **common)
+        return of.SSLConnection(host=host, port=port, **common)
+    return of.Connection(host=host, port=port, **common)
 
 
 def _check(told: dict[bytes, Any], address: Address) -> None:

@@ -67,6 +67,14 @@ def _begins(text: str, beginnings: Iterable[str]) -> bool:
     return any(text.startswith(one) or f" {one}" in text[:200] or f" -{one}" in text[:200] for one in beginnings)
 
 
+async def _disconnect(raw: library.AbstractConnection) -> None:
+    """Close a connection, on which nothing is waited for any more."""
+    if raw._writer is not None and raw._writer.transport.get_extra_info("sslcontext") is not None:
+        # uvloop waits for the farewell of TLS, and the event loop of a client ends before that.
+        raw._writer.transport.abort()
+    await raw.disconnect(nowait=True)
+
+
 class _Reader(asyncio.Protocol):
     """Reads what Redis sends, as it comes: in place of redis-py's reader, with its task and its stream.
 
@@ -159,7 +167,7 @@ class Connection:
     async def close(self) -> None:
         """Close it. May be called again."""
         self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
-        await self._raw.disconnect(nowait=True)
+        await _disconnect(self._raw)
 
     def _send(self) -> None:
         if not self._unsent or self.lost.done():
@@ -236,7 +244,7 @@ class Messages:
     async def close(self) -> None:
         """Close it. May be called again."""
         self._lose(BrokerUnavailable(f"the session with Redis at {self._server} is closed. Open another."))
-        await self._raw.disconnect(nowait=True)
+        await _disconnect(self._raw)
 
     async def _command(self, *command: str) -> None:
         if self.lost.done():
