@@ -25,28 +25,29 @@ class Duty(StrEnum):
 LOOK_EVERY, LOOK_AGAIN = (1.0, 2.0), (0.2, 0.25)
 
 #: Seconds by which a session waits longer for each duty that it has.
-STEP = 0.25
+STEP = 0.2
 
-#: Seconds for which a session that has a duty leaves another one, whose leader has died, to sessions that have none.
-LEFT_TO_OTHERS = 1.85
+#: Seconds after the last sign of a duty's leader for which a session that has a duty leaves that one to those that have
+#: none: for as long as these may take to look, and a little longer, since the leader may have lived on a little.
+LEFT_TO_OTHERS = 2.1
 
 
 class Candidate:
     """What one session has seen of the duties."""
 
     def __init__(self) -> None:
-        #: When it has first seen each vacant duty vacant, and the duties that somebody has had.
+        #: By duty: when a look has found somebody who has it, the last time; and when one has found none, the first.
+        self._led: dict[Duty, float] = {}
         self._vacant: dict[Duty, float] = {}
-        self._left: set[Duty] = set()
 
     def look(self, vacant: Collection[Duty], mine: Collection[Duty], now: float) -> list[Duty]:
         """The duties to try to take now, the first first, until one is taken.
 
         `vacant` are those that nobody has, and `mine` those that this session has; `now` is on any clock.
         """
-        self._left |= set(Duty).difference(vacant)
+        self._led |= dict.fromkeys(set(Duty).difference(vacant), now)
         self._vacant = {duty: self._vacant.get(duty, now) for duty in Duty if duty in vacant}
-        return [duty for duty, since in self._vacant.items() if now >= since + self._wait(duty, len(mine))]
+        return [duty for duty in self._vacant if not mine or now >= self._free_from(duty) + STEP * len(mine)]
 
-    def _wait(self, duty: Duty, count: int) -> float:
-        return count * STEP + (LEFT_TO_OTHERS if count and duty in self._left else 0.0)
+    def _free_from(self, duty: Duty) -> float:
+        return self._led[duty] + LEFT_TO_OTHERS if duty in self._led else self._vacant[duty]
