@@ -206,8 +206,8 @@ def counters_of(plain: object) -> dict[str, Any]:
             "clock": bool(),
             "version": str(version),
             "release": str(release),
-        }:
-            counted = {"slots": slots, "processed": processed, "failed": failed, "duties": _duties_of(dict(plain))}
+        } if isinstance(plain, Mapping):
+            counted = {"slots": slots, "processed": processed, "failed": failed, "duties": _duties_of(plain)}
             return {**counted, "version": version, "release": release}
         case _:
             return {"slots": 0, "counted": False}
