@@ -11,7 +11,7 @@ import pytest
 from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
-from palermo.brokers.rabbitmq.leadership.operations import ListKeys
+from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
@@ -20,6 +20,7 @@ from palermo.core import election
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.unique_rules import REPLACE
+from palermo.errors import BrokerUnavailable
 from tests.contract.tools import FAILURE, PATIENT, look, messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.rabbitmq.patience import have_patience
@@ -251,3 +252,17 @@ async def test_a_purge_goes_on_when_who_has_the_tenants_is_killed(
 
     assert await holders(asker) == []
     assert await asker.tenants.of("jobs") == []
+
+
+async def test_who_leads_no_more_without_knowing_it_asks_the_other_leaders_for_nothing(
+    crew: Crew, asker: RabbitmqBroker
+) -> None:
+    await filled(asker, "a")
+    leader = crew.of(Duty.KEYS)._leader_client._leaders[Duty.KEYS]
+    assert isinstance(leader._work, KeyDuty)
+    leader._connection.raw.abort()
+
+    with pytest.raises(BrokerUnavailable):
+        await leader._work._ask(PurgeTenants("jobs", None))
+
+    assert [one.pending for one in await asker.tenants.of("jobs")] == [1]

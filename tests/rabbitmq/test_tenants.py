@@ -142,7 +142,7 @@ def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(ses
         broker, other = await open_broker(session), await open_broker(session)
         assert isinstance(other, RabbitmqBroker)
         await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
-        leader = await Leader.take(Duty.TENANTS, session, other._declarer_on, other._leader_client.ask)
+        leader = await Leader.take(Duty.TENANTS, session, other._declarer_on, other._leader_client.ask_over)
         assert leader is not None
         try:
             assert await leader.handle(CountTenantJobs()) == {"jobs": 6}

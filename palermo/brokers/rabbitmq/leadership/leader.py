@@ -3,7 +3,8 @@
 A session leads as long as a connection that it has for this duty alone holds the duty's exclusive queue, which RabbitMQ
 frees the moment that the connection ends. The leader consumes and publishes on that same connection. So a leader that
 is cut off can do nothing at all: the jobs and records that it held have gone back to their queues. What one duty needs
-of another it asks that duty's leader for, as any session does: such an operation may be done twice, or too late.
+of another it asks that duty's leader for, on that same connection too: if it asked on another, a purge could come after
+the next leader has done it, and take jobs that were enqueued since.
 """
 
 import asyncio
@@ -52,10 +53,13 @@ class Leader:
         duty: Duty,
         session: SessionParameters,
         declarer: Callable[[Connection], Declarer],
-        ask: Ask,
+        ask_over: Callable[[Connection], Ask],
         fired: OnJobs = ignore_jobs,
     ) -> "Leader | None":
-        """Become the leader, on a new connection; None if another session leads. The caller closes it."""
+        """Become the leader, on a new connection; None if another session leads. The caller closes it.
+
+        `ask_over` gives what asks the other leaders over a connection.
+        """
         connection = await open_connection(session, f"{session.name} {duty}", heartbeat=_HEARTBEAT)
         try:
             queue = leader_queue(session.exchange, duty)
@@ -63,7 +67,7 @@ class Leader:
             if channel is not None:
                 # A publisher of its own: one that publishes to queues ends with the first queue that refuses.
                 responder = Responder(channel, queue, await Publisher.open(connection))
-                outbox = Outbox(session, connection, declarer(connection))
+                outbox, ask = Outbox(session, connection, declarer(connection)), ask_over(connection)
                 work: Work
                 match duty:
                     case Duty.TIME:

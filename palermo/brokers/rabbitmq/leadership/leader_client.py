@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     RequestPermit,
     StartJob,
 )
-from palermo.brokers.rabbitmq.leadership.work import leader_queue
+from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
@@ -59,13 +59,13 @@ class LeaderRequests:
     """
 
     def __init__(self, connection: Connection, exchange: str) -> None:
-        self._connection = connection
+        self.connection = connection
         self._queues = {duty: leader_queue(exchange, duty) for duty in Duty}
         self._rpcs = {duty: Rpc(connection, queue, silence=_SILENCE) for duty, queue in self._queues.items()}
 
     async def vacant(self, duties: Collection[Duty]) -> list[Duty]:
         """Those of these duties that have no leader."""
-        probes = await asyncio.gather(*(self._connection.probe(self._queues[duty]) for duty in duties))
+        probes = await asyncio.gather(*(self.connection.probe(self._queues[duty]) for duty in duties))
         return [duty for duty, probe in zip(duties, probes, strict=True) if not probe.exists]
 
     async def tell(self, operation: Operation[None]) -> None:
@@ -76,7 +76,7 @@ class LeaderRequests:
         """The leader's reply, its last part with values; None without: then ask again. Raises the session's error."""
         request, duty = operation.to_plain(), operation.duty
         if not isinstance(operation, BriefOperation):
-            return await rpc.ask(self._connection, self._queues[duty], request, silence=_LONG_SILENCE)
+            return await rpc.ask(self.connection, self._queues[duty], request, silence=_LONG_SILENCE)
         values = await self._rpcs[duty].ask(request)
         return None if values is None else [Part(values)]
 
@@ -160,22 +160,34 @@ class LeaderClient:
         # Imported here: the leader is as much code as the consumer, and most sessions never lead.
         from palermo.brokers.rabbitmq.leadership.leader import Leader
 
-        return await Leader.take(duty, self._session, self._declarer, self.ask, fired)
+        return await Leader.take(duty, self._session, self._declarer, self.ask_over, fired)
 
     async def ask(self, operation: Operation[T]) -> T:
         """The leader's reply. Without one this session leads in the duty: for some seconds, or for this one operation.
 
         The operation may be done twice. Raises BrokerUnavailable.
         """
+        return await self._ask(operation, self._requests)
+
+    def ask_over(self, connection: Connection) -> Ask:
+        """`ask` over the connection of a leader: one that leads no more without knowing it can ask for nothing."""
+        requests = LeaderRequests(connection, self._session.exchange)
+
+        async def ask(operation: Operation[T], /) -> T:
+            return await self._ask(operation, requests)
+
+        return ask
+
+    async def _ask(self, operation: Operation[T], requests: LeaderRequests) -> T:
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
-        while self._connection.error is None and loop.time() < until:
-            leader = self._leaders.get(duty) if is_brief else None
+        while requests.connection.error is None and loop.time() < until:
+            leader = self._leaders.get(duty) if is_brief and requests is self._requests else None
             parts: list[Part] | None = None
             # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived
             # there too. Without a reply we take the long way, which stores the decision.
             if leader is None or isinstance(operation, StartJob):
-                parts = await self._requests.ask(operation)
+                parts = await requests.ask(operation)
                 if parts and "error" not in (values := parts[-1].values or {}):
                     return operation.reply_from_parts(parts)
                 if parts and not is_brief:
@@ -192,7 +204,7 @@ class LeaderClient:
                 if (leader := await self._take(duty)) is not None:
                     return await self._lead_once(leader, operation)
             await asyncio.sleep(_SOON)  # this session or another may be about to lead
-        raise self._connection.error or BrokerUnavailable(
+        raise requests.connection.error or BrokerUnavailable(
             f"the leader in {duty} does not answer. Try again: another worker takes over within seconds."
         )
 

@@ -26,7 +26,7 @@ class Ask(Protocol):
 
 
 class Work(ABC):
-    """The work of one duty. All of it goes over the connection that holds the duty's queue, or may be done twice."""
+    """The work of one duty. All of it goes over the connection that holds the duty's queue."""
 
     @property
     def busy(self) -> bool:
