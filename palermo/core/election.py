@@ -7,6 +7,7 @@ sessions share the duties, and one that is alone has all of them.
 
 from collections.abc import Collection
 from enum import StrEnum
+from math import inf
 
 
 class Duty(StrEnum):
@@ -21,19 +22,19 @@ class Duty(StrEnum):
 
 
 #: Seconds between two looks which duties are vacant, at least and at most: of a session that has none, and of one that
-#: has some. At most three sessions have some.
-LOOK_EVERY, LOOK_AGAIN = (1.0, 2.0), (0.2, 0.25)
+#: has some.
+LOOK_EVERY, LOOK_AGAIN = (1.0, 1.5), (0.6, 0.7)
 
 #: Seconds by which a session waits longer for each duty that it has.
 STEP = 0.2
 
 #: Seconds after the last sign of a duty's leader for which a session that has a duty leaves that one to those that have
-#: none: for as long as these may take to look, and a little longer, since the leader may have lived on a little.
-LEFT_TO_OTHERS = 2.1
+#: none: for as long as these may take to look, and a session that has some too, since the leader may have lived on.
+LEFT_TO_OTHERS = LOOK_EVERY[1] + LOOK_AGAIN[1]
 
 
 class Candidate:
-    """What one session has seen of the duties."""
+    """What one session has seen of the duties. `mine` are those that it has; `now` is on any clock."""
 
     def __init__(self) -> None:
         #: By duty: when a look has found somebody who has it, the last time; and when one has found none, the first.
@@ -41,13 +42,17 @@ class Candidate:
         self._vacant: dict[Duty, float] = {}
 
     def look(self, vacant: Collection[Duty], mine: Collection[Duty], now: float) -> list[Duty]:
-        """The duties to try to take now, the first first, until one is taken.
-
-        `vacant` are those that nobody has, and `mine` those that this session has; `now` is on any clock.
-        """
+        """The duties to try to take now, the first first, until one is taken. `vacant` are those that nobody has."""
         self._led |= dict.fromkeys(set(Duty).difference(vacant), now)
         self._vacant = {duty: self._vacant.get(duty, now) for duty in Duty if duty in vacant}
-        return [duty for duty in self._vacant if not mine or now >= self._free_from(duty) + STEP * len(mine)]
+        return [duty for duty in self._vacant if now >= self._free_from(duty, len(mine))]
 
-    def _free_from(self, duty: Duty) -> float:
-        return self._led[duty] + LEFT_TO_OTHERS if duty in self._led else self._vacant[duty]
+    def wait(self, mine: Collection[Duty], now: float) -> float:
+        """Seconds until the first of the duties that were vacant at the last look is to be tried; infinite for none."""
+        return min((self._free_from(duty, len(mine)) - now for duty in self._vacant if duty not in mine), default=inf)
+
+    def _free_from(self, duty: Duty, count: int) -> float:
+        if not count:
+            return self._vacant[duty]
+        since = self._led[duty] + LEFT_TO_OTHERS if duty in self._led else self._vacant[duty]
+        return since + STEP * count

@@ -10,8 +10,9 @@ import pytest
 
 from palermo.core.election import LEFT_TO_OTHERS, LOOK_AGAIN, LOOK_EVERY, STEP, Candidate, Duty
 
-#: Seconds within which a duty has a session again, if one lives; and those that it takes at most to take one.
-LEASE, TAKING = 3.0, 0.1
+#: Seconds within which a duty has a session again, if one lives; those that it takes at most to take one; and those
+#: between two looks at least.
+LEASE, TAKING, SOON = 3.0, 0.1, 0.1
 
 
 @dataclass(eq=False)
@@ -88,10 +89,9 @@ class World:
             self.owners[duty] = session
             self.spans.append(self.now - since)
             count += 1
-        if count < len(Duty):
-            self.at(self.random.uniform(*(LOOK_AGAIN if count else LOOK_EVERY)), lambda: self.look(session))
-        else:
-            self.at(LOOK_AGAIN[1], lambda: self.look(session))
+        look = self.random.uniform(*(LOOK_AGAIN if count else LOOK_EVERY))
+        wait = session.candidate.wait(self.mine(session), self.now)
+        self.at(max(SOON, min(look, wait)), lambda: self.look(session))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -137,7 +137,7 @@ def test_a_session_that_is_alone_has_all_duties_at_once() -> None:
     world = World(1)
     session = world.start()
 
-    world.run(2 * STEP + 3 * (TAKING + LOOK_AGAIN[1]))
+    world.run(2 * STEP + 3 * TAKING)
 
     assert world.mine(session) == list(Duty)
 
@@ -161,6 +161,7 @@ def test_who_has_a_duty_waits_until_all_that_have_none_have_looked() -> None:
 
     assert candidate.look([], mine, 1.0) == []
     assert candidate.look([Duty.KEYS], mine, 1.0 + LOOK_AGAIN[1]) == []
+    assert candidate.wait(mine, 1.0 + LOOK_AGAIN[1]) == pytest.approx(LOOK_EVERY[1] + STEP)
     assert candidate.look([Duty.KEYS], mine, 1.0 + LOOK_AGAIN[1] + LOOK_EVERY[1]) == []
     assert candidate.look([Duty.KEYS], mine, 1.0 + LEFT_TO_OTHERS + STEP) == [Duty.KEYS]
     # Somebody else had it meanwhile, and died.

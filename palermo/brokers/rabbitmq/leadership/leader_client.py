@@ -113,9 +113,9 @@ class LeaderClient:
         try:
             while self._connection.error is None:
                 try:
-                    others = [duty for duty in Duty if duty not in leading and duty not in self._leaders]
-                    vacant = await self._requests.vacant(others)
-                    for duty in candidate.look(vacant, set(Duty).difference(others), loop.time()):
+                    mine = {*leading, *self._leaders}
+                    vacant = await self._requests.vacant(set(Duty) - mine)
+                    for duty in candidate.look(vacant, mine, loop.time()):
                         if (leader := await self._take(duty, fired)) is not None:
                             leading[duty] = asyncio.ensure_future(self._lead(leader))
                             break
@@ -123,9 +123,11 @@ class LeaderClient:
                     if self._connection.error is None:
                         log.warning("cannot lead error=%r", str(error))
                         await asyncio.sleep(_AGAIN)
+                mine = {*leading, *self._leaders}
                 # A session that has all duties looks for no others.
-                every = None if len(leading) == len(Duty) else random.uniform(*(LOOK_AGAIN if leading else LOOK_EVERY))
-                await asyncio.wait({lost, *leading.values()}, timeout=every, return_when=asyncio.FIRST_COMPLETED)
+                look = random.uniform(*(LOOK_AGAIN if mine else LOOK_EVERY)) if len(leading) < len(Duty) else None
+                pause = look and max(_SOON, min(look, candidate.wait(mine, loop.time())))
+                await asyncio.wait({lost, *leading.values()}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 for duty, task in list(leading.items()):
                     if task.done():
                         del leading[duty]
