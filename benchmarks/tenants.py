@@ -15,6 +15,7 @@ from contextlib import suppress
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
+from palermo.core.election import Duty
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
@@ -58,7 +59,7 @@ async def _run(url: str, jobs: int, tenants: int) -> None:
     session = SessionParameters(address=parse_url(url), exchange=f"bench-{uuid.uuid4().hex[:8]}", timeout=60)
     publisher, leader, worker = [await open_broker(session) for _ in range(3)]
     keeping = asyncio.ensure_future(leader.run_scheduler())
-    while not leader.is_leader:  # noqa: ASYNC110 - nobody tells
+    while len(leader.duties) < len(Duty):  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0.01)
     for slots in (1, 4):
         for name, several in (("no tenant", 0), ("1 tenant", 1), ("10 tenants", 10)):

@@ -71,6 +71,7 @@ def workers(context: Context, /, as_json: bool) -> None:
         field("State"),
         field("Queues"),
         *((name.capitalize(), _known(name)) for name in ("slots", "processed", "failed")),
+        ("Leads in", lambda row: ", ".join(row["duties"] or ())),
         ("Started", lambda row: row["started_at"]),
         ("Running", _running),
     ]

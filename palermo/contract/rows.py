@@ -190,6 +190,7 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
         "processed": info.processed if info.counted else None,
         "failed": info.failed if info.counted else None,
         "clock": info.clock if info.counted else None,
+        "duties": as_json(info.duties) if info.counted else None,
         "version": as_json(info.version) or None,
         "release": as_json(info.release) or None,
         "last_seen": iso_instant(info.seen_at),

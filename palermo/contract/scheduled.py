@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from palermo.core.conditions import check_conditions
+from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.text import fits
@@ -119,14 +120,17 @@ class ScheduledJobs(Protocol):
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         """Take part in the leader election as long as the session lasts. The leader publishes jobs when they are due.
 
-        The session leads if no other does, and else stands by; `is_leader` says whether it leads now.
+        The session leads if no other does, and else stands by; `duties` says in what it leads now.
         `fired` gets the jobs that recurring jobs have published when their time came.
         Returns when the session is lost or closed. The worker cancels this call when it stops.
         """
 
     @property
-    def is_leader(self) -> bool:
-        """Whether this session is the leader, which publishes jobs when they are due."""
+    def duties(self) -> tuple[Duty, ...]:
+        """The duties in which this session is the leader. With "time" it publishes jobs when they are due.
+
+        A broker that has no leader for other duties tells "time" alone.
+        """
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         """Some of the jobs that are due later, soonest first."""

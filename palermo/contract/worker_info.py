@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from palermo.core.election import Duty
 from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 
 #: A worker tells the body of a job that it runs up to so many bytes, and of a longer one only the preview.
@@ -132,8 +133,8 @@ class WorkerInfo:
     #: Jobs with a limit or a rate, as pairs of key and job id: those it runs, and those it awaits permission for.
     permits: tuple[tuple[str, str], ...] = ()
     asks: tuple[tuple[str, str], ...] = ()
-    #: Whether it is the leader, which brings delayed jobs to their queues when they are due.
-    clock: bool = False
+    #: The duties in which it is the leader, such as "time": see palermo.contract.scheduled.ScheduledJobs.duties.
+    duties: tuple[str, ...] = ()
     #: The version of Palermo, and the deployed release as the worker's settings name it; "" if it does not tell.
     version: str = ""
     release: str = ""
@@ -142,8 +143,13 @@ class WorkerInfo:
     #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
     #: what is told of it here is its last answer, or what it wrote down. The broker sets this too.
     answers: bool = True
-    #: Whether its slots, processed, failed and clock are known; if not, they are 0 and False here, and None in rows.
+    #: Whether its slots, processed, failed and duties are known; if not, they are 0 or empty here, and None in rows.
     counted: bool = True
+
+    @property
+    def clock(self) -> bool:
+        """Whether it brings delayed jobs to their queues when they are due."""
+        return Duty.TIME in self.duties
 
     def has(self, id: str) -> bool:
         """Whether it runs this job, waits for permission to run it, or can say how it ended."""
@@ -152,13 +158,16 @@ class WorkerInfo:
 
     def counters(self) -> dict[str, Any]:
         """What it counts, its version and release, as values that JSON has; `counters_of` reads them."""
-        return {name: getattr(self, name) for name in ("slots", "processed", "failed", "clock", "version", "release")}
+        told = ("slots", "processed", "failed", "clock", "version", "release")
+        return {**{name: getattr(self, name) for name in told}, "duties": list(self.duties)}
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         return {
             **{name: getattr(self, name) for name in self.__slots__ if name not in _LISTS},
+            "clock": self.clock,
             "queues": list(self.queues),
+            "duties": list(self.duties),
             "outcomes": list(self.outcomes),
             "permits": [list(pair) for pair in self.permits],
             "asks": [list(pair) for pair in self.asks],
@@ -171,8 +180,9 @@ class WorkerInfo:
         known = {name: plain[name] for name in cls.__slots__ if name in plain}
         jobs = tuple(map(RunningJob.from_plain, plain.get("jobs", ())))
         lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
+        duties = _duties_of(plain)
         pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
-        return cls(**{**known, **lists, **pairs, "jobs": jobs})
+        return cls(**{**known, **lists, **pairs, "duties": duties, "jobs": jobs})
 
 
 #: The state of a worker that does not answer, in listings.
@@ -193,14 +203,19 @@ def counters_of(plain: object) -> dict[str, Any]:
             "slots": int(slots),
             "processed": int(processed),
             "failed": int(failed),
-            "clock": bool(clock),
+            "clock": bool(),
             "version": str(version),
             "release": str(release),
-        }:
-            counted = {"slots": slots, "processed": processed, "failed": failed, "clock": clock}
+        } if isinstance(plain, Mapping):
+            counted = {"slots": slots, "processed": processed, "failed": failed, "duties": _duties_of(plain)}
             return {**counted, "version": version, "release": release}
         case _:
             return {"slots": 0, "counted": False}
+
+
+def _duties_of(plain: Mapping[str, Any]) -> tuple[str, ...]:
+    # A worker of an earlier version tells only whether it is the one leader.
+    return tuple(map(str, plain.get("duties", tuple(Duty) if plain.get("clock") else ())))
 
 
 class WorkerList(list[WorkerInfo]):
@@ -213,7 +228,7 @@ class WorkerList(list[WorkerInfo]):
 
 
 #: The fields of a WorkerInfo that are lists in JSON.
-_LISTS = ("jobs", "queues", "outcomes", "permits", "asks")
+_LISTS = ("jobs", "queues", "duties", "outcomes", "permits", "asks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ FAILING = 60.0
 _LOST = re.compile(r"^(\S+) WARNING connection lost", re.MULTILINE)
 
 #: Said by a worker that leads from then on.
-_LEADS = "keeping the time exchange="
+_LEADS = "leading duty="
 
 #: The ones that a kill of a process, and those that the loss of a connection, may be the reason of.
 CHILDREN, LINKS = ("child", "template"), ("cut", "stall", "broker killed", "broker restarted")

@@ -104,11 +104,13 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(place: Place, module
     url = url_of(module_node)
     worker = place.worker("-q", "idle", modules=("soaked",), times=times, PALERMO_URL=url)
     client = Client(Settings(url=url, exchange=place.exchange, publish_timeout=10.0))
-    eventually(lambda: [row["pid"] for row in Inspector(client).workers() if row["clock"]] == [worker.pid])
+    eventually(
+        lambda: [row["pid"] for row in Inspector(client).workers() if "keys" in (row["duties"] or ())] == [worker.pid]
+    )
     client.enqueue("soaked.work", (0, 0.0, False), unique="until_done", unique_key="0")
     os.kill(worker.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(LeaderUnavailable, match=f"the leader, worker pid:{worker.pid}@.*, does not answer"):
+        with pytest.raises(LeaderUnavailable, match=f"the leader in keys, worker pid:{worker.pid}@.*, does not answer"):
             client.enqueue("soaked.work", (1, 0.0, False), unique="until_done", unique_key="1")
         with pytest.raises(LeaderUnavailable, match=f"worker pid:{worker.pid}@"):
             Inspector(client).unique_keys()

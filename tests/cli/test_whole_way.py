@@ -86,6 +86,8 @@ def test_workers_are_listed_while_they_live(shell: Shell, environment: dict[str,
         row = eventually(lambda: next(iter(rows(shell, "workers")), None))
         assert (row["pid"], row["queues"], row["slots"]) == (worker.pid, ["mail"], 2)
         eventually(lambda: {queue["name"]: queue["workers"] for queue in rows(shell, "queues")}.get("mail") == 1)
+        eventually(lambda: [row["duties"][:1] for row in rows(shell, "workers")] == [["time"]])
+        assert "Leads in" in shell("workers")
     finally:
         worker.terminate()
         worker.wait(60)

@@ -14,6 +14,7 @@ import pytest
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.scheduled import CANCEL, MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ignore_jobs
 from palermo.contract.sweep import Move
+from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import Ack, Fail
 from palermo.core.message import Message
@@ -51,7 +52,7 @@ async def time_kept(broker: Broker, fired: OnJobs = ignore_jobs) -> AsyncIterato
     keeping = asyncio.ensure_future(broker.run_scheduler(fired))
     try:
         async with asyncio.timeout(60):
-            while not broker.is_leader:  # noqa: ASYNC110 - nobody tells
+            while Duty.TIME not in broker.duties:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         yield
     finally:

@@ -247,6 +247,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
         "processed": 0,
         "failed": 0,
         "clock": False,
+        "duties": [],
         "version": "1.2.0",
         "release": None,
         "last_seen": "1970-01-01T00:00:03Z",

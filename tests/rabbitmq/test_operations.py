@@ -17,6 +17,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     EnqueueUnique,
     FreeKeys,
     GiveBackTenantJobs,
+    HasTenantJobs,
     ListingProgress,
     ListKeys,
     ListLimits,
@@ -26,6 +27,7 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     ListTenantNames,
     ListTenants,
     Operation,
+    PurgeTenants,
     ReadmitJobs,
     RemoveJobs,
     RequestPermit,
@@ -86,6 +88,8 @@ _REQUESTS: list[tuple[Operation[Any], str]] = [
     (ListTenants("q"), '{"ask":"tenants","queue":"q","hold":false}'),
     (ListTenantNames("q"), '{"ask":"tenants","queue":"q","names":true}'),
     (GiveBackTenantJobs("q", still=True), '{"ask":"tenants","queue":"q","hold":true,"still":true}'),
+    (HasTenantJobs("q", "a"), '{"ask":"tenants","do":"has","queue":"q","tenant":"a"}'),
+    (PurgeTenants("q", None), '{"ask":"tenants","do":"purge","queue":"q","tenant":null}'),
     (ClearTenants("q", None), '{"ask":"clear tenants","queue":"q","tenant":null}'),
 ]
 

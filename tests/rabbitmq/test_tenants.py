@@ -15,12 +15,13 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
 from palermo.brokers.rabbitmq.leadership.leader import Leader
-from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs
+from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs, HasTenantJobs
 from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
+from palermo.core.election import Duty
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, Worker, consume, message, messages, take_and_ack, until
@@ -141,12 +142,12 @@ def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(ses
         broker, other = await open_broker(session), await open_broker(session)
         assert isinstance(other, RabbitmqBroker)
         await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
-        clock = await Leader.take(session, other._declarer_on)
-        assert clock is not None
+        leader = await Leader.take(Duty.TENANTS, session, other._declarer_on, other._leader_client.ask_over)
+        assert leader is not None
         try:
-            assert await clock.handle(CountTenantJobs()) == {"jobs": 6}
+            assert await leader.handle(CountTenantJobs()) == {"jobs": 6}
         finally:
-            await clock.close()
+            await leader.close()
             await broker.close()
             await other.close()
 
@@ -229,11 +230,12 @@ def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_i
     session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     async def suspected(leader: RabbitmqBroker) -> list[str]:
-        elected = leader._leader_client._leader
-        assert elected is not None
+        async def has_jobs(tenant_queue: TenantQueue) -> bool:
+            return await leader._leader_client.ask(HasTenantJobs(tenant_queue.queue, tenant_queue.tenant))
+
         keys = await leader.keys.known()
         found = await orphaned_keys.suspects(
-            session.exchange, leader._connection, keys, now=time.time() + 60, apart=elected.fair_scheduler.has
+            session.exchange, leader._connection, keys, now=time.time() + 60, apart=has_jobs
         )
         return [stray.id for stray in found.values()]
 

@@ -19,6 +19,7 @@ from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListi
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.election import Duty
 from palermo.core.time_slots import TimeSlot
 from palermo.inspector import scheduled as scheduled_jobs
 from palermo.settings.settings import Settings
@@ -366,7 +367,7 @@ def leading(web: Web) -> Iterator[None]:
 
     async def begin(broker: Broker) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(broker.run_scheduler())
-        while not broker.is_leader:  # noqa: ASYNC110 - nobody tells
+        while Duty.TIME not in broker.duties:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
         return task
 

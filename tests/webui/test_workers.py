@@ -180,6 +180,7 @@ def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_we
         return releases is not None and page.count("old release</span>") == 1
 
     eventually(told)
+    eventually(lambda: "It is the leader for scheduled jobs" in any_web.http.get(f"/workers/{old}").text)
     eventually(listed)
 
     def rows() -> dict[str, str]:

@@ -17,6 +17,7 @@ from palermo.contract.broker import Broker
 from palermo.contract.rows import Row, silent_text, worker_row
 from palermo.contract.serialization import Serializers
 from palermo.contract.worker_info import counters_of, unidentified_worker
+from palermo.core.election import Duty
 from palermo.inspector.check import Limits, check
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
@@ -70,7 +71,7 @@ def written_down(site: Site, id: str, *, clock: bool = False) -> bool:
         if follower is not None:
             await follower.close()
         found = [seen for seen in view.seen.values() if id in seen.runs]
-        return any(counters_of(seen.counters)["clock"] or not clock for seen in found)
+        return any(Duty.TIME in counters_of(seen.counters)["duties"] or not clock for seen in found)
 
     return site.client.run(read)
 
@@ -158,7 +159,7 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None
         worker_row(each, Serializers()) for each in (_worker(earlier_version), unidentified_worker(1))
     )
 
-    unknown = ("slots", "processed", "failed", "clock", "version", "release")
+    unknown = ("slots", "processed", "failed", "clock", "duties", "version", "release")
     assert [{row[name] for name in unknown} for row in (of_record, of_nothing)] == [{None}, {None}]
     assert (of_record["pid"], of_record["started_at"]) == (7, "2023-11-14T22:13:20Z")
     assert (of_nothing["pid"], of_nothing["started_at"]) == (None, None)

@@ -36,6 +36,7 @@ from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryCh
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
@@ -94,7 +95,9 @@ class RabbitmqBroker:
         self._failed_turn = sweeping.FailedTurn(self._exchange)
         self._leader_client = LeaderClient(session, connection, self._declarer_on, self.workers)
         self._limits = LimitClient(self._leader_client)
-        self.keys = RabbitmqKeys(session, connection, self._outbox, self._leader_client)
+        self.keys = RabbitmqKeys(
+            session, connection, self._outbox, self._leader_client.ask, self._leader_client.silence
+        )
         self.tenants = TenantClient(
             self._exchange,
             self._consume_connection,
@@ -328,7 +331,7 @@ class RabbitmqBroker:
         return await self.tenants.sweep(reader, queue, decide, store, tell, gate, self.keys.as_they_run)
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
-        keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: self.is_leader))
+        keeping = asyncio.ensure_future(self._registry.keep(self._connection, lambda: Duty.TIME in self.duties))
         try:
             await self._leader_client.lead_or_stand_by(fired)
         finally:
@@ -336,8 +339,8 @@ class RabbitmqBroker:
             await asyncio.wait({keeping})
 
     @property
-    def is_leader(self) -> bool:
-        return self._leader_client.is_leader
+    def duties(self) -> tuple[Duty, ...]:
+        return self._leader_client.duties
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         found = await self._leader_client.ask(operations.ListScheduled(chosen, offset, limit))

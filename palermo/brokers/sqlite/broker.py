@@ -27,6 +27,7 @@ from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryCh
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
@@ -242,8 +243,8 @@ class SqliteBroker:
         await self._scheduled_jobs.run(fired)
 
     @property
-    def is_leader(self) -> bool:
-        return self._scheduled_jobs.is_leader
+    def duties(self) -> tuple[Duty, ...]:
+        return (Duty.TIME,) if self._scheduled_jobs.is_leader else ()
 
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         return await self._scheduled_jobs.show(chosen, offset=min(offset, _MOST), limit=min(limit, _MOST))

@@ -229,7 +229,7 @@ class Worker:
             outcomes=self.outcomes.ids,
             permits=tuple(slot.demand for slot in self._slots if slot.demand is not None and slot.permitted),
             asks=tuple(slot.demand for slot in self._slots if slot.demand is not None and not slot.permitted),
-            clock=self.sessions.current is not None and self.sessions.current.broker.is_leader,
+            duties=() if self.sessions.current is None else self.sessions.current.broker.duties,
             version=VERSION,
             release=self._options.settings.release,
         )

@@ -170,8 +170,8 @@ class RunLog:
         self._forgets: list[str] = []
         self._written: frozenset[str] = frozenset()
         self._written_at = 0.0
-        #: Whether the last record says that this worker is the leader.
-        self._written_clock = False
+        #: The duties that this worker has by the last record.
+        self._written_duties: tuple[str, ...] = ()
         self._wanted = self._stored = 0
         self._writing = asyncio.Lock()
         self._reading = asyncio.Lock()
@@ -252,7 +252,7 @@ class RunLog:
         report = self._report()
         runs = self._runs(report)
         now = time.monotonic()
-        known = runs == self._written and report.clock == self._written_clock
+        known = runs == self._written and report.duties == self._written_duties
         pause = _AGAIN if known else _EACH * len(runs)
         if (runs or self._written) and now - self._written_at >= pause:
             self._later()
@@ -306,7 +306,7 @@ class RunLog:
             # Others may read the record before its confirm is here: a job given back meanwhile has to be written off.
             self._written |= runs
             await self._stream.write(record)
-            self._written, self._written_clock, self._stored = runs, report.clock, wanted
+            self._written, self._written_duties, self._stored = runs, report.duties, wanted
             del self._forgets[: len(forgets)]
 
     def _complain(self, means: str, error: Exception) -> None:

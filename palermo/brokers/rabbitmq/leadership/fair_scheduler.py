@@ -235,6 +235,7 @@ class FairScheduler:
 
     async def clear(self, queue: str, tenant: str | None) -> int:
         """Remove the waiting jobs of one tenant, or of all with None. Returns how many there were."""
+        await self.learn()
         fair_queue = self._fair_queues.get(queue)
         return 0 if fair_queue is None else await self._emptied(fair_queue, tenant)
 

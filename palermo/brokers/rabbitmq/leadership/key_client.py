@@ -17,7 +17,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import operations
-from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient
+from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
@@ -52,13 +52,20 @@ class RabbitmqKeys:
     """See palermo.contract.broker.UniqueKeys; the other methods are for the session's other parts."""
 
     def __init__(
-        self, session: SessionParameters, connection: Connection, outbox: Outbox, leader_client: LeaderClient
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        outbox: Outbox,
+        ask: Ask,
+        silence: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
     ) -> None:
+        """Without `silence`, which is LeaderClient.silence, no silence of a leader is noticed."""
         self._session = session
         self._exchange = session.exchange
         self._connection = connection
         self._outbox = outbox
-        self._leader_client = leader_client
+        self._ask = ask
+        self._silence = silence
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_log_queue(session.exchange), connection, outbox.open, arguments)
@@ -78,7 +85,7 @@ class RabbitmqKeys:
         under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
         try:
             for some in _portions(claims):
-                under_way.append(asyncio.ensure_future(self._leader_client.ask(operations.EnqueueUnique(some))))
+                under_way.append(asyncio.ensure_future(self._ask(operations.EnqueueUnique(some))))
                 while len(under_way) >= _UNDER_WAY:
                     answers += await under_way.popleft()
             while under_way:
@@ -99,19 +106,19 @@ class RabbitmqKeys:
             return KeyPage(keys=(), total=0)
         found, end = list[Key](), offset + limit
         while True:
-            some = await self._leader_client.ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
+            some = await self._ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
             found += some.keys
             offset += max(_PAGE, len(some.keys))  # a leader of an earlier version answers with all at once
             if offset >= min(end, some.total):
                 return KeyPage(keys=tuple(found), total=some.total)
 
     async def silence(self) -> LeaderUnavailable | None:
-        return await self._leader_client.silence()
+        return None if self._silence is None else await self._silence()
 
     async def find(self, name: str) -> Key | None:
         if not await self.exist():
             return None
-        page = await self._leader_client.ask(operations.ListKeys(name, 0, _PAGE, exact=True))
+        page = await self._ask(operations.ListKeys(name, 0, _PAGE, exact=True))
         # A leader of an earlier version answers with the keys that contain the name.
         return next((key for key in page.keys if key.name == name), None)
 
@@ -121,13 +128,13 @@ class RabbitmqKeys:
         if not names or not await self.exist():
             return messages
         while names:
-            page = await self._leader_client.ask(operations.ListReplaced(names[:_PAGE]))
+            page = await self._ask(operations.ListReplaced(names[:_PAGE]))
             found.update((key.name, key) for key in page.keys)
             names = names[max(1, page.total) :]
         return unique_rules.as_they_run(messages, found, max_body=max_body)
 
     async def free(self, names: Iterable[str]) -> list[str]:
-        return await self._leader_client.ask(operations.FreeKeys(list(names))) if await self.exist() else []
+        return await self._ask(operations.FreeKeys(list(names))) if await self.exist() else []
 
     async def orphaned(self) -> list[OrphanedKey]:
         first = await self._suspects()
@@ -175,7 +182,7 @@ class RabbitmqKeys:
         start = operations.StartJob.of(delivery.message, worker=worker, run=uuid.uuid4().hex, again=again)
         while True:
             try:
-                return await self._leader_client.ask(start)
+                return await self._ask(start)
             except BrokerUnavailable as error:
                 if self._connection.error is not None:
                     raise
@@ -246,31 +253,32 @@ class RabbitmqKeys:
 
         Each job comes with the message that takes its place, or with None if it is removed.
         """
-        away = [
-            (lock.key, there.id)
-            for there, put in jobs
-            if put is None and not is_failed(queue) and (lock := lock_of(there)) is not None
-        ]
+        away = [there for there, put in jobs if put is None and not is_failed(queue)]
         back = [put for _, put in jobs if put is not None and not is_failed(put.queue) and lock_of(put) is not None]
-        if away and await self.exist():
-            await self._leader_client.ask(operations.RemoveJobs(away))
+        await self.leaving(away)
         if not back:
             return [True] * len(jobs)
-        may = await self._leader_client.ask(operations.ReadmitJobs([_bare(one) for one in back]))
+        may = await self._ask(operations.ReadmitJobs([_bare(one) for one in back]))
         refused = {id(one) for one, allowed in zip(back, may, strict=True) if not allowed}
         return [put is None or id(put) not in refused for _, put in jobs]
+
+    async def leaving(self, jobs: Iterable[Message]) -> None:
+        """Free the keys of these jobs, which are about to be removed, unless they run."""
+        locks = [(lock.key, job.id) for job in jobs if (lock := lock_of(job)) is not None]
+        if locks and await self.exist():
+            await self._ask(operations.RemoveJobs(locks))
 
     async def cancelled(self, ids: Iterable[str]) -> None:
         """Tell the leader that these jobs, if they wait, are not going to run."""
         if await self.exist():
-            await self._leader_client.ask(operations.CancelJobs(list(ids)))
+            await self._ask(operations.CancelJobs(list(ids)))
 
     async def emptied(self, queue: str, *, delete: bool) -> int | None:
         """Have the leader purge or delete a queue and free the keys of its jobs.
 
         Returns how many jobs there were; None if there is no such queue.
         """
-        return await self._leader_client.ask(operations.EmptyQueue(queue, delete=delete))
+        return await self._ask(operations.EmptyQueue(queue, delete=delete))
 
     async def _suspects(self) -> looking.Suspects:
         """The keys that the leader would suspect, and those that are found by reading the queues that may be read."""
@@ -290,7 +298,7 @@ class RabbitmqKeys:
                     TenantQueue(queue, one.tenant) for one in left.values() if one.queue == queue and one.tenant
                 }
                 if tenant_queues:
-                    await self._leader_client.ask(operations.GiveBackTenantJobs(queue))
+                    await self._ask(operations.GiveBackTenantJobs(queue))
                 # A job that is moved meanwhile is in its job queue by the time that queue is read.
                 for tenant_queue in sorted(tenant_queues):
                     seen |= await self._waiting(tenant_queue_name(self._exchange, tenant_queue))
@@ -298,7 +306,7 @@ class RabbitmqKeys:
         left = {name: holder for name, holder in left.items() if holder.id not in seen}
         if left:
             ids = frozenset(holder.id for holder in left.values())
-            later = await self._leader_client.ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
+            later = await self._ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
             seen |= {message.id for message in later.messages}
             running = await looking.running(self._exchange, self._connection)
             found.update(looking.without(left, None if running is None else running | seen))

@@ -1,27 +1,30 @@
-"""One session's part in leader election: it stands by, leads, and asks the leader, also for permits of limited jobs."""
+"""One session's part in the election of leaders: it stands by, leads, and asks the leaders, also for permits."""
 
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
-from palermo.brokers.rabbitmq.amqp.rpc import Part
+from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
 from palermo.brokers.rabbitmq.leadership.operations import (
     BriefOperation,
     EndRun,
-    LeaderRequests,
+    GiveSign,
     ListingProgress,
     Operation,
     RequestPermit,
     StartJob,
 )
+from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.worker_info import WorkerInfo, WorkerList
+from palermo.core.election import LOOK_AGAIN, LOOK_EVERY, Candidate, Duty
 from palermo.core.limits import LimitDemand, RunLater, RunNow
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
@@ -32,9 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
-
-#: Seconds between two checks whether there is a leader, at least and at most.
-_LOOK_EVERY = (1.0, 2.0)
 
 #: Seconds until a leader whose connection broke tries again.
 _AGAIN = 1.0
@@ -52,8 +52,42 @@ _SIGN = 1.0
 _SOON = 0.1
 
 
+#: Seconds of silence after which a request counts as lost: a brief one, which is asked again at once, and any other.
+_SILENCE, _LONG_SILENCE = 2.5, 5.0
+
+
+class LeaderRequests:
+    """One session's requests to the leaders, and which duties have none.
+
+    A leader holds the exclusive queue of its duty as its lock (mutex.py), and consumes requests from it. A request may
+    be lost with a leader that dies: after a short silence the caller is told so, and must be able to ask again.
+    """
+
+    def __init__(self, connection: Connection, exchange: str) -> None:
+        self.connection = connection
+        self._queues = {duty: leader_queue(exchange, duty) for duty in Duty}
+        self._rpcs = {duty: Rpc(connection, queue, silence=_SILENCE) for duty, queue in self._queues.items()}
+
+    async def vacant(self, duties: Collection[Duty]) -> list[Duty]:
+        """Those of these duties that have no leader."""
+        probes = await asyncio.gather(*(self.connection.probe(self._queues[duty]) for duty in duties))
+        return [duty for duty, probe in zip(duties, probes, strict=True) if not probe.exists]
+
+    async def tell(self, operation: Operation[None]) -> None:
+        """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
+        await self._rpcs[operation.duty].tell(operation.to_plain())
+
+    async def ask(self, operation: Operation[Any]) -> list[Part] | None:
+        """The leader's reply, its last part with values; None without: then ask again. Raises the session's error."""
+        request, duty = operation.to_plain(), operation.duty
+        if not isinstance(operation, BriefOperation):
+            return await rpc.ask(self.connection, self._queues[duty], request, silence=_LONG_SILENCE)
+        values = await self._rpcs[duty].ask(request)
+        return None if values is None else [Part(values)]
+
+
 class LeaderClient:
-    """Leads the exchange, or asks its leader, for one session. `ask` is the one way to any leader."""
+    """Leads in some duties of the exchange, or asks their leaders, for one session. `ask` is the one way to any."""
 
     def __init__(
         self,
@@ -68,75 +102,109 @@ class LeaderClient:
         self._connection = connection
         self._declarer = declarer
         self._requests = LeaderRequests(connection, session.exchange)
-        self.is_leader = False
         self._standing_by = False
-        #: The leader's part, while this session leads.
-        self._leader: Leader | None = None
-        #: The leader's part, while this session leads for one operation.
-        self._leader_once: Leader | None = None
+        #: The leaders in this session: those that go on leading, and those that lead for one operation.
+        self._leaders: dict[Duty, Leader] = {}
+        self._leaders_once: dict[Duty, Leader] = {}
         self._stepping_in = asyncio.Lock()
-        self._lingering: asyncio.Task[None] | None = None
+        self._lingering: set[asyncio.Task[None]] = set()
         self._closed = False
 
+    @property
+    def duties(self) -> tuple[Duty, ...]:
+        """The duties in which this session leads now."""
+        return tuple(duty for duty in Duty if duty in self._leaders)
+
     async def lead_or_stand_by(self, fired: OnJobs) -> None:
-        """Lead if no other session does, and else stand by, until the connection is lost."""
+        """Lead in the duties that no other session has, and stand by for the others, until the connection is lost."""
+        candidate, loop = Candidate(), asyncio.get_running_loop()
+        leading: dict[Duty, asyncio.Task[None]] = {}
+        lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         self._standing_by = True
         try:
             while self._connection.error is None:
                 try:
-                    if await self._requests.is_vacant():
-                        await self._lead(fired)
-                    await asyncio.sleep(random.uniform(*_LOOK_EVERY))
+                    mine = {*leading, *self._leaders}
+                    vacant = await self._requests.vacant(set(Duty) - mine)
+                    for duty in candidate.look(vacant, mine, loop.time()):
+                        if (leader := await self._take(duty, fired)) is not None:
+                            leading[duty] = asyncio.ensure_future(self._lead(leader))
+                            break
                 except PalermoError as error:
                     if self._connection.error is None:
-                        log.warning("cannot keep the time error=%r", str(error))
+                        log.warning("cannot lead error=%r", str(error))
                         await asyncio.sleep(_AGAIN)
+                mine = {*leading, *self._leaders}
+                # A session that has all duties looks for no others.
+                look = random.uniform(*(LOOK_AGAIN if mine else LOOK_EVERY)) if len(leading) < len(Duty) else None
+                pause = look and max(_SOON, min(look, candidate.wait(mine, loop.time())))
+                await asyncio.wait({lost, *leading.values()}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                for duty, task in list(leading.items()):
+                    if task.done():
+                        del leading[duty]
+                        task.result()
         finally:
             self._standing_by = False
+            for one in (lost, *leading.values()):
+                one.cancel()
+            await asyncio.wait({lost, *leading.values()})
 
-    async def _lead(self, fired: OnJobs) -> None:
-        leader = await self._take(fired)
-        if leader is None:
-            return
-        log.info("keeping the time exchange=%s", self._session.exchange)
-        self.is_leader = True
-        self._leader = leader
+    async def _lead(self, leader: "Leader") -> None:
+        """Lead until the session is lost, or the leader's own connection: that is logged."""
+        log.info("leading duty=%s exchange=%s", leader.duty, self._session.exchange)
+        self._leaders[leader.duty] = leader
         running = asyncio.ensure_future(leader.run())
         lost = asyncio.ensure_future(self._connection.lost.wait())
         try:
             await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 await running
+        except PalermoError as error:
+            if self._connection.error is not None:
+                return
+            log.warning("cannot lead duty=%s error=%r", leader.duty, str(error))
         finally:
-            self.is_leader = False
-            self._leader = None
+            del self._leaders[leader.duty]
             lost.cancel()
             await finish(_end(leader, running))
+        await asyncio.sleep(_AGAIN)
 
-    async def _take(self, fired: OnJobs = ignore_jobs) -> "Leader | None":
+    async def _take(self, duty: Duty, fired: OnJobs = ignore_jobs) -> "Leader | None":
         # Imported here: the leader is as much code as the consumer, and most sessions never lead.
         from palermo.brokers.rabbitmq.leadership.leader import Leader
 
-        return await Leader.take(self._session, self._declarer, fired)
+        return await Leader.take(duty, self._session, self._declarer, self.ask_over, fired)
 
     async def ask(self, operation: Operation[T]) -> T:
-        """The leader's reply. Without a leader this session leads: for some seconds, or for this one operation.
+        """The leader's reply. Without one this session leads in the duty: for some seconds, or for this one operation.
 
         The operation may be done twice. Raises BrokerUnavailable.
         """
-        loop, is_brief = asyncio.get_running_loop(), isinstance(operation, BriefOperation)
+        return await self._ask(operation, self._requests)
+
+    def ask_over(self, connection: Connection) -> Ask:
+        """`ask` over the connection of a leader: one that leads no more without knowing it can ask for nothing."""
+        requests = LeaderRequests(connection, self._session.exchange)
+
+        async def ask(operation: Operation[T], /) -> T:
+            return await self._ask(operation, requests)
+
+        return ask
+
+    async def _ask(self, operation: Operation[T], requests: LeaderRequests) -> T:
+        loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
-        while self._connection.error is None and loop.time() < until:
-            leader = self._leader if is_brief else None
+        while requests.connection.error is None and loop.time() < until:
+            leader = self._leaders.get(duty) if is_brief and requests is self._requests else None
             parts: list[Part] | None = None
             # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived
             # there too. Without a reply we take the long way, which stores the decision.
             if leader is None or isinstance(operation, StartJob):
-                parts = await self._requests.ask(operation)
+                parts = await requests.ask(operation)
                 if parts and "error" not in (values := parts[-1].values or {}):
                     return operation.reply_from_parts(parts)
                 if parts and not is_brief:
-                    raise BrokerUnavailable(f"who keeps the time could not do it: {values['error']}")
+                    raise BrokerUnavailable(f"the leader in {duty} could not do it: {values['error']}")
             if leader is not None:
                 try:
                     return await leader.handle(operation)
@@ -144,90 +212,91 @@ class LeaderClient:
                     log.debug("the leader did not answer error=%r", str(error))
             elif parts is None and not self._standing_by:
                 if is_brief:
-                    await self._step_in()
+                    await self._step_in(duty)
                     continue
-                if (leader := await self._take()) is not None:
+                if (leader := await self._take(duty)) is not None:
                     return await self._lead_once(leader, operation)
             await asyncio.sleep(_SOON)  # this session or another may be about to lead
-        raise self._connection.error or await self._unavailable()
+        raise requests.connection.error or await self._unavailable(duty)
 
     async def silence(self) -> LeaderUnavailable | None:
-        """The error of a leader that does not answer; None if it answers, or none leads. Raises the session's error."""
-        if self._leader is not None or await self._requests.is_vacant():
+        """The error of a leader in keys that does not answer; None if it answers, or none leads. Raises BrokerError."""
+        if Duty.KEYS in self._leaders or await self._requests.vacant((Duty.KEYS,)):
             return None
         with suppress(TimeoutError):
             async with asyncio.timeout(_SIGN):
-                if await self._requests.ask(ListingProgress()) is not None:
+                if await self._requests.ask(GiveSign()) is not None:
                     return None
-        return await self._unavailable()
+        return await self._unavailable(Duty.KEYS)
 
-    async def _unavailable(self) -> LeaderUnavailable:
+    async def _unavailable(self, duty: Duty) -> LeaderUnavailable:
         silent = list[WorkerInfo]()
         with suppress(PalermoError):
             silent = [one for one in await self._workers() if not one.answers]
         # Of a worker that was heard of before it led, it is not known that it leads.
-        leaders = [one for one in silent if one.clock] or (silent if len(silent) == 1 else [])
+        leaders = [one for one in silent if duty in one.duties] or (silent if len(silent) == 1 else [])
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
         return LeaderUnavailable(
-            f"the leader{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or stuck."
-            " Continue or end that process, or wait: RabbitMQ drops its session within some 15 s, and another worker"
-            " leads. `palermo workers` shows who does not answer."
+            f"the leader in {duty}{named} does not answer, though RabbitMQ does: its process is stopped, swapped out or"
+            " stuck. Continue or end that process, or wait: RabbitMQ drops its session within some 15 s, and another"
+            " worker leads. `palermo workers` shows who does not answer."
         )
 
     async def _lead_once(self, leader: "Leader", operation: Operation[T]) -> T:
-        self._leader_once = leader
+        self._leaders_once[leader.duty] = leader
         try:
             await leader.learn()
             return await leader.handle(operation)
         finally:
-            self._leader_once = None
+            del self._leaders_once[leader.duty]
             await leader.close()
 
     async def listing_progress(self) -> tuple[int, int] | None:
         """How far a look at scheduled jobs is, as ListingProgress has it; None if no leader tells."""
         operation = ListingProgress()
-        if (leader := self._leader or self._leader_once) is not None:
+        if (leader := self._leaders.get(Duty.TIME) or self._leaders_once.get(Duty.TIME)) is not None:
             return await leader.handle(operation)
         parts = await self._requests.ask(operation)
         return operation.reply_from_parts(parts) if parts and "error" not in (parts[-1].values or {}) else None
 
     async def tell(self, operation: Operation[None]) -> None:
         """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
-        if self._leader is not None:
-            await self._leader.handle(operation)
+        if (leader := self._leaders.get(operation.duty)) is not None:
+            await leader.handle(operation)
         else:
             await self._requests.tell(operation)
 
-    async def _step_in(self) -> None:
-        """Lead, if there is no leader, until no question has come for some seconds."""
+    async def _step_in(self, duty: Duty) -> None:
+        """Lead in this duty, if nobody does, until no question has come for some seconds."""
         async with self._stepping_in:
-            if self._leader is not None or self._closed:
+            if duty in self._leaders or self._closed:
                 return
-            leader = await self._take()
+            leader = await self._take(duty)
             if leader is None:
                 await asyncio.sleep(_SOON)
                 return
-            self._leader = leader
-            self._lingering = asyncio.ensure_future(self._linger(leader))
+            self._leaders[duty] = leader
+            lingering = asyncio.ensure_future(self._linger(leader))
+            self._lingering.add(lingering)
+            lingering.add_done_callback(self._lingering.discard)
 
     async def _linger(self, leader: "Leader") -> None:
         loop = asyncio.get_running_loop()
         running = asyncio.ensure_future(leader.run())
         try:
-            while not running.done() and (
-                (left := leader.unique_keys.asked_at + _LINGER - loop.time()) > 0 or leader.unique_keys.busy
-            ):
+            while not running.done() and ((left := leader.asked_at + _LINGER - loop.time()) > 0 or leader.busy):
                 await asyncio.wait({running}, timeout=max(left, _SOON))
         finally:
-            self._leader = None
+            del self._leaders[leader.duty]
             await finish(_end(leader, running))
 
     async def close(self) -> None:
         """Stop leading, if this session only stepped in."""
         self._closed = True
-        if self._lingering is not None and not self._lingering.done():
-            self._lingering.cancel()
-            await asyncio.wait({self._lingering})
+        if lingering := set(self._lingering):
+            for task in lingering:
+                task.cancel()
+            await asyncio.wait(lingering)
 
 
 async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:

@@ -1,24 +1,23 @@
-"""The leader's operations: requests as values, their JSON on the wire (docs/internals/wire.md), and their sending.
+"""The operations of the leaders: requests as values, and their JSON on the wire (docs/internals/wire.md).
 
-LeaderClient.ask asks for an operation, whichever process leads, and Leader.handle does it. An operation may be done
-twice: a leader may die after it has acted and before its reply is sent. Fields have the names that they have in JSON.
+LeaderClient.ask asks for an operation, whichever process leads in its duty, and Leader.handle does it. An operation may
+be done twice: a leader may die after it has acted and before its reply is sent. Fields have the names that they have in
+JSON.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from palermo.brokers.rabbitmq.amqp import rpc
-from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
+from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.contract.broker import KeyPage, Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
+from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitDemand, LimitInfo, Rate, RunLater, RunNow
 from palermo.core.message import Message
-from palermo.core.topology import internal
 from palermo.core.unique_keys import (
     LINGER,
     UNIQUE,
@@ -84,8 +83,12 @@ def _rows(name: str, read: Callable[[Any], Any], write: Callable[[Any], Any] = _
     return Reply(to_parts, lambda parts: [read(row) for part in parts for row in (part.values or {}).get(name, ())])
 
 
+#: The duties of the operations, by what their requests ask. All others are about time.
+_DUTIES = {"keys": Duty.KEYS, "clear tenants": Duty.KEYS, "tenants": Duty.TENANTS}
+
+
 class Operation(Generic[T]):
-    """A request to the leader. Its reply is a T."""
+    """A request to the leader in one duty. Its reply is a T."""
 
     __slots__ = ()
 
@@ -96,6 +99,11 @@ class Operation(Generic[T]):
     reply: ClassVar[Reply] = _values(lambda _: {}, lambda _: None)
     #: The errors that are part of a reply, by their name in it; the caller gets them as they were raised.
     errors: ClassVar[Mapping[str, type[PalermoError]]] = {}
+
+    @property
+    def duty(self) -> Duty:
+        """The duty of the leader that does it."""
+        return _DUTIES.get(self.kind["ask"], Duty.TIME)
 
     def to_plain(self) -> dict[str, Any]:
         """The request as JSON values; `from_plain` reads it."""
@@ -120,6 +128,13 @@ class BriefOperation(Operation[T]):
 
 
 # -- the keys of unique jobs
+
+
+@dataclass(frozen=True, slots=True)
+class GiveSign(BriefOperation[None]):
+    """The leader replies at once, whatever it does, as a sign that it lives."""
+
+    kind: ClassVar = {"ask": "keys", "do": "sign"}
 
 
 def _answer_to_plain(answer: EnqueueAnswer) -> dict[str, Any]:
@@ -469,8 +484,36 @@ class GiveBackTenantJobs(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class HasTenantJobs(Operation[bool]):
+    """The reply is whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
+
+    kind: ClassVar = {"ask": "tenants", "do": "has"}
+    reply: ClassVar = _named("has", bool)
+
+    queue: str
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeTenants(Operation[int]):
+    """Purge the queue of one tenant of a job queue, or those of all with None. The reply is how many jobs there were.
+
+    The leader in keys asks for it: their keys are freed before.
+    """
+
+    kind: ClassVar = {"ask": "tenants", "do": "purge"}
+    reply: ClassVar = _named("removed", int)
+
+    queue: str
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClearTenants(Operation[int]):
-    """Remove the waiting jobs of one tenant of a queue, or of all with None. The reply is how many there were."""
+    """Remove the waiting jobs of one tenant of a queue, or of all with None. The reply is how many there were.
+
+    The leader in keys does it: it frees their keys, and asks the leader in tenants to remove them.
+    """
 
     kind: ClassVar = {"ask": "clear tenants"}
     reply: ClassVar = _named("removed", int)
@@ -509,6 +552,10 @@ def from_plain(plain: Plain) -> Operation[Any]:
             return ListTenants(queue)
         case {"ask": "tenants", "queue": str(queue), "hold": True}:
             return GiveBackTenantJobs(queue, still=plain.get("still") is True)
+        case {"ask": "tenants", "do": "has", "queue": str(queue), "tenant": str(tenant)}:
+            return HasTenantJobs(queue, tenant)
+        case {"ask": "tenants", "do": "purge", "queue": str(queue), "tenant": str() | None as tenant}:
+            return PurgeTenants(queue, tenant)
         case {"ask": "clear tenants", "queue": str(queue), "tenant": str() | None as tenant}:
             return ClearTenants(queue, tenant)
     raise ValueError("no such operation")
@@ -516,6 +563,8 @@ def from_plain(plain: Plain) -> Operation[Any]:
 
 def _key_operation(plain: Plain) -> BriefOperation[Any]:
     match plain:
+        case {"do": "sign"}:
+            return GiveSign()
         case {"do": "start", "message": dict(parts), "worker": str(worker), "run": str(run), "again": again}:
             extra = {name: parts[name] for name in (UNIQUE, UNIQUE_KEY, LINGER) if name in parts}
             message = Message(extra=extra, **{name: parts[name] for name in _START_PARTS})
@@ -558,41 +607,3 @@ def _limit_operation(plain: Plain) -> BriefOperation[Any]:
         case {"do": "known"}:
             return ListLimits()
     raise ValueError("no such operation on limits")
-
-
-#: Seconds of silence after which a request counts as lost: a brief one, which is asked again at once, and any other.
-_SILENCE, _LONG_SILENCE = 2.5, 5.0
-
-
-def leader_queue(exchange: str) -> str:
-    """The exclusive queue that the leader holds, and that requests to the leader are published to."""
-    return internal(exchange, "leader")
-
-
-class LeaderRequests:
-    """One session's requests to the leader, and whether there is one.
-
-    The leader holds the exclusive queue `~leader` as its lock (mutex.py), and consumes requests from it. A request may
-    be lost with a leader that dies: after a short silence the caller is told so, and must be able to ask again.
-    """
-
-    def __init__(self, connection: Connection, exchange: str) -> None:
-        self._connection = connection
-        self._queue = leader_queue(exchange)
-        self._rpc = Rpc(connection, self._queue, silence=_SILENCE)
-
-    async def is_vacant(self) -> bool:
-        """Whether there is no leader."""
-        return not (await self._connection.probe(self._queue)).exists
-
-    async def tell(self, operation: Operation[None]) -> None:
-        """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
-        await self._rpc.tell(operation.to_plain())
-
-    async def ask(self, operation: Operation[Any]) -> list[Part] | None:
-        """The leader's reply, its last part with values; None without: then ask again. Raises the session's error."""
-        request = operation.to_plain()
-        if not isinstance(operation, BriefOperation):
-            return await rpc.ask(self._connection, self._queue, request, silence=_LONG_SILENCE)
-        values = await self._rpc.ask(request)
-        return None if values is None else [Part(values)]

@@ -34,7 +34,7 @@ from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
 from palermo.contract.broker import KeyPage
 from palermo.core import unique_rules
 from palermo.core.message import Message
-from palermo.core.unique_keys import Key, KeyRequest, Phase, key_names, lock_of
+from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, StartAnswer, StartReason
 from palermo.errors import PalermoError
 
@@ -98,8 +98,6 @@ class UniqueKeys:
         self._allowed: dict[str, float] = {}
         self._learnt_at = 0.0
         self._listed: ListedKeys | None = None
-        #: When the last request came, on the loop's clock.
-        self.asked_at = self._loop.time()
 
     async def run(self) -> None:
         """Publish the jobs that are due, until the call is cancelled."""
@@ -149,10 +147,6 @@ class UniqueKeys:
     async def is_needed(self) -> bool:
         """Whether any job of this exchange has ever had a key."""
         return self._log.is_open or await self._log.exists()
-
-    def touch(self) -> None:
-        """Note that a request comes now: a session that leads only for requests stops some seconds after the last."""
-        self.asked_at = self._loop.time()
 
     # -- requests
 
@@ -368,15 +362,6 @@ class UniqueKeys:
                 found.append(key)
                 size += sum(len(one.content.message.body) for one in key.holders if one.content is not None)
         return KeyPage(keys=tuple(found), total=looked)
-
-    async def as_they_run(self, messages: list[Message]) -> list[Message]:
-        """These messages, which wait, with the arguments that they will run with."""
-        names = key_names(messages)
-        if not names:
-            return messages
-        await self._catch_up()
-        keys = {name: unique_rules.current(self._known.get(name), self._now()) for name in names}
-        return unique_rules.as_they_run(messages, keys)
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""

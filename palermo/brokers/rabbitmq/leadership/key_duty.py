@@ -1,0 +1,125 @@
+"""The duty of keys: unique jobs get their keys, and the keys of jobs that are nowhere are freed.
+
+Jobs of tenants wait in queues of which the leader in tenants decides: it is asked where their keys are freed.
+"""
+
+import time
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.operations import Operation
+from palermo.brokers.rabbitmq.leadership.work import Ask, Work
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.unique import orphaned_keys
+from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
+from palermo.contract.broker import SessionParameters
+from palermo.contract.clock import wall_clock
+from palermo.core.topology import amqp_queue
+
+
+class KeyDuty(Work):
+    """What the leader in keys does."""
+
+    def __init__(
+        self, session: SessionParameters, connection: Connection, outbox: Outbox, ask: Ask, answers: Channel
+    ) -> None:
+        """The answers of `handle_now` are sent on channel `answers`."""
+        self._exchange = session.exchange
+        self._connection = connection
+        self._tenant_queues = outbox.tenant_queues
+        self._ask = ask
+        states = versions.arguments(session.queue_type, connection.version)
+        self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=time.time)
+
+    @property
+    def busy(self) -> bool:
+        """See Work.busy."""
+        return self._unique_keys.busy
+
+    def tasks(self) -> Sequence[Awaitable[None]]:
+        """See Work.tasks."""
+        watching = orphaned_keys.watch(self._exchange, self._connection, self._unique_keys, wall_clock, self.has_jobs)
+        return self._unique_keys.run(), watching
+
+    async def close(self) -> None:
+        """See Work.close."""
+        await self._unique_keys.close()
+
+    def handle_now(self, operation: Operation[Any]) -> Any:
+        """See Work.handle_now."""
+        match operation:
+            case operations.GiveSign():
+                return None
+            case operations.StartJob(message, worker, run, again):
+                start = self._unique_keys.start_now(message, worker=worker, run=run, again=again)
+                return NotImplemented if start is None else start
+        return NotImplemented
+
+    async def handle(self, operation: Operation[Any]) -> Any:
+        """See Work.handle."""
+        keys = self._unique_keys
+        match operation:
+            case operations.StartJob(message, worker, run, again):
+                return await keys.start(message, worker=worker, run=run, again=again)
+            case operations.EnqueueUnique(claims):
+                return await keys.enqueue(claims)
+            case operations.ReadmitJobs(messages):
+                return await keys.readmit(messages)
+            case operations.RemoveJobs(jobs):
+                return await keys.gone(jobs)
+            case operations.CancelJobs(ids):
+                return await keys.cancelled(ids)
+            case operations.FreeKeys(names):
+                return await keys.free(names)
+            case operations.EmptyQueue(queue, delete):
+                return await self._empty(queue, delete=delete)
+            case operations.ListKeys(text, offset, limit, exact):
+                return await (keys.named(text) if exact else keys.page(text, offset=offset, limit=limit))
+            case operations.ListReplaced(names):
+                return await keys.replaced(names)
+            case operations.ClearTenants(queue, tenant):
+                return await self._clear(queue, tenant)
+        raise TypeError(operation)
+
+    async def has_jobs(self, tenant_queue: TenantQueue) -> bool:
+        """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
+        return await self._ask(operations.HasTenantJobs(tenant_queue.queue, tenant_queue.tenant))
+
+    async def _empty(self, queue: str, *, delete: bool) -> int | None:
+        """Purge or delete a queue, and before that free the keys of the jobs that wait in it."""
+        count: int | None = None
+
+        async def empty() -> None:
+            nonlocal count
+            # The tenants' queues first, so that none of their jobs comes into the queue after it is emptied.
+            apart = await self._purge_tenants(queue, None)
+            empty = self._connection.delete if delete else self._connection.purge
+            count = await empty(amqp_queue(self._exchange, queue))
+            if count is not None:
+                count += apart
+
+        await self._unique_keys.emptied(queue, empty)
+        return count
+
+    async def _clear(self, queue: str, tenant: str | None) -> int:
+        """Remove the waiting jobs of one tenant of a queue, or of all with None; free their keys. Returns how many."""
+        removed = 0
+
+        async def clear() -> None:
+            nonlocal removed
+            removed = await self._purge_tenants(queue, tenant)
+
+        if await self._unique_keys.is_needed():
+            await self._unique_keys.emptied(queue, clear, tenant=tenant, apart=True)
+        else:
+            await clear()
+        return removed
+
+    async def _purge_tenants(self, queue: str, tenant: str | None) -> int:
+        if not await self._tenant_queues.are_there():
+            return 0
+        return await self._ask(operations.PurgeTenants(queue, tenant))

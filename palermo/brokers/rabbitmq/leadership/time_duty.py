@@ -1,0 +1,248 @@
+"""The duty of time: scheduled jobs are published when they are due, recurring jobs fire, limited jobs get permits.
+
+The leader holds the jobs of near time slots (due_jobs.py). It spreads the jobs of a farther time slot over shorter ones
+when that time slot comes near (due_jobs.py). Each job is published and confirmed before it is acknowledged, so a
+kill at any instant loses none, and doubles at most the jobs that were being confirmed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
+from palermo.brokers.rabbitmq.leadership.operations import Operation
+from palermo.brokers.rabbitmq.leadership.work import Ask, Work
+from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues
+from palermo.brokers.rabbitmq.publishing.name_list import NameList
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling.due_jobs import DelayReader, DueJobs, FarReader, NearReader
+from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
+from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
+from palermo.contract.broker import SessionParameters
+from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
+from palermo.core.job_edit import JobEdit
+from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
+
+#: Seconds between two checks which time slots come near or are over.
+_LOOK_EVERY = 0.5
+
+#: Time slots that come near within this many seconds are opened before a request reads others, which may take as long.
+_AHEAD = 60.0
+
+
+class TimeDuty(Work):
+    """What the leader in time does."""
+
+    def __init__(
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        outbox: Outbox,
+        publisher: Publisher,
+        ask: Ask,
+        fired: OnJobs,
+    ) -> None:
+        """`publisher` is that of the outbox; `fired` is called with the jobs of recurring jobs that were published."""
+        self._exchange = session.exchange
+        self._connection = connection
+        self._outbox = outbox
+        self._due_jobs = DueJobs(connection, outbox.open, outbox.destinations, now=wall_clock)
+        self._limits = LeaderLimits(self._exchange, connection, self._due_jobs)
+        self._recurring_jobs = RecurringJobs(
+            self._exchange,
+            connection,
+            publisher,
+            outbox.destinations,
+            versions.arguments(session.queue_type, connection.version),
+            now=wall_clock,
+            fired=fired,
+        )
+        self._now = wall_clock
+        self._runs = False
+        self._readers: dict[str, DelayReader] = {}
+        #: The names of the time slots that this leader has ever opened.
+        self._seen: set[str] = set()
+        #: The names of the time slots that are left alone, since a request reads them.
+        self._reading: set[str] = set()
+        #: Locks: one to open time slots, one to show or change scheduled jobs.
+        self._opening = asyncio.Lock()
+        self._listing_turn = asyncio.Lock()
+        self._news = asyncio.Event()
+        keys = RabbitmqKeys(session, connection, outbox, ask)
+        self._scheduled_listing = ScheduledListing(self._exchange, connection, outbox, keys.leaving, keys.as_they_run)
+        self._delay_queues: DelayQueues = outbox.delay_queues
+        self._slot_names: NameList[str] = NameList(
+            self._delay_queues.names,
+            connection,
+            outbox.open,
+            parse=lambda name: str(TimeSlot.parse(name, 0.0)),
+            plain=str,
+            news=lambda _: self._news.set(),
+        )
+
+    async def learn(self) -> None:
+        """See Work.learn."""
+        await self._slot_names.read()
+
+    async def begin(self) -> None:
+        """See Work.begin."""
+        self._runs = True
+        await self.learn()
+        await self._look(self._now())
+
+    def tasks(self) -> Sequence[Awaitable[None]]:
+        """See Work.tasks."""
+        return self._keep(), self._recurring_jobs.run(), self._limits.run()
+
+    async def close(self) -> None:
+        """See Work.close."""
+        await self._due_jobs.close()
+
+    async def _keep(self) -> None:
+        while True:
+            self._news.clear()
+            # Again, since there may have been no list yet, or somebody deleted it.
+            await self._slot_names.read()
+            await self._look(self._now())
+            await self._slot_names.tidy()
+            self._scheduled_listing.indexes.forget_unused()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_EVERY):
+                    await self._news.wait()
+
+    # -- opening and closing time slots
+
+    async def _look(self, now: float) -> None:
+        async with self._opening:
+            for name in sorted(self._slot_names.names - self._reading):
+                time_slot = TimeSlot.parse(name, now)
+                reader = self._readers.get(name)
+                if reader is not None and reader.closed:
+                    del self._readers[name]
+                    reader = None
+                # Each shortest one is opened once at least: one that begins later may hold jobs that are long overdue.
+                wanted = time_slot.opens <= now or (time_slot.shortest and name not in self._seen)
+                if reader is None and wanted:
+                    await self._open(name, time_slot)
+                elif reader is not None and not reader.held and self._is_over(time_slot, now):
+                    await self._end(name, time_slot, reader)
+
+    @staticmethod
+    def _is_over(time_slot: TimeSlot, now: float) -> bool:
+        # Names of shortest time slots come round again: when one is over, its name already stands for the next one.
+        return time_slot.opens > now if time_slot.shortest else time_slot.ends + KEPT_AFTER_END < now
+
+    async def _open(self, name: str, time_slot: TimeSlot) -> None:
+        reader: DelayReader
+        if time_slot.shortest:
+            reader = NearReader(self._exchange, self._connection, time_slot, self._due_jobs)
+        else:
+            reader = FarReader(self._exchange, self._connection, time_slot, self._delay_queues, self._outbox.open)
+        self._readers[name] = reader
+        self._seen.add(name)
+        self._scheduled_listing.indexes.forget(time_slot)
+        await reader.open()
+        if reader.closed:
+            # Someone deleted its queue. A session that makes it again lists it again.
+            self._slot_names.names.discard(name)
+            del self._readers[name]
+
+    async def _end(self, name: str, time_slot: TimeSlot, reader: DelayReader) -> None:
+        """Stop reading a time slot that is over. Delete the queue of a long one, unless a job has come into it."""
+        await reader.leave()
+        self._readers.pop(name, None)
+        if not time_slot.shortest and await self._delay_queues.delete(time_slot):
+            self._slot_names.names.discard(name)
+            self._seen.discard(name)
+
+    # -- operations
+
+    def handle_now(self, operation: Operation[Any]) -> Any:
+        """See Work.handle_now."""
+        match operation:
+            case operations.RequestPermit() | operations.EndRun() | operations.ListLimits() if self._limits.knows:
+                return self._decide_limit(operation)
+        return NotImplemented
+
+    async def handle(self, operation: Operation[Any]) -> Any:
+        """See Work.handle."""
+        match operation:
+            case operations.RequestPermit() | operations.EndRun() | operations.ListLimits():
+                await self._limits.learn()
+                return self._decide_limit(operation)
+            case operations.ListScheduled(chosen, offset, limit):
+                return await self._show(chosen, offset=offset, limit=limit)
+            case operations.ListingProgress():
+                return self._scheduled_listing.progress
+            case operations.AlterScheduled(chosen, action, at, apart):
+                return await self._alter(chosen, action, at, apart=apart)
+            case operations.EditScheduled(id, edit):
+                return await self._edit(id, edit)
+            case operations.ListRecurring():
+                return await self._recurring_jobs.entries()
+            case operations.ChangeRecurring(change):
+                return await self._recurring_jobs.change(change)
+        raise TypeError(operation)
+
+    def _decide_limit(self, operation: operations.RequestPermit | operations.EndRun | operations.ListLimits) -> Any:
+        match operation:
+            case operations.RequestPermit(demand, id, worker):
+                return self._limits.request(demand, id=id, worker=worker)
+            case operations.EndRun(key, id, worker):
+                return self._limits.end(key, id=id, worker=worker)
+            case operations.ListLimits():
+                return self._limits.known()
+
+    async def _show(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
+        """See palermo.contract.scheduled.ScheduledJobs.scheduled."""
+        async with self._listing_turn, self._untouched() as lying:
+            try:
+                return await self._scheduled_listing.browse(
+                    chosen, offset=offset, limit=limit, held=self._due_jobs.jobs(), lying=lying
+                )
+            finally:
+                self._scheduled_listing.progress = None
+
+    async def _alter(self, chosen: ScheduledFilter, action: str, at: float | None, *, apart: bool) -> list[AlteredJob]:
+        """See palermo.contract.scheduled.ScheduledJobs.alter_scheduled; `apart` is its failed_per_queue."""
+        instant = self._now() if action == RUN or at is None else at
+        async with self._listing_turn, self._untouched() as lying:
+            return await self._scheduled_listing.alter(
+                chosen, action, instant, held=self._due_jobs, lying=lying, apart=apart
+            )
+
+    async def _edit(self, id: str, edit: JobEdit) -> list[AlteredJob]:
+        """See palermo.contract.scheduled.ScheduledJobs.edit_scheduled."""
+        chosen, at = ScheduledFilter(ids=frozenset({id})), edit.run_at or self._now()
+        async with self._listing_turn, self._untouched() as lying:
+            return await self._scheduled_listing.alter(chosen, MOVE, at, held=self._due_jobs, lying=lying, edit=edit)
+
+    @asynccontextmanager
+    async def _untouched(self) -> AsyncIterator[Mapping[TimeSlot, int]]:
+        """The time slots whose jobs stay in their queues while the block runs, and how many jobs each has.
+
+        Before that the leader opens the time slots that are due soon, and stops all spreading.
+        """
+        now = self._now()
+        async with self._opening:
+            for name in sorted(self._slot_names.names):
+                time_slot, reader = TimeSlot.parse(name, now), self._readers.get(name)
+                if isinstance(reader, FarReader):
+                    await reader.leave()
+                    del self._readers[name]
+                elif self._runs and reader is None and time_slot.shortest and time_slot.opens <= now + _AHEAD:
+                    await self._open(name, time_slot)
+            await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
+            self._reading = self._slot_names.names - set(self._readers)
+        try:
+            yield await self._delay_queues.counts(TimeSlot.parse(name, now) for name in sorted(self._reading))
+        finally:
+            self._reading = set()
+            self._news.set()

@@ -1,0 +1,55 @@
+"""The work of a duty as its leader calls it, and the queue that the leader holds."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from palermo.brokers.rabbitmq.leadership.operations import Operation
+from palermo.core.election import Duty
+from palermo.core.topology import internal
+
+T = TypeVar("T")
+
+
+def leader_queue(exchange: str, duty: Duty) -> str:
+    """The exclusive queue that the leader of a duty holds, and that requests to it are published to.
+
+    That of time has the name of the one queue of earlier versions. Their programs ask there, instead of leading beside.
+    """
+    return internal(exchange, "leader" if duty is Duty.TIME else f"leader.{duty}")
+
+
+class Ask(Protocol):
+    """Asks for an operation, and returns its reply: LeaderClient.ask."""
+
+    def __call__(self, operation: Operation[T], /) -> Awaitable[T]: ...
+
+
+class Work(ABC):
+    """The work of one duty. All of it goes over the connection that holds the duty's queue."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way that another leader would have to do again."""
+        return False
+
+    async def learn(self) -> None:  # noqa: B027 - not every duty needs it
+        """Read what operations need, for a session that leads only for one of them."""
+
+    async def begin(self) -> None:  # noqa: B027 - not every duty needs it
+        """Do what comes before the first request is answered, for a session that goes on leading."""
+
+    @abstractmethod
+    def tasks(self) -> Sequence[Awaitable[None]]:
+        """What is done beside, until it is cancelled. Each may raise the connection's error."""
+
+    async def close(self) -> None:  # noqa: B027 - not every duty needs it
+        """Stop; the connection is closed next."""
+
+    def handle_now(self, operation: Operation[Any]) -> Any:
+        """The reply if nothing has to be waited for, else NotImplemented. It is to be sent at once."""
+        return NotImplemented
+
+    @abstractmethod
+    async def handle(self, operation: Operation[Any]) -> Any:
+        """Do the operation. Returns its reply."""

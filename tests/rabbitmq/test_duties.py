@@ -1,0 +1,268 @@
+"""The duties of the leader, each with a session of its own: who has them, and what one needs of another."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from palermo.brokers.rabbitmq.amqp import rpc
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
+from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
+from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
+from palermo.contract.broker import SessionParameters
+from palermo.contract.clock import wall_clock
+from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, ScheduledFilter
+from palermo.core import election
+from palermo.core.address import parse_url
+from palermo.core.election import Duty
+from palermo.core.unique_rules import REPLACE
+from palermo.errors import BrokerUnavailable
+from tests.contract.tools import FAILURE, PATIENT, look, messages, until
+from tests.contract.unique_jobs import ask, holders, keyed
+from tests.rabbitmq.patience import have_patience
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> SessionParameters:
+    have_patience(monkeypatch)
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+@pytest.fixture
+def _nobody_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that has a duty leaves the others to those that have none, for longer than any test takes."""
+    monkeypatch.setattr(election, "STEP", 3_600.0)
+
+
+class Crew:
+    """Sessions that stand for election."""
+
+    def __init__(self, session: SessionParameters) -> None:
+        self._session = session
+        self.brokers: list[RabbitmqBroker] = []
+        self._standing: dict[RabbitmqBroker, asyncio.Task[None]] = {}
+
+    async def start(self, count: int) -> list[RabbitmqBroker]:
+        """So many more sessions, which begin together."""
+        found = [await open_rabbitmq(self._session) for _ in range(count)]
+        self.brokers += found
+        self._standing |= {broker: asyncio.ensure_future(broker.run_scheduler()) for broker in found}
+        return found
+
+    async def kill(self, broker: RabbitmqBroker) -> None:
+        """End all connections of a session without a word, as kill -9 of its process does."""
+        leaders = broker._leader_client._leaders.values()
+        for connection in [broker._connection, *(leader._connection for leader in leaders)]:
+            connection.raw.abort()
+        self.brokers.remove(broker)
+        await asyncio.wait({self._standing.pop(broker)})
+        await broker.close()
+
+    async def shared(self) -> list[int]:
+        """How many duties each session has, fewest first."""
+        return sorted(len(broker.duties) for broker in self.brokers)
+
+    def of(self, duty: Duty) -> RabbitmqBroker:
+        """The one session that has this duty."""
+        (found,) = (broker for broker in self.brokers if duty in broker.duties)
+        return found
+
+    async def close(self) -> None:
+        for task in self._standing.values():
+            task.cancel()
+        if self._standing:
+            await asyncio.wait(self._standing.values())
+        for broker in self.brokers:
+            await broker.close()
+
+
+@asynccontextmanager
+async def crew_of(session: SessionParameters, count: int, *, shared: list[int]) -> AsyncIterator[Crew]:
+    crew = Crew(session)
+    try:
+        await crew.start(count)
+        await until(crew.shared, shared)
+        assert Counter(duty for broker in crew.brokers for duty in broker.duties) == Counter(Duty)
+        yield crew
+    finally:
+        await crew.close()
+
+
+@pytest.fixture
+async def crew(session: SessionParameters, _nobody_takes_two: None) -> AsyncIterator[Crew]:
+    """Three sessions with a duty each."""
+    async with crew_of(session, 3, shared=[1, 1, 1]) as crew:
+        yield crew
+
+
+@pytest.fixture
+async def asker(session: SessionParameters) -> AsyncIterator[RabbitmqBroker]:
+    """A session that asks the leaders."""
+    broker = await open_rabbitmq(session)
+    yield broker
+    await broker.close()
+
+
+# -- who has them
+
+
+async def test_a_session_that_is_alone_has_all_duties_and_the_next_one_takes_them_over(
+    session: SessionParameters,
+) -> None:
+    async with crew_of(session, 1, shared=[3]) as crew:
+        await crew.start(1)
+        await crew.kill(crew.brokers[0])
+        await until(crew.shared, [3])
+
+
+async def test_a_duty_whose_leader_is_killed_goes_to_the_session_that_has_none(crew: Crew) -> None:
+    (spare,) = await crew.start(1)
+    for duty in Duty:
+        killed = crew.of(duty)
+        before = {broker: broker.duties for broker in crew.brokers if broker not in (killed, spare)}
+
+        await crew.kill(killed)
+
+        await until(crew.shared, [1, 1, 1])
+        assert spare.duties == (duty,)
+        assert {broker: broker.duties for broker in before} == before
+        (spare,) = await crew.start(1)
+
+
+async def test_no_duty_is_handed_over_while_its_session_lives(session: SessionParameters) -> None:
+    async with crew_of(session, 1, shared=[3]) as crew:
+        first, *others = [*crew.brokers, *await crew.start(2)]
+        await asyncio.wait([asyncio.ensure_future(broker.recurring()) for broker in others])
+        assert first.duties == tuple(Duty)
+        assert [broker.duties for broker in others] == [(), ()]
+
+
+async def test_a_duty_whose_connection_alone_is_lost_is_taken_again(session: SessionParameters) -> None:
+    async with crew_of(session, 1, shared=[3]) as crew:
+        (broker,) = crew.brokers
+        leader = broker._leader_client._leaders[Duty.KEYS]
+        leader._connection.raw.abort()
+
+        async def is_another() -> bool:
+            return broker._leader_client._leaders.get(Duty.KEYS) not in (None, leader)
+
+        await until(is_another, True)
+        assert (await ask(broker, keyed("a"))).outcome == "stored"
+
+
+async def test_a_program_of_an_earlier_version_asks_one_leader_for_everything(
+    crew: Crew, asker: RabbitmqBroker, session: SessionParameters
+) -> None:
+    await ask(asker, keyed("a"))
+
+    parts = await rpc.ask(
+        asker._connection, f"{session.exchange}.~leader", {"ask": "keys", "do": "known"}, silence=PATIENT
+    )
+
+    assert parts is not None
+    assert [key.holder.id for key in ListKeys().reply_from_parts(parts).keys if key.holder is not None] == ["a"]
+
+
+# -- what one needs of another
+
+
+def one(id: str) -> ScheduledFilter:
+    return ScheduledFilter(ids=frozenset({id}))
+
+
+async def test_a_scheduled_job_that_is_cancelled_gives_up_its_key(crew: Crew, asker: RabbitmqBroker) -> None:
+    for seconds in (20, 90_000):  # held by the leader in time, and in a queue
+        await ask(asker, keyed(f"in {seconds}", run_at=wall_clock() + seconds))
+        assert (await ask(asker, keyed("b"))).outcome == "duplicate"
+
+        assert [job.id for job in await asker.alter_scheduled(one(f"in {seconds}"), CANCEL)] == [f"in {seconds}"]
+
+        assert await holders(asker) == []
+
+
+async def test_a_scheduled_job_is_moved_and_given_up_with_the_arguments_that_replaced_its_own(
+    crew: Crew, asker: RabbitmqBroker
+) -> None:
+    at = wall_clock() + 90_000
+    await ask(asker, keyed("a", body=b'["old"]', run_at=at, failure=FAILURE))
+    await ask(asker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)
+
+    await asker.alter_scheduled(one("a"), MOVE, at=at + 100)
+    (shown,) = (await asker.scheduled(ScheduledFilter())).messages
+    assert (shown.body, shown.run_at) == (b'["new"]', pytest.approx(at + 100, abs=0.01))
+
+    await asker.alter_scheduled(one("a"), GIVE_UP)
+    assert [(failed.id, failed.body) for failed in await look(asker, "failed")] == [("a", b'["new"]')]
+    assert await holders(asker) == []
+
+
+async def filled(asker: RabbitmqBroker, tenants: str) -> None:
+    """A queue that is full of nobody's jobs, and a unique job of each of these tenants, which waits for its turn."""
+    await asker.publish_many(messages(20))
+    for tenant in tenants:
+        await ask(asker, keyed(tenant, key=tenant, tenant=tenant), key=tenant)
+
+
+async def test_a_queue_that_is_emptied_takes_the_keys_and_the_jobs_of_its_tenants(
+    crew: Crew, asker: RabbitmqBroker
+) -> None:
+    for empty in (asker.purge, asker.delete):
+        await filled(asker, "ab")
+
+        assert await empty("jobs") == 22
+
+        assert await holders(asker) == []
+        assert await asker.tenants.of("jobs") == []
+
+
+async def test_a_tenant_that_is_cleared_loses_its_keys_and_no_other_does(crew: Crew, asker: RabbitmqBroker) -> None:
+    await filled(asker, "ab")
+
+    assert await asker.tenants.clear("jobs", "a") == 1
+
+    assert [key.name for key in await asker.keys.known()] == ["b"]
+    assert [one.name for one in await asker.tenants.of("jobs")] == ["b"]
+
+
+async def test_who_looks_for_orphaned_keys_asks_who_has_the_tenants(crew: Crew, asker: RabbitmqBroker) -> None:
+    await filled(asker, "a")
+    work = crew.of(Duty.KEYS)._leader_client._leaders[Duty.KEYS]._work
+    assert isinstance(work, KeyDuty)
+
+    assert await work.has_jobs(TenantQueue("jobs", "a"))
+    assert not await work.has_jobs(TenantQueue("jobs", uuid.uuid4().hex))
+
+
+async def test_a_purge_goes_on_when_who_has_the_tenants_is_killed(
+    session: SessionParameters, crew: Crew, asker: RabbitmqBroker
+) -> None:
+    await filled(asker, "ab")
+    killed = crew.of(Duty.TENANTS)
+    await crew.start(1)
+    purging = asyncio.ensure_future(asker.purge("jobs"))
+    await crew.kill(killed)
+
+    assert await purging in (0, 20, 22)  # of a purge that was done twice the second one's count is told
+
+    assert await holders(asker) == []
+    assert await asker.tenants.of("jobs") == []
+
+
+async def test_who_leads_no_more_without_knowing_it_asks_the_other_leaders_for_nothing(
+    crew: Crew, asker: RabbitmqBroker
+) -> None:
+    await filled(asker, "a")
+    leader = crew.of(Duty.KEYS)._leader_client._leaders[Duty.KEYS]
+    assert isinstance(leader._work, KeyDuty)
+    leader._connection.raw.abort()
+
+    with pytest.raises(BrokerUnavailable):
+        await leader._work._ask(PurgeTenants("jobs", None))
+
+    assert [one.pending for one in await asker.tenants.of("jobs")] == [1]
