@@ -5,12 +5,20 @@ be done twice: a leader may die after it has acted and before its reply is sent.
 JSON.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.rpc import Part
+from palermo.brokers.rabbitmq.leadership.reply_forms import (
+    Plain,
+    Reply,
+    reply_of_one,
+    reply_of_rows,
+    reply_of_values,
+    to_plain_json,
+)
 from palermo.contract.broker import KeyPage, Tenant
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, ScheduledFilter, ScheduledPage
@@ -26,61 +34,15 @@ from palermo.core.unique_keys import (
     KeyRequest,
     lock_of,
     message_from_plain,
-    message_to_plain,
     with_lock,
 )
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, StartAnswer, StartReason
 from palermo.errors import NotFound, PalermoError, PublishRefused
 
-Plain = Mapping[str, Any]
-
 T = TypeVar("T")
-
-#: Rows in one part of a reply.
-_ROWS = 1_000
 
 #: The parts of a message that decide whether its job may start, apart from the headers about its key.
 _START_PARTS = ("id", "job", "queue", "tenant", "run_at")
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    if isinstance(value, Message):
-        return message_to_plain(value)
-    return value.to_plain() if hasattr(value, "to_plain") else value
-
-
-# -- the forms of replies
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The form of a reply on the wire: `write` makes its parts, of which the last has values, and `read` reads them."""
-
-    write: Callable[[Any], list[Part]]
-    read: Callable[[Sequence[Part]], Any]
-
-
-def _values(write: Callable[[Any], dict[str, Any]], read: Callable[[Plain], Any]) -> Reply:
-    """A reply of one part."""
-    return Reply(lambda reply: [Part(write(reply))], lambda parts: read(parts[-1].values or {}))
-
-
-def _named(name: str, read: Callable[[Any], Any], write: Callable[[Any], Any] = _plain) -> Reply:
-    """A reply of one value."""
-    return _values(lambda reply: {name: write(reply)}, lambda plain: read(plain[name]))
-
-
-def _rows(name: str, read: Callable[[Any], Any], write: Callable[[Any], Any] = _plain) -> Reply:
-    """A reply that is a list, in parts of some rows."""
-
-    def to_parts(reply: list[Any]) -> list[Part]:
-        rows = [write(row) for row in reply]
-        return [*(Part({name: rows[start : start + _ROWS]}) for start in range(0, len(rows), _ROWS)), Part({})]
-
-    return Reply(to_parts, lambda parts: [read(row) for part in parts for row in (part.values or {}).get(name, ())])
 
 
 #: The duties of the operations, by what their requests ask. All others are about time.
@@ -96,7 +58,7 @@ class Operation(Generic[T]):
 
     #: The constant part of the request, and the form of its reply.
     kind: ClassVar[Plain]
-    reply: ClassVar[Reply] = _values(lambda _: {}, lambda _: None)
+    reply: ClassVar[Reply] = reply_of_values(lambda _: {}, lambda _: None)
     #: The errors that are part of a reply, by their name in it; the caller gets them as they were raised.
     errors: ClassVar[Mapping[str, type[PalermoError]]] = {}
 
@@ -107,7 +69,7 @@ class Operation(Generic[T]):
 
     def to_plain(self) -> dict[str, Any]:
         """The request as JSON values; `from_plain` reads it."""
-        return {**self.kind, **{name: _plain(getattr(self, name)) for name in self.__match_args__}}
+        return {**self.kind, **{name: to_plain_json(getattr(self, name)) for name in self.__match_args__}}
 
     def reply_from_parts(self, parts: Sequence[Part]) -> T:
         """The reply that came. Raises the error that it reports."""
@@ -153,7 +115,7 @@ class EnqueueUnique(BriefOperation[list[EnqueueAnswer]]):
     """Store these jobs, each if its key is free. The reply has an answer for each."""
 
     kind: ClassVar = {"ask": "keys", "do": "enqueue"}
-    reply: ClassVar = _named(
+    reply: ClassVar = reply_of_one(
         "answers",
         read=lambda answers: [_answer_from_plain(one) for one in answers],
         write=lambda answers: [_answer_to_plain(one) for one in answers],
@@ -164,7 +126,7 @@ class EnqueueUnique(BriefOperation[list[EnqueueAnswer]]):
 
 def _start_to_plain(start: StartAnswer) -> dict[str, Any]:
     plain = {"why": start.why, "holder": start.holder, "serial": start.serial, "starts": start.starts}
-    return {**plain, "tell": start.tell, "content": _plain(start.content)}
+    return {**plain, "tell": start.tell, "content": to_plain_json(start.content)}
 
 
 def _start_from_plain(plain: Plain) -> StartAnswer:
@@ -184,7 +146,7 @@ class StartJob(BriefOperation[StartAnswer]):
     """Have a job take its key, since a worker wants to start it. The reply says whether it may."""
 
     kind: ClassVar = {"ask": "keys", "do": "start"}
-    reply: ClassVar = _named("start", _start_from_plain, _start_to_plain)
+    reply: ClassVar = reply_of_one("start", _start_from_plain, _start_to_plain)
 
     #: Only the parts that decide about its start: see `of`.
     message: Message
@@ -212,7 +174,7 @@ class ReadmitJobs(BriefOperation[list[bool]]):
     """Have jobs take their keys again that a person puts back into their queues. The reply says which of them may."""
 
     kind: ClassVar = {"ask": "keys", "do": "readmit"}
-    reply: ClassVar = _named("may", list)
+    reply: ClassVar = reply_of_one("may", list)
 
     messages: list[Message]
 
@@ -240,7 +202,7 @@ class FreeKeys(BriefOperation[list[str]]):
     """Take these keys from their holders. The reply is the keys that there were."""
 
     kind: ClassVar = {"ask": "keys", "do": "free"}
-    reply: ClassVar = _named("freed", list)
+    reply: ClassVar = reply_of_one("freed", list)
 
     names: list[str]
 
@@ -250,7 +212,7 @@ class EmptyQueue(BriefOperation[int | None]):
     """Purge or delete a queue, and free the keys of its jobs. The reply is how many there were; None: no such queue."""
 
     kind: ClassVar = {"ask": "keys", "do": "empty"}
-    reply: ClassVar = _values(
+    reply: ClassVar = reply_of_values(
         lambda count: {"missing": True} if count is None else {"count": count},
         lambda plain: None if plain.get("missing") else int(plain["count"]),
     )
@@ -277,7 +239,7 @@ class ListKeys(BriefOperation[KeyPage]):
     """
 
     kind: ClassVar = {"ask": "keys", "do": "known"}
-    reply: ClassVar = _values(_keys_to_plain, _keys_from_plain)
+    reply: ClassVar = reply_of_values(_keys_to_plain, _keys_from_plain)
 
     text: str = ""
     offset: int = 0
@@ -293,7 +255,7 @@ class ListReplaced(BriefOperation[KeyPage]):
     """
 
     kind: ClassVar = {"ask": "keys", "do": "known"}
-    reply: ClassVar = _values(_keys_to_plain, _keys_from_plain)
+    reply: ClassVar = reply_of_values(_keys_to_plain, _keys_from_plain)
 
     replaced: list[str]
 
@@ -316,7 +278,7 @@ class RequestPermit(BriefOperation[RunNow | RunLater]):
     """Ask for a permit to run a limited job. The reply says when it may run."""
 
     kind: ClassVar = {"ask": "limits", "do": "ask"}
-    reply: ClassVar = _values(_permit_to_plain, _permit_from_plain)
+    reply: ClassVar = reply_of_values(_permit_to_plain, _permit_from_plain)
 
     demand: LimitDemand
     id: str
@@ -349,7 +311,7 @@ class ListLimits(BriefOperation[list[LimitInfo]]):
     """The reply is all limited keys of which something is known, by name."""
 
     kind: ClassVar = {"ask": "limits", "do": "known"}
-    reply: ClassVar = _named(
+    reply: ClassVar = reply_of_one(
         "keys",
         read=lambda limits: [_limit_from_plain(one) for one in limits],
         write=lambda limits: [[one.key, one.limit, one.rate, one.running, one.waiting] for one in limits],
@@ -386,7 +348,9 @@ class ListingProgress(BriefOperation[tuple[int, int] | None]):
     """The reply is how many jobs were read for the ListScheduled under way, and how many are to be; None if none is."""
 
     kind: ClassVar = {"ask": "list", "do": "progress"}
-    reply: ClassVar = _named("progress", lambda progress: None if progress is None else (progress[0], progress[1]))
+    reply: ClassVar = reply_of_one(
+        "progress", lambda progress: None if progress is None else (progress[0], progress[1])
+    )
 
 
 def _altered_from_plain(plain: Any) -> AlteredJob:
@@ -399,7 +363,7 @@ class AlterScheduled(Operation[list[AlteredJob]]):
     """Cancel, run, move or give up the scheduled jobs that the filter names. The reply is these jobs."""
 
     kind: ClassVar = {"ask": "alter"}
-    reply: ClassVar = _rows("rows", _altered_from_plain, lambda one: [one.id, one.job, one.queue, one.run_at])
+    reply: ClassVar = reply_of_rows("rows", _altered_from_plain, lambda one: [one.id, one.job, one.queue, one.run_at])
 
     chosen: ScheduledFilter
     action: str
@@ -414,7 +378,7 @@ class EditScheduled(Operation[list[AlteredJob]]):
     """Change the scheduled job with this id. The reply is this job."""
 
     kind: ClassVar = {"ask": "edit"}
-    reply: ClassVar = _rows("rows", _altered_from_plain, lambda one: [one.id, one.job, one.queue, one.run_at])
+    reply: ClassVar = reply_of_rows("rows", _altered_from_plain, lambda one: [one.id, one.job, one.queue, one.run_at])
 
     id: str
     edit: JobEdit
@@ -449,7 +413,7 @@ class CountTenantJobs(Operation[Mapping[str, int]]):
     """The reply is how many jobs wait in the tenants' queues, by job queue."""
 
     kind: ClassVar = {"ask": "tenants", "queue": None}
-    reply: ClassVar = _named("totals", dict)
+    reply: ClassVar = reply_of_one("totals", dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +421,7 @@ class ListTenants(Operation[list[Tenant]]):
     """The reply is the tenants of a queue that have jobs in queues of their own."""
 
     kind: ClassVar = {"ask": "tenants", "queue": "", "hold": False}
-    reply: ClassVar = _rows("rows", Tenant.from_plain)
+    reply: ClassVar = reply_of_rows("rows", Tenant.from_plain)
 
     queue: str
 
@@ -467,7 +431,7 @@ class ListTenantNames(Operation[list[str]]):
     """The reply is the tenants that have a queue of their own beside this one, empty or not."""
 
     kind: ClassVar = {"ask": "tenants", "queue": "", "names": True}
-    reply: ClassVar = _rows("names", str)
+    reply: ClassVar = reply_of_rows("names", str)
 
     queue: str
 
@@ -488,7 +452,7 @@ class HasTenantJobs(Operation[bool]):
     """The reply is whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
 
     kind: ClassVar = {"ask": "tenants", "do": "has"}
-    reply: ClassVar = _named("has", bool)
+    reply: ClassVar = reply_of_one("has", bool)
 
     queue: str
     tenant: str
@@ -502,7 +466,7 @@ class PurgeTenants(Operation[int]):
     """
 
     kind: ClassVar = {"ask": "tenants", "do": "purge"}
-    reply: ClassVar = _named("removed", int)
+    reply: ClassVar = reply_of_one("removed", int)
 
     queue: str
     tenant: str | None
@@ -516,7 +480,7 @@ class ClearTenants(Operation[int]):
     """
 
     kind: ClassVar = {"ask": "clear tenants"}
-    reply: ClassVar = _named("removed", int)
+    reply: ClassVar = reply_of_one("removed", int)
 
     queue: str
     tenant: str | None
