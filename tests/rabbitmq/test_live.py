@@ -1,7 +1,6 @@
 """Behaviour of RabbitMQ alone: refusals, foreign declarations, queues deleted under us, cut streams."""
 
 import asyncio
-import gc
 import hashlib
 import json
 import logging
@@ -29,7 +28,6 @@ from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
-from palermo.worker.process import new_event_loop
 from tests.acceptance.place import Place
 from tests.contract.tools import PATIENT
 from tests.rabbitmq_node import Node, free_port, url_of
@@ -97,24 +95,6 @@ def test_a_broker_that_will_not_have_us_says_which_and_never_the_password(
         with_broker(refused, lambda broker: broker.workers())
 
     assert "wrong-one" not in str(caught.value)
-
-
-def test_a_worker_that_cannot_connect_leaves_no_failure_that_nobody_has_seen(session: SessionParameters) -> None:
-    nowhere = replace(
-        session, address=replace(session.address, hosts=(("nohost.invalid", 5672),)), takes=True, timeout=2
-    )
-    unseen = list[dict[str, Any]]()
-
-    async def tried() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, found: unseen.append(found))
-        for _ in range(30):
-            with pytest.raises(BrokerUnavailable, match="nohost"):
-                await open_broker(nowhere)
-
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(tried())
-        gc.collect()
-    assert not unseen
 
 
 def test_u3_a_virtual_host_without_permissions_ends_a_worker_and_a_command_with_what_to_do(

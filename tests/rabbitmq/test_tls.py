@@ -1,12 +1,14 @@
 """amqps:// with a private authority and client certificates, and each way in which it goes wrong."""
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -18,6 +20,7 @@ from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
 from palermo.settings.settings import Settings
 from palermo.worker.parent.shutdown import UNREACHABLE
+from palermo.worker.process import new_event_loop
 from tests import rabbitmq_found
 from tests.acceptance.place import Place
 from tests.certificates import Authority, Certificate, openssl
@@ -285,6 +288,24 @@ def test_a_worker_that_is_refused_at_its_start_says_why_and_ends(
     assert "authority that is not trusted here" in worker.log
     assert "Traceback" not in worker.log
     assert PASSWORD not in worker.log
+
+
+def test_both_connections_of_a_worker_are_refused_and_no_failure_is_left_that_nobody_has_seen(
+    secured: Secured, made: Certificates, exchange: str
+) -> None:
+    address = parse_url(url(secured.open, cafile=made.other.file))
+    unseen = list[dict[str, Any]]()
+
+    async def tried() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: unseen.append(found))
+        for _ in range(40):
+            with pytest.raises(BrokerRefused, match="not trusted"):
+                await open_broker(SessionParameters(address=address, exchange=exchange, timeout=HANGS, takes=True))
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(tried())
+        gc.collect()
+    assert not unseen
 
 
 def test_a_server_that_never_answers_the_handshake_is_given_up_in_time(made: Certificates, exchange: str) -> None:
