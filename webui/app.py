@@ -129,7 +129,7 @@ def create_app(
 def _routes() -> list[BaseRoute]:
     """The routes of pages and API. FastAPI makes them when they are first asked for, in 0.2 s.
 
-    All applications of a process share them, and so do their tests.
+    All applications of a process share them.
     """
     router = APIRouter()
     # Pages first: if a page and the API share a route's name, `path` must find the page.

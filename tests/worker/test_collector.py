@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from contextlib import ExitStack
 
 import pytest
 
@@ -32,10 +33,13 @@ def test_what_survived_a_long_collection_is_not_visited_again(
         assert gone() is None
 
 
-def test_a_watch_leaves_the_collector_as_it_was() -> None:
+def test_two_workers_of_a_process_leave_the_collector_as_it_was() -> None:
     before = gc.get_threshold(), len(gc.callbacks)
 
-    with Collector().watch():
+    with ExitStack() as first, ExitStack() as second:
+        first.enter_context(Collector().watch())
+        second.enter_context(Collector().watch())
+        first.close()
         assert gc.get_threshold() != before[0]
 
     assert (gc.get_threshold(), len(gc.callbacks)) == before

@@ -17,6 +17,10 @@ _LONG = 0.003
 #: Collections of the middle generation before a full one: few, so that little is new in a full one.
 _BEFORE_FULL = 1
 
+#: Those that watch in this process, which may run several workers; and the thresholds before the first of them.
+_watching: list["Collector"] = []
+_usual: list[int] = []
+
 
 class Collector:
     """Watches the full collections of this process."""
@@ -28,14 +32,18 @@ class Collector:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Freeze what stays while the context lasts."""
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*thresholds[:2], min(_BEFORE_FULL, thresholds[2]))
+        if not _watching:
+            _usual[:] = gc.get_threshold()
+        _watching.append(self)
+        gc.set_threshold(*_usual[:2], min(_BEFORE_FULL, _usual[2]))
         gc.callbacks.append(self._on_collection)
         try:
             yield
         finally:
             gc.callbacks.remove(self._on_collection)
-            gc.set_threshold(*thresholds)
+            _watching.remove(self)
+            if not _watching:
+                gc.set_threshold(*_usual)
 
     def collect_all(self) -> None:
         """Collect all garbage, that of frozen objects too."""
