@@ -17,9 +17,9 @@ _LONG = 0.003
 #: Collections of the middle generation before a full one: few, so that little is new in a full one.
 _BEFORE_FULL = 1
 
-#: Those that watch in this process, which may run several workers; and the thresholds before the first of them.
+#: The thresholds while nobody watches, and those who do: a process may run several workers.
+_USUAL = gc.get_threshold()
 _watching: list["Collector"] = []
-_usual: list[int] = []
 
 
 class Collector:
@@ -32,10 +32,8 @@ class Collector:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Freeze what stays while the context lasts."""
-        if not _watching:
-            _usual[:] = gc.get_threshold()
         _watching.append(self)
-        gc.set_threshold(*_usual[:2], min(_BEFORE_FULL, _usual[2]))
+        gc.set_threshold(*_USUAL[:2], min(_BEFORE_FULL, _USUAL[2]))
         gc.callbacks.append(self._on_collection)
         try:
             yield
@@ -43,7 +41,7 @@ class Collector:
             gc.callbacks.remove(self._on_collection)
             _watching.remove(self)
             if not _watching:
-                gc.set_threshold(*_usual)
+                gc.set_threshold(*_USUAL)
 
     def collect_all(self) -> None:
         """Collect all garbage, that of frozen objects too."""
