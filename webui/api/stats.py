@@ -1,21 +1,17 @@
 """The API of statistics: the counts of workers and clients, as the page of statistics and `palermo stats` show them."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.statistics import report_row
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Text
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
 
 router = APIRouter(tags=["statistics"], responses=PROBLEM_RESPONSES)
-
-Name = Annotated[str | None, Query(max_length=1_000)]
 
 
 class Times(BaseModel):
@@ -103,7 +99,7 @@ class Stats(Counted):
 
 @router.get("/stats", name="api_stats")
 def stats(
-    visit: Visiting, window: Window = Window.DAY, queue: Name = None, job: Name = None, worker: Name = None
+    visit: Visiting, window: Window = Window.DAY, queue: Text = None, job: Text = None, worker: Text = None
 ) -> Stats:
     """What was processed and failed in the last hour, day, week or month, and how long it took.
 
