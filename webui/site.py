@@ -120,10 +120,12 @@ class Site:
         """The component of this class if it has been made."""
         return cast("T | None", self._components.get(kind))
 
-    def remove(self, kind: type[T]) -> T | None:
-        """The component of this class, which the site no longer has; None if it was never made."""
+    def close(self) -> None:
+        """Close the components that can be closed, of a site that ends. One that is asked for again is made anew."""
         with self._lock:
-            return cast("T | None", self._components.pop(kind, None))
+            closing = [self._components.pop(kind) for kind in list(self._components) if hasattr(kind, "close")]
+        for each in closing:
+            each.close()
 
     @property
     def connected_to(self) -> str:

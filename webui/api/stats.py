@@ -113,8 +113,8 @@ def stats(
     known.check_ready()
     report = known.report(window, **chosen)
     if report is None:
-        [(by, name)] = chosen.items()
-        raise NotFound(f"nothing has been counted of {by} {name[:80]!r} in the last 30 days.")
+        of = "".join(f" of {by} {name[:80]!r}" for by, name in chosen.items())
+        raise NotFound(f"nothing has been counted{of} in the last 30 days.")
     if chosen:
         return Stats.model_validate(report_row(report, (), ()))
     snapshot = live_state(visit.site).snapshot()

@@ -2,7 +2,6 @@
 
 import inspect
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -45,12 +44,10 @@ def job_classes(
     """All job classes: those that were counted in the window, the busiest first, and those whose code is here."""
     known = journal_views(visit.site)
     state = known.wait_until_read()
-    report = known.report(window) if state.ready else None
+    report = known.report(window)
     rows = [row for row in _rows(report) if name.casefold() in row["name"].casefold()]
     shown = rows[:_CLASSES]
     counts = known.statistics.counts(window, "job", [row["name"] for row in shown]) if state.ready else {}
-    here = path(request, "job_classes")
-    kept = {"name": name} if name else {}
     return page(
         request,
         "job_classes.html",
@@ -58,7 +55,7 @@ def job_classes(
         state=state,
         off=known.off,
         window=window.value,
-        windows=[(each.value, f"{here}?{urlencode({'window': each.value, **kept})}") for each in Window],
+        windows=[(each.value, path(request, "job_classes", {"window": each.value, "name": name})) for each in Window],
         name=name,
         rows=[{**row, "spark": charts.spark(counts.get(row["name"], ()))} for row in shown],
         total=len(rows),
@@ -80,7 +77,6 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
     state = known.wait_until_read()
     running = [job for job in running_jobs(live_state(visit.site).snapshot()) if job["job"] == name]
     definition = registry.find(name)
-    here = path(request, "job_class", name=name)
     return page(
         request,
         "job_class.html",
@@ -89,7 +85,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         off=known.off,
         level=known.level.value,
         name=name,
-        windows=[(each.value, f"{here}?{urlencode({'window': each.value})}") for each in Window],
+        windows=[(each.value, path(request, "job_class", {"window": each.value}, name=name)) for each in Window],
         running=running[:_RUNNING],
         running_count=len(running),
         options=None if definition is None else job_options(definition, visit.site.client.settings),
@@ -100,7 +96,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         waiting=None,
         **_failures(visit, name),
         **_last(visit, name),
-        **report_context(request, known.report(window, job=name) if state.ready else None, window, job=name),
+        **report_context(request, known.report(window, job=name), window, job=name),
     )
 
 
@@ -140,6 +136,5 @@ def _recurring(visit: Visit, name: str) -> list[Row]:
 def _last(visit: Visit, name: str) -> dict[str, Any]:
     """Its last runs that ended."""
     known = journal_views(visit.site)
-    if not known.progress.ready or known.off:
-        return {"finished": []}
-    return {"finished": [entry.row() for entry in known.index.page(HistoryFilter(job=name), limit=_LAST)]}
+    found = known.index.page(HistoryFilter(job=name), limit=_LAST) if known.ready else []
+    return {"finished": [entry.row() for entry in found]}

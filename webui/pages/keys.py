@@ -1,7 +1,6 @@
 """The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
@@ -29,7 +28,7 @@ def limits(
 ) -> Response:
     """The keys of limited jobs, by name; only those that contain the text, if one is given."""
     listing = listings.limits(visit, text=text, page=number, limit=_LIMIT)
-    address = f"{path(request, 'limits')}?{urlencode({'text': text})}" if text else path(request, "limits")
+    address = path(request, "limits", {"text": text})
     return page(
         request,
         "limits.html",
@@ -51,7 +50,7 @@ def unique(
 ) -> Response:
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
     listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
-    address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
+    address = path(request, "unique", {"text": text})
     rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
     return page(
         request,

@@ -242,7 +242,7 @@ def _own_page(
     name = row["name"]
     # The ids of its runs begin with its name.
     wanted = HistoryFilter(job=row["job"], text=f"{name}@")
-    found = known.index.page(wanted, limit=_PAST) if state.ready and not known.off else []
+    found = known.index.page(wanted, limit=_PAST) if state.ready else []
     runs = [_run(entry) for entry in found if entry.id.startswith(f"{name}@")]
     return page(
         request,
@@ -320,7 +320,7 @@ def _page(request: Request, visit: Visit, form: RecurringForm, problems: Mapping
         status=422 if problems else 200,
         rows=rows,
         sparks={row["name"]: _spark(known.recurring_runs.of(row["name"])) for row in rows},
-        reading=not known.off and not known.progress.ready,
+        reading=not known.off and not known.ready,
         level=known.level.value,
         names={row["name"] for row in live_state(visit.site).snapshot(5.0).queues},
         form=ShownForm("add", asdict(form), problems),

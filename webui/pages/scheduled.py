@@ -183,7 +183,7 @@ def confirm(
     number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
     if not number:
         text = f"No {job_list.noun} matches that any more." if every else "Select some jobs first."
-        return redirect(request, _back(request, job_list, wanted.query), text, level="note")
+        return redirect(request, path(request, job_list.name, wanted.query), text, level="note")
     return _ask(request, wanted, act, ids, number)
 
 
@@ -213,7 +213,8 @@ def act(
     retries = True if job_list is RETRIES else None
     rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
-    return redirect(request, _back(request, job_list, back), text, level=level)
+    # Only the query of the list that the user came from is taken, so it cannot lead anywhere else.
+    return redirect(request, path(request, job_list.name, back), text, level=level)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -234,7 +235,7 @@ def act_on_job(
         return _ask(request, ListFilter(job_list), act, [id], 1, time, problems)
     rows = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=PATIENCE)
     text, level = outcome(act, rows, id=id)
-    to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
+    to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, text, level=level)
 
 
@@ -264,7 +265,7 @@ def _ask(
         what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else plural(number, wanted.job_list.noun),
         uncounted=retries is None,
         query=wanted.query,
-        back=_back(request, wanted.job_list, wanted.query),
+        back=path(request, wanted.job_list.name, wanted.query),
     )
 
 
@@ -298,8 +299,3 @@ def _filter(job_list: JobList, text: str) -> ListFilter:
 def _check(job_list: JobList, act: str) -> None:
     if act not in job_list.actions:
         raise Refused(422, f"{act[:40]!r} is no action of this page, which has {', '.join(job_list.actions)}.")
-
-
-def _back(request: Request, job_list: JobList, query: str) -> str:
-    """The list that the user came from. Only its query is taken, so it cannot lead anywhere else."""
-    return path(request, job_list.name) + (f"?{query}" if query else "")

@@ -1,7 +1,6 @@
 """The page of tenants: how many jobs each has waiting in the queues that several tenants share."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
@@ -26,8 +25,7 @@ Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
 @router.get("/clients", name="clients")
 def moved(request: Request) -> Response:
     """The address of this page before tenants had one name everywhere."""
-    query = f"?{request.url.query}" if request.url.query else ""
-    return redirect(request, path(request, "tenants") + query)
+    return redirect(request, path(request, "tenants", request.url.query))
 
 
 @router.get("/tenants", name="tenants", dependencies=[known_names()])
@@ -53,7 +51,7 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number 
 @router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
 @router.post("/clients/{name:palermo}/clear", name="clear_client")
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
-    to = path(request, "tenants") + "?" + urlencode({"queue": name})
+    to = path(request, "tenants", {"queue": name})
     try:
         removed = actions.clear_tenant(visit, name, tenant)
     except PalermoError as error:

@@ -56,7 +56,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 def _deployed(visit: Visit) -> Row:
     """The newest release that the journal knows, and since when it is deployed; empty texts for none."""
     known = journal_views(visit.site)
-    newest = known.statistics.newest_deploy if not known.off and known.progress.ready else None
+    newest = known.statistics.newest_deploy if known.ready else None
     if newest is None:
         return {"release": "", "at": None}
     return {"release": printable(newest.release), "at": iso_instant(newest.at)}
@@ -148,7 +148,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
 def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, Any]:
     """The charts of what a worker used, with the deploys in that time."""
     known = journal_views(visit.site)
-    report = known.report(Window.HOUR) if not known.off and known.progress.ready else None
+    report = known.report(Window.HOUR)
     deploys = report.deploys if report else []
     start = usage.begin(now)
     memory, cpu = [part.memory for part in parts], [part.cpu for part in parts]

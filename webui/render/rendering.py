@@ -4,6 +4,7 @@ A signed cookie carries the message.
 """
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -119,11 +120,15 @@ def _signs_out(request: Request, visit: Visit) -> bool:
     return visit.site.existing(SignIn) is not None and "authorization" not in request.headers
 
 
-def path(request: Request, route: str, **names: str) -> str:
-    """The path of a page by the name of its route, as the browser must request it. The caller may append a query."""
+def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, **names: str) -> str:
+    """The path of a page by the name of its route, as the browser must request it, and its query.
+
+    Of the values of a query those that are empty are left out.
+    """
     # The application's url_path_for would try its routes one after the other, for each link of a page.
     found = visit_of(request).site.routes[route]
-    return str(request.scope.get("root_path", "")) + str(found.url_path_for(route, **names))
+    asked = query if isinstance(query, str) else urlencode({name: value for name, value in query.items() if value})
+    return f"{request.scope.get('root_path', '')}{found.url_path_for(route, **names)}" + (f"?{asked}" if asked else "")
 
 
 def _here(request: Request) -> str:

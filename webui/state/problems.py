@@ -100,7 +100,7 @@ class Problems:
 
     def _outcomes(self) -> dict[str, Outcomes]:
         views = self._site.existing(JournalViews)
-        if views is None or views.off or not views.progress.ready:
+        if views is None or not views.ready:
             return {}
         return outcomes(views.statistics.recent_jobs(COUNTED))
 

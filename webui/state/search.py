@@ -462,7 +462,7 @@ def job_names(site: Site) -> set[str]:
     if failed is not None and failed.view.state.ready:
         jobs |= set(failed.view.index.names("job"))
     views = site.existing(JournalViews)
-    if views is not None and views.progress.ready:
+    if views is not None and views.ready:
         jobs |= set(views.index.names("job"))
     return jobs
 
