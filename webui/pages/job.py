@@ -20,11 +20,9 @@ from palermo.inspector.again import REASONS
 from palermo.webui import actions
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
-from palermo.webui.render.attempts import attempts
 from palermo.webui.render.formats import PrettyJson, pretty_json
-from palermo.webui.render.origins import again_of, children_of, origin_of
+from palermo.webui.render.job_life import again_of, attempts, children_of, final_state, origin_of, timeline
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as

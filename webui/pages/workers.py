@@ -21,7 +21,7 @@ from palermo.webui.filters import known_names
 from palermo.webui.render.charts import usage_chart, usage_spark
 from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.render.stacks import stacks_of
+from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import usage
 from palermo.webui.state.journal_views import journal_views
