@@ -5,7 +5,6 @@ Each function checks the user's role, acts through the inspector, and writes the
 """
 
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
@@ -31,9 +30,9 @@ from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
-from palermo.webui.state.listings import topology_view
+from palermo.webui.state.listings import topology
 from palermo.webui.state.live_state import invalidate_snapshot
-from palermo.webui.state.scheduled_view import RETRY, scheduled_view
+from palermo.webui.state.scheduled_view import RETRY, scheduled_view, start_thread
 
 log = logging.getLogger("palermo.audit")
 
@@ -505,13 +504,6 @@ def replay(
     since = None if age is None else time.time() - age
     # Not the visit's inspector: its time limit is too short for a replay.
     inspector = Inspector(visit.site.client, visit.actor)
-    done: Future[int] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(inspector.replay(group, topic=topic, since=since))
-        except BaseException as error:
-            done.set_exception(error)
 
     def on_end(work: "Future[int]") -> None:
         problem = work.exception()
@@ -519,15 +511,15 @@ def replay(
         audit_done(visit, "replay events ended", group=group, **came)
 
     with audited_action(visit, "replay events", Role.OPERATOR, group=group, topic=topic or "-") as facts:
-        if group not in {row["group"] for row in topology_view(visit.site).row()["groups"]}:
+        if group not in {row["group"] for row in topology(visit.site).get()["groups"]}:
             raise NotFound(f"no group {group[:80]!r} subscribes to events.")
-        threading.Thread(target=run, name="palermo-replay", daemon=True).start()
+        done = start_thread(lambda: inspector.replay(group, topic=topic, since=since), "palermo-replay")
         if not futures.wait([done], wait).done:
             facts["ended"] = False
             done.add_done_callback(on_end)
             return None
         facts["events"] = replayed = done.result()
-    topology_view(visit.site).clear()
+    topology(visit.site).clear()
     return replayed
 
 
@@ -535,7 +527,7 @@ def unsubscribe(visit: Visit, group: str) -> None:
     """Unsubscribe a group: no events come to it until one of its workers starts. Raises NotFound."""
     with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
         visit.inspector.unsubscribe(group)
-        topology_view(visit.site).clear()
+        topology(visit.site).clear()
 
 
 # -- workers

@@ -187,7 +187,7 @@ class SearchQuery:
 
     def without(self, name: str = "") -> str:
         """The query as text, without one chip, or without its words."""
-        chips = [f"{each}:{_quoted(value)}" for each, value in self.chips.items() if each != name]
+        chips = [f"{each}:{quoted(value)}" for each, value in self.chips.items() if each != name]
         text = f'"{self.text}"' if ":" in self.text else self.text
         return " ".join([*chips, *([text] if text and name else [])])
 
@@ -244,7 +244,8 @@ def search_query(written: str, *, now: float | None = None) -> SearchQuery:
     return SearchQuery(text=" ".join(filter(None, words)), chips=chips, since=since, until=until)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """The value of a chip, in quotes if it has a blank."""
     return f'"{value}"' if " " in value else value
 
 

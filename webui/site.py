@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 from fastapi import Depends
 from starlette.exceptions import HTTPException
@@ -81,6 +82,27 @@ NOBODY = User("")
 def ANYONE(request: Request) -> User:
     """For `create_app(auth=ANYONE)`: every request is an administrator's, because a server in front checks access."""
     return User("anyone", Role.ADMIN)
+
+
+class Cached(Generic[T]):
+    """A value that is made anew after so many seconds, by one reader at a time. Safe to share between threads."""
+
+    def __init__(self, seconds: float, make: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._make, self._clock = seconds, make, clock
+        self._lock = threading.Lock()
+        self._made: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        """The value, at most so old. Raises what making it raises."""
+        with self._lock:
+            if self._made is None or self._clock() - self._made[0] > self._seconds:
+                value = self._make()
+                self._made = (self._clock(), value)
+            return self._made[1]
+
+    def clear(self) -> None:
+        """Have the next call make it anew."""
+        self._made = None
 
 
 class Refused(HTTPException):

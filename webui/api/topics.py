@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed, Rows
 from palermo.webui.site import Visiting
-from palermo.webui.state.listings import topology_view
+from palermo.webui.state.listings import topology
 
 router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
 
@@ -56,7 +56,7 @@ class Replayed(BaseModel):
 @router.get("", name="api_topics")
 def topics(visit: Visiting) -> Topics:
     """All groups that subscribe to events, by name."""
-    wiring = topology_view(visit.site).row()
+    wiring = topology(visit.site).get()
     rows = wiring["groups"]
     return Topics.model_validate({**wiring, "rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
 

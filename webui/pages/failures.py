@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
@@ -31,7 +32,6 @@ from palermo.webui.filters import (
 from palermo.webui.pages.forms import FORM_ERRORS
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
 
@@ -308,4 +308,4 @@ def _filter(query: str) -> FailedFilter:
 def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
     if max(number, chosen) > UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
-        raise Refused(422, f"{plural(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")
+        raise Refused(422, f"{count(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")

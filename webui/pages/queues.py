@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row, silent_text
+from palermo.core.text import count
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.inspector.failed_filter import FailedFilter
@@ -22,7 +23,6 @@ from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query, field_text, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -223,13 +223,13 @@ def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, numbe
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
 def purge(request: Request, visit: Visiting, name: str) -> Response:
     removed = actions.purge(visit, name)
-    return redirect(request, path(request, "queue", name=name), f"Removed {plural(removed, 'job')} from {name}.")
+    return redirect(request, path(request, "queue", name=name), f"Removed {count(removed, 'job')} from {name}.")
 
 
 @router.post("/queues/{name:palermo}/delete", name="delete_queue")
 def delete(request: Request, visit: Visiting, name: str) -> Response:
     removed = actions.delete_queue(visit, name)
-    return redirect(request, path(request, "queues"), f"Deleted {name}, and {plural(removed, 'job')} in it.")
+    return redirect(request, path(request, "queues"), f"Deleted {name}, and {count(removed, 'job')} in it.")
 
 
 @router.post("/queues/pause", name="pause_all")

@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
+from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which, counted
 from palermo.webui import actions
 from palermo.webui.filters import field_text, known_names
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields, later_of
 from palermo.webui.pages.job_form import Time
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting, visit_of
 from palermo.webui.state import listings
@@ -262,7 +262,7 @@ def _ask(
         number=number,
         asks=None if ids else {name: text for name, text in wanted.written.items() if text},
         typed=f"{number}" if number > UNTYPED else "",
-        what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else plural(number, wanted.job_list.noun),
+        what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else count(number, wanted.job_list.noun),
         uncounted=retries is None,
         query=wanted.query,
         back=path(request, wanted.job_list.name, wanted.query),
@@ -277,7 +277,7 @@ def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str
     if id and gone:
         return f"Too late: job {id[:80]} has come due already, or was not there. Nothing was changed.", "note"
     now = act == MOVE and any(row["state"] == "enqueued" for row in rows)
-    text = f"{'Enqueued' if now else _DONE[act]} {plural(len(rows) - gone, 'job')}"
+    text = f"{'Enqueued' if now else _DONE[act]} {count(len(rows) - gone, 'job')}"
     if gone:
         return f"{text}; {gone:,} had come due already, or {'was' if gone == 1 else 'were'} not there.", "note"
     return f"{text}.", "done" if rows else "note"

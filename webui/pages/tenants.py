@@ -6,10 +6,10 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.core.text import count
 from palermo.errors import PalermoError
 from palermo.webui import actions
 from palermo.webui.filters import known_names
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
 
@@ -56,4 +56,4 @@ def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, F
         removed = actions.clear_tenant(visit, name, tenant)
     except PalermoError as error:
         return redirect(request, to, str(error), level="error")
-    return redirect(request, to, f"Removed {plural(removed, 'job')} of {tenant} from {name}.")
+    return redirect(request, to, f"Removed {count(removed, 'job')} of {tenant} from {name}.")

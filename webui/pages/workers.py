@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
+from palermo.core.text import count
 from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.render.charts import usage_chart, usage_spark
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
@@ -186,13 +186,13 @@ def control(
     if number > 1 and not chosen:
         raise Refused(422, "the form does not say which workers are meant. Go back and choose again.")
     if len(chosen) > 1 and action in _TYPED and typed.strip() != str(len(chosen)):
-        meant = plural(len(chosen), "worker")
+        meant = count(len(chosen), "worker")
         raise Refused(422, f"{meant} were meant, and {typed!r} was typed. Go back and type {len(chosen)}.")
     rows = actions.control(visit, chosen or None, action)
     if action == "stack":
         return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])
     silent = sum(not row["answered"] for row in rows)
-    text = _DONE[action].format(chosen[0] if len(chosen) == 1 else plural(len(rows), "worker"))
+    text = _DONE[action].format(chosen[0] if len(chosen) == 1 else count(len(rows), "worker"))
     if silent:
         text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet, and may obey later."
     if gone := max(0, len(chosen) - len(rows)):

@@ -291,7 +291,8 @@ def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:
     return [Label(round(100 * (deploy.at - start) / span, 2), deploy.release) for deploy in deploys]
 
 
-def _bars(below: Sequence[int], counts: Sequence[int], top: int) -> str:
+def _bars(below: Sequence[float], counts: Sequence[float], top: float) -> str:
+    """One path for all bars above zero. A bar is never too low to be seen."""
     width = WIDTH / max(1, len(counts))
     gap = min(0.8, width / 6)
     steps = []
@@ -416,11 +417,12 @@ def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | 
             failed[bar] += sample.failed * share
     most = max((count / BAR for count in processed), default=0.0)
     top = _round_up(most, 0.1) if most > 0 else 1.0
-    succeeded = [max(0.0, all_ - bad) for all_, bad in zip(processed, failed, strict=True)]
+    good = [max(0.0, all_ - lost) / BAR for all_, lost in zip(processed, failed, strict=True)]
+    bad = [count / BAR for count in failed]
     nothing = [0.0] * BARS
     return Chart(
-        done=_rate_bars(nothing, succeeded, top),
-        failed=_rate_bars(succeeded, failed, top),
+        done=_bars(nothing, good, top),
+        failed=_bars(good, bad, top),
         top=top,
         processed_count=sum(sample.processed for sample in samples),
         failed_count=sum(sample.failed for sample in samples),
@@ -431,7 +433,7 @@ def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | 
             step=BAR,
             bars={"done": "succeeded", "failed": "failed"},
             lines={},
-            rows=[(round(good / BAR, 3), round(bad / BAR, 3)) for good, bad in zip(succeeded, failed, strict=True)],
+            rows=[(round(done, 3), round(lost, 3)) for done, lost in zip(good, bad, strict=True)],
             deploys=[] if report is None else [each for each in report.deploys if each.at >= end - WINDOW],
             jobs=jobs,
         ),
@@ -471,16 +473,3 @@ def _bars_of(sample: Sample, end: float) -> list[tuple[int, float]]:
         if 0 <= bar < BARS and overlap > 0:
             found.append((bar, overlap / sample.span))
     return found
-
-
-def _rate_bars(below: Sequence[float], counts: Sequence[float], top: float) -> str:
-    """One path for all bars above zero. A bar is never too low to be seen."""
-    width = WIDTH / BARS
-    steps = []
-    for nth, (base, count) in enumerate(zip(below, counts, strict=True)):
-        if count <= 0 or top <= 0:
-            continue
-        height = max(1.5, count / BAR / top * HEIGHT)
-        foot = HEIGHT - base / BAR / top * HEIGHT
-        steps.append(f"M{nth * width + 0.4:g} {foot:.1f}h{width - 0.8:g}v-{height:.1f}h-{width - 0.8:g}z")
-    return "".join(steps)
