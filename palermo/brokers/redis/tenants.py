@@ -23,8 +23,8 @@ class RedisTenants:
         return sorted(found, key=lambda tenant: (-tenant.pending, tenant.name))
 
     async def totals(self) -> Mapping[str, int]:
-        fields = await self._store.call("HGETALL", self._store.key("tenant-jobs"))
-        return {queue.decode(): int(count) for queue, count in zip(fields[::2], fields[1::2], strict=True)}
+        counts = await self._store.fields("tenant-jobs")
+        return {queue.decode(): int(count) for queue, count in counts.items()}
 
     async def clear(self, queue: str, tenant: str) -> int:
         removed = await clear_tenant(self._store, queue, tenant)
