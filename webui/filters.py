@@ -51,9 +51,9 @@ class RequestedFilter(Generic[F]):
         return urlencode([(name, text) for name, text in self.written.items() if text])
 
 
-def failed_filter(given: Mapping[str, str | None], *, now: float | None = None) -> FailedFilter:
+def failed_filter(given: Mapping[str, str | None]) -> FailedFilter:
     """The filter that these texts ask for, each as it is given; None is none. Raises Refused (422), OptionInvalid."""
-    at = time.time() if now is None else now
+    at = time.time()
     texts = {name: printable(text) for name in FAILED if (text := given.get(name)) is not None}
     values: dict[str, str | float] = {
         name: _instant(text, name, at) if name in _TIMES else _flag(text, name) if name in _FLAGS else text
@@ -209,7 +209,7 @@ class SearchQuery:
         return {"text": self.text, **known, **times}
 
 
-def search_query(written: str, *, now: float | None = None) -> SearchQuery:
+def search_query(written: str) -> SearchQuery:
     """The query that a text means: words and chips. Raises Refused (422) for a chip that is unknown or has no value."""
     words: list[str] = []
     chips: dict[str, str] = {}
@@ -239,7 +239,7 @@ def search_query(written: str, *, now: float | None = None) -> SearchQuery:
         state = chips["state"] = _SAME_STATES.get(chips["state"], chips["state"])
         if state not in SEARCHED_STATES:
             raise Refused(422, f"state:{state[:40]} is no state. The states are {', '.join(SEARCHED_STATES)}.")
-    at = time.time() if now is None else now
+    at = time.time()
     since, until = (_instant(chips[name], name, at) if name in chips else None for name in ("newer", "older"))
     return SearchQuery(text=" ".join(filter(None, words)), chips=chips, since=since, until=until)
 

@@ -87,17 +87,17 @@ def ANYONE(request: Request) -> User:
 class Cached(Generic[T]):
     """A value that is made anew after so many seconds, by one reader at a time. Safe to share between threads."""
 
-    def __init__(self, seconds: float, make: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._make, self._clock = seconds, make, clock
+    def __init__(self, seconds: float, make: Callable[[], T]) -> None:
+        self._seconds, self._make = seconds, make
         self._lock = threading.Lock()
         self._made: tuple[float, T] | None = None
 
     def get(self) -> T:
         """The value, at most so old. Raises what making it raises."""
         with self._lock:
-            if self._made is None or self._clock() - self._made[0] > self._seconds:
+            if self._made is None or time.monotonic() - self._made[0] > self._seconds:
                 value = self._make()
-                self._made = (self._clock(), value)
+                self._made = (time.monotonic(), value)
             return self._made[1]
 
     def clear(self) -> None:

@@ -26,6 +26,9 @@ from palermo.webui.state.waiting import WaitingJobs
 #: The units of a plot.
 WIDTH, HEIGHT = 600, 100
 
+#: The units of a small chart.
+_SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
+
 #: The percentiles that are drawn as lines.
 LINES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -334,17 +337,17 @@ def _round_up(number: float, step: float = 1) -> float:
         step *= 10
 
 
-def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> str:
+def sparkline(history: Sequence[int]) -> str:
     """The path of an SVG with a bar for each part of the history."""
     most = max(history, default=0)
     if not most:
         return ""
-    step = width / len(history)
+    step = _SPARK_WIDTH / len(history)
     parts = []
     for place, count in enumerate(history):
         if count:
-            tall = max(2.0, height * count / most)
-            parts.append(f"M{place * step:.1f} {height}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+            tall = max(2.0, _SPARK_HEIGHT * count / most)
+            parts.append(f"M{place * step:.1f} {_SPARK_HEIGHT}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
     return "".join(parts)
 
 
@@ -357,18 +360,18 @@ class Spark:
     text: str
 
 
-def spark(counts: Sequence[tuple[int, int]], *, width: int = 96, height: int = 20) -> Spark:
+def spark(counts: Sequence[tuple[int, int]]) -> Spark:
     """The small chart of how many runs succeeded and failed in each part of the time."""
     most = max((good + bad for good, bad in counts), default=0)
-    step = width / max(1, len(counts))
+    step = _SPARK_WIDTH / max(1, len(counts))
     done: list[str] = []
     failed: list[str] = []
     for nth, (good, bad) in enumerate(counts):
         foot = 0.0
         for number, steps in ((good, done), (bad, failed)):
             if number:
-                tall = max(_LEAST, height * number / most)
-                steps.append(f"M{nth * step:.1f} {height - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+                tall = max(_LEAST, _SPARK_HEIGHT * number / most)
+                steps.append(f"M{nth * step:.1f} {_SPARK_HEIGHT - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
                 foot += tall
     good, bad = (sum(each[part] for each in counts) for part in (0, 1))
     return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed")

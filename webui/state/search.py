@@ -49,6 +49,9 @@ _PATIENCE = 1.0
 #: the seconds for which a search waits for the page to look again.
 _MOMENT, _KEPT = 0.05, 10.0
 
+#: The most names of each kind that have the words of a search.
+_NAMES = 8
+
 #: Where a place has not been looked at yet.
 _SEARCHED = "which are still being searched"
 
@@ -479,7 +482,7 @@ class Names:
     jobs: tuple[str, ...] = ()
 
 
-def names(site: Site, query: SearchQuery, *, most: int = 8) -> Names:
+def names(site: Site, query: SearchQuery) -> Names:
     """The names that have the words of a query without chips, one that equals them first. Raises BrokerError."""
     if query.chips or not query.text:
         return Names()
@@ -487,7 +490,7 @@ def names(site: Site, query: SearchQuery, *, most: int = 8) -> Names:
 
     def chosen(known: Iterable[str]) -> tuple[str, ...]:
         found = [name for name in known if wanted in name.casefold()]
-        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[:most])
+        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[:_NAMES])
 
     snapshot = live_state(site).snapshot(5.0)
     offered = _offered(site)
