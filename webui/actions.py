@@ -77,20 +77,12 @@ def audit_done(visit: Visit, action: str, **what: object) -> None:
     _write(logging.INFO, action, visit, what)
 
 
-def audit_refused(visit: Visit, action: str, **what: object) -> None:
-    """Log an action that this user may not do, and write it to the journal."""
-    _write(logging.WARNING, f"{action} refused", visit, what)
-    _journal(visit, action, "refused", what)
+def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> None:
+    """Log an action that this user may not do, or that went wrong, and write it to the journal.
 
-
-def audit_failed(visit: Visit, action: str, **what: object) -> None:
-    """Log an action that went wrong, and write it to the journal."""
-    _write(logging.WARNING, f"{action} failed", visit, what)
-    _journal(visit, action, "failed", what)
-
-
-def _journal(visit: Visit, action: str, outcome: str, what: dict[str, object]) -> None:
-    """Write the action to the journal. For actions that were carried out the inspector does so, with their jobs."""
+    For actions that were carried out the inspector writes the journal, with their jobs.
+    """
+    _write(logging.WARNING, f"{action} {outcome}", visit, what)
     about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
     record_action(visit.site.client, visit.actor, action, outcome=outcome, what=printable(about)[:_MAX_TEXT])
 
@@ -112,7 +104,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
     the user lacks the role or the site is read-only.
     """
     if not visit.may(role):
-        audit_refused(visit, action, **what)
+        _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
             raise Refused(403, "these pages are read-only: nothing can be changed from here.")
         raise Refused(403, f"this takes the role {role.word}, and {visit.user.name} is {visit.user.role.word}.")
@@ -120,7 +112,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
     try:
         yield facts
     except PalermoError as error:
-        audit_failed(visit, action, **what, error=type(error).__name__, **facts)
+        _audit_undone(visit, action, "failed", **what, error=type(error).__name__, **facts)
         raise
     finally:
         invalidate_snapshot(visit.site)

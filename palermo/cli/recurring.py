@@ -10,7 +10,6 @@ from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.options import broker_options, parse_duration, query_options
 from palermo.cli.output import Column, field, note, print_json, print_rows
 from palermo.contract.recurring import MISSED
-from palermo.contract.rows import Row
 from palermo.core.text import safe
 from palermo.errors import NotFound
 from palermo.jobs import registry
@@ -30,7 +29,7 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
     columns: list[Column] = [
         field("Name"),
         field("Job"),
-        ("When", _when),
+        ("When", lambda row: row["words"] if row["enabled"] else f"{row['words']}, disabled"),
         ("Last run", lambda row: row["last_run"]),
         ("Next run", lambda row: row["next_run"]),
     ]
@@ -136,7 +135,3 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 def run_now(context: Context, /, name: str) -> None:
     """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
     click.echo(context.inspector().run_recurring(name))
-
-
-def _when(row: Row) -> str:
-    return str(row["words"]) if row["enabled"] else f"{row['words']}, disabled"

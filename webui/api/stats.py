@@ -7,7 +7,8 @@ from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.statistics import report_row
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Text
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.filters import only_one
+from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
 
@@ -106,9 +107,7 @@ def stats(
     The statistics are of everything, by queue, job and worker, or of the one that is named. Workers and clients count,
     and the journal keeps the counts. 409 if the setting `journal` is off.
     """
-    chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
-    if len(chosen) > 1:
-        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+    chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
     known.check_ready()
     report = known.report(window, **chosen)

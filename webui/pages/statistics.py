@@ -13,10 +13,10 @@ from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
-from palermo.webui.filters import known_names
+from palermo.webui.filters import known_names, only_one
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
@@ -46,9 +46,7 @@ def statistics(
     worker: Name = None,
 ) -> Response:
     """The statistics of one window: of everything, or of one queue, job or worker."""
-    chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
-    if len(chosen) > 1:
-        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+    chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
     state = known.wait_until_read()
     report = known.report(window, **chosen)
