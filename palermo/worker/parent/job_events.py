@@ -33,6 +33,7 @@ from palermo.core.limits import LimitDemand
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
 from palermo.worker.ipc.frames import Report
+from palermo.worker.logs import log_event
 from palermo.worker.parent.shutdown import RestartReason
 
 log = logging.getLogger("palermo.worker")
@@ -287,7 +288,9 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
 def log_success(slot: int, message: Message, began: float, *, skipped: bool = False) -> None:
     """Log that a job has returned, or was skipped."""
     if log.isEnabledFor(logging.INFO):
-        log.info(
+        log_event(
+            log,
+            logging.INFO,
             "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
             "skipped" if skipped else "finished",
             *_job_values(slot, message),
