@@ -232,7 +232,7 @@ class TextFormatter(logging.Formatter):
 
     def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
         """The line of a record of Palermo's own with these values."""
-        # Fast path: no value needs quotes. Of the 28 µs a line above, 34 without.
+        # Part of `log_event`'s fast path: no value needs quotes. In a loop 4 µs, 8 without.
         taken = _format(text)
         if taken is not None and taken.plain:
             values = [*map(str, args)]
