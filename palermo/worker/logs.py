@@ -60,10 +60,14 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._lines = formatter
 
     def gets_alone(self, logger: logging.Logger) -> bool:
-        """Whether nothing but this handler sees the records of the logger: no other handler, filter or factory."""
+        """Whether nothing but this handler sees the records of the logger: no other handler, filter or factory.
+
+        Nor a function that stands in for one of logging's own, as sentry_sdk puts it there.
+        """
         factory = logging.getLogRecordFactory()
         return (
-            logger.parent is logging.root
+            logging.Logger.callHandlers.__module__ == logging.__name__
+            and logger.parent is logging.root
             and logging.root.handlers == [self]
             and not (self.filters or logger.filters or logger.handlers)
             and self.formatter is self._lines

@@ -184,9 +184,10 @@ def test_a_line_of_each_job_is_the_same_without_a_record(
         "handler's filter",
         "factory",
         "formatter",
+        "logging's own function",
     ],
 )
-def test_whoever_watches_the_log_sees_the_lines_of_each_job(where: str) -> None:
+def test_whoever_watches_the_log_sees_the_lines_of_each_job(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     logs.configure(stream=io.StringIO())
     seen: list[str] = []
     root, log = logging.getLogger(), logging.getLogger(f"palermo.{where}.worker")
@@ -223,6 +224,8 @@ def test_whoever_watches_the_log_sees_the_lines_of_each_job(where: str) -> None:
             logging.setLogRecordFactory(make)
         case "formatter":
             root.handlers[0].setFormatter(Formatting())
+        case "logging's own function":
+            monkeypatch.setattr(logging.Logger, "callHandlers", lambda _, record: pass_on(record))
     logs.log_event(log, logging.INFO, EVENT, "finished", "1", "shop.send", "mail", 2, 0.5)
 
     assert seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
