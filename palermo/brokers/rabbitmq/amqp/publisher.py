@@ -99,11 +99,15 @@ class Publisher:
         (a full queue that rejects), and the session's error when that is lost first.
         """
         ended = PublishFuture()
+        self.put(exchange, routing_key, properties, body, ended)
+        return ended.future
+
+    def put(self, exchange: str, routing_key: str, properties: Properties, body: bytes, ended: OnPublished) -> None:
+        """Send one message, and call `ended` with the outcome that `send` would give, maybe before this returns."""
         try:
             self.post(exchange, routing_key, b"".join(properties.encode()), body, ended, properties.message_id)
         except (ValueError, struct.error) as error:
             ended(unfit(properties.message_id, error))
-        return ended.future
 
     def post(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None
