@@ -37,13 +37,14 @@ import httpx
 import pika
 
 import palermo
-from benchmarks import jobs
+from benchmarks import bare, jobs
 from benchmarks.contest import machine, versions
 from benchmarks.drain import ROOT
 from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
 from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.watched import served
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.client.client import default_client
 from palermo.client.prepare_recurring import entry
 from palermo.contract.broker import Broker
@@ -227,11 +228,21 @@ def tenants(place: Ground, size: int) -> Figures:
             until(lambda: all(path.exists() and path.read_text() for path in paths))
             served = alone("served")
         first, last = (float(path.read_text()) for path in paths)
+    again = _DEALT // size * size
+    enqueue(range(again))
+    queue = place.amqp_name("dealt")
+    names = [TenantQueue("dealt", f"one of many {number}") for number in range(size)]
+    dealer = bare.Dealer(place.url, [tenant_queue_name(place.exchange, name) for name in names], queue, ahead=12)
+    with subprocess.Popen([sys.executable, bare.__file__, place.url, queue, "4"]) as consumer:
+        bare_pika = dealer.deal(again)
+        consumer.kill()
+    dealer.close()
     return {
         "first job ms": 1e3 * served,
         "without a worker ms": 1e3 * unserved,
         "of many ms": 1e3 * took / size,
         "dealt jobs a second": _DEALT / (last - first),
+        "by bare pika": again / bare_pika,
     }
 
 
