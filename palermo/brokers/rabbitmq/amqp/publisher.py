@@ -12,7 +12,7 @@ from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties
 from palermo.contract.broker import OnPublished
 from palermo.core.topology import QUORUM
 from palermo.errors import NotFound, PalermoError, PublishRefused
@@ -99,15 +99,18 @@ class Publisher:
         (a full queue that rejects), and the session's error when that is lost first.
         """
         ended = PublishFuture()
-        self.put(exchange, routing_key, properties, body, ended)
-        return ended.future
-
-    def put(self, exchange: str, routing_key: str, properties: Properties, body: bytes, ended: OnPublished) -> None:
-        """Send one message, and call `ended` with the outcome that `send` would give, maybe before this returns."""
         try:
             self.post(exchange, routing_key, b"".join(properties.encode()), body, ended, properties.message_id)
         except (ValueError, struct.error) as error:
             ended(unfit(properties.message_id, error))
+        return ended.future
+
+    def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
+        """Send a message that has come from a queue; `ended` is called with the outcome that `send` would give."""
+        try:
+            self.post(exchange, routing_key, got.encoded, got.body, ended, got.id)
+        except (ValueError, struct.error) as error:
+            ended(unfit(got.id, error))
 
     def post(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None

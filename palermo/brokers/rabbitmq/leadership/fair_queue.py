@@ -243,7 +243,8 @@ class FairQueue:
         state.heard = self._loop.time()
         state.in_hand.append(got)
         self._bytes += len(got.body)
-        state.share = _share(got.properties, state.share)
+        if b"share" in got.encoded:
+            state.share = _share(got.properties, state.share)
         if state.unsure:
             state.unsure = state.unsure - 1 if got.redelivered else 0
             if got.redelivered:
@@ -274,7 +275,7 @@ class FairQueue:
                 channel.ack(got.tag)
             else:
                 self._unconfirmed += 1
-                publisher.put(*route, got.properties, got.body, partial(self._on_answer, channel, got.tag))
+                publisher.forward(*route, got, partial(self._on_answer, channel, got.tag))
         self._connection.raw.flush()
 
     def _on_answer(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
@@ -308,7 +309,7 @@ class FairQueue:
     async def _known(self, jobs: Sequence[Got]) -> set[int]:
         """The tags of the jobs that a leader which died has moved already."""
         # A job without an id cannot be told from others: better to double it than to take it for another.
-        ids = {str(id): got.tag for got in jobs if got.tag in self._unsure and (id := got.properties.message_id)}
+        ids = {id: got.tag for got in jobs if got.tag in self._unsure and (id := got.id)}
         self._unsure.difference_update(got.tag for got in jobs)
         if not ids:
             return set()
