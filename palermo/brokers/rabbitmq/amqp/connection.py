@@ -430,7 +430,7 @@ class Connection:
 
         Before 4.3 it keeps what it writes about them in memory for up to two seconds, or until that is 64 kB (Erlang's
         disk_log): the confirmed messages in a queue that it forgets are lost. So an exchange with so large an argument
-        is made, which takes some two milliseconds, and deleted. Calls that come meanwhile share the next one.
+        is made and deleted, which takes about five milliseconds. Calls that come meanwhile share the next one.
         """
         if not versions.forgets_new_queues(self.version):
             return
@@ -453,14 +453,10 @@ class Connection:
         most = self.raw.params.frame_max - _FRAME_REST
         for _ in range(-(-_DISK_LOG_BUFFER // most)):
             name = f"{internal(self._session.exchange, 'persist')}.{uuid.uuid4().hex}"
-            # A channel of its own: nobody waits for the deletion.
-            channel = await self.channel()
-            try:
+            async with self.spare_channel() as channel:
                 large = {"x-palermo": "x" * min(most, _DISK_LOG_BUFFER)}
                 await channel.call(channel.raw.exchange_declare, name, "direct", durable=True, arguments=large)
-                channel.send(channel.raw.exchange_delete, name)
-            finally:
-                channel.abandon()
+                await channel.call(channel.raw.exchange_delete, name)
 
     async def has_queue(self, queue: str) -> bool:
         """Whether the queue or stream exists, also if it is broken or its node away."""

@@ -7,8 +7,8 @@ a pause.
 
 One step is one round trip: the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A
 tenant that had more than one job left is taken to have another. Those for which there is room then go on, in the order
-of the turns as they are now; a tenant that has just come is among them. Their confirms come during the next steps. The
-leader subscribes to the queue of a tenant that has no job left, until one comes: the tenant's next job is in hand at
+of the turns as they are now; a tenant that has just come is among them. Once they are confirmed the next step begins.
+The leader subscribes to the queue of a tenant that has no job left, until one comes: the tenant's next job is in hand at
 once, and the leader need not ask ten thousand empty queues.
 """
 
@@ -170,12 +170,9 @@ class FairQueue:
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
-            if self._unconfirmed and not refused:
-                # RabbitMQ has to store some of them before there can be room again.
-                self._answered.clear()
-                await self._answered.wait()
-            else:
-                await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
+            # Each takes room until it is confirmed, and steps of few jobs cost RabbitMQ more.
+            await self._all_answered()
+            await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
 
     async def _step(self) -> int:
         """Ask for jobs and move those whose turn it is. Returns how many there was room for in the job queue."""
