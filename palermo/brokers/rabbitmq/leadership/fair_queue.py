@@ -5,11 +5,11 @@ next. It publishes a job to the job queue, and acknowledges it in its tenant's q
 (handover.py). A job that the job queue refuses goes back to its place in its tenant's queue, and is tried again after
 a pause.
 
-One step is one round trip: the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A
-tenant that had more than one job left is taken to have another. Those for which there is room then go on, in the order
-of the turns as they are now; a tenant that has just come is among them. Once they are confirmed the next step begins.
-The leader subscribes to the queue of a tenant that has no job left, until one comes: the tenant's next job is in hand at
-once, and the leader need not ask ten thousand empty queues.
+In one round trip the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A tenant that
+had more than one job left is taken to have another. Those for which there is room then go on, in the order of the turns
+as they are now; a tenant that has just come is among them. Once they are confirmed the next step begins. The leader
+subscribes to the queue of a tenant that has no job left, until one comes: the tenant's next job is in hand at once, and
+the leader need not ask ten thousand empty queues.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Jobs that are to wait in the job queue for each of its consumers; so many also if it has none.
 _AHEAD = 3
 
-#: The most jobs that are asked for in one step, and the most that are published and not confirmed.
+#: The most jobs that are asked for, and the most that are moved, in one step.
 _AT_ONCE = 100
 
 #: Seconds until a job that the job queue refused is tried again: doubled up to the last while the queue takes none.
@@ -170,7 +170,7 @@ class FairQueue:
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
-            # Each takes room until it is confirmed, and steps of few jobs cost RabbitMQ more.
+            # RabbitMQ answers a count before it puts away what was published.
             await self._all_answered()
             await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
 
@@ -179,7 +179,7 @@ class FairQueue:
         channel = await self._open()
         try:
             room, _ = await asyncio.gather(self._room(), self._fetch(channel))
-            await self._hand_on(channel, self._due(min(room, _AT_ONCE - self._unconfirmed)))
+            await self._hand_on(channel, self._due(min(room, _AT_ONCE)))
             return room
         except BaseException as error:
             # Jobs that are not known to be stored go back, and are searched for before they are moved again.
@@ -190,15 +190,13 @@ class FairQueue:
 
     async def _room(self) -> int:
         """How many more jobs may be put into the job queue."""
-        # RabbitMQ answers a count before it puts away what was published: it may have counted each of these, or not.
-        unconfirmed = self._unconfirmed
         name = amqp_queue(self._exchange, self.queue)
         probe = (await probe_all(self._connection, [name]))[name]
         if not probe.exists:
             self._destinations.forget(self.queue)
         await self._destinations.ensure(self.queue)
         self._most = _AHEAD * max(1, probe.consumers) if probe.exists else _AHEAD
-        return self._most - (probe.messages if probe.exists else 0) - unconfirmed
+        return self._most - (probe.messages if probe.exists else 0)
 
     # -- moving jobs
 
