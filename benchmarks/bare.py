@@ -3,8 +3,10 @@
 Bodies and properties are made once, before the clock runs: what is left is the price of the wire.
 """
 
+import itertools
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pika
@@ -95,17 +97,90 @@ class Window:
         self._connection.ioloop.stop()
 
 
-def consume(url: str, queue: str) -> None:
-    """Take and acknowledge message after message, at a prefetch of one, until killed."""
+class Dealer:
+    """A SelectConnection that moves messages out of several queues in turn into one, as the leader in tenants does.
+
+    Each step: count that queue, get as many messages as there is room for, publish them, await the confirms, and
+    acknowledge. A channel of pika has one answer to a get outstanding, so there are as many channels as gets.
+    """
+
+    def __init__(self, url: str, queues: Sequence[str], into: str, *, ahead: int) -> None:
+        """`ahead` messages may wait in the queue `into`."""
+        self._queues, self._into, self._ahead = itertools.cycle(queues), into, ahead
+        self._left = self._coming = 0
+        self._channels = list[Any]()
+        self._got = list[tuple[Any, int, Any, bytes]]()
+        self._unconfirmed = dict[int, tuple[Any, int]]()
+        self._published = 0
+        self._connection = pika.SelectConnection(
+            pika.URLParameters(url),
+            on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
+        )
+        self._connection.ioloop.start()
+
+    def deal(self, jobs: int) -> float:
+        """Seconds from the first count to the last confirm."""
+        self._left = jobs
+        started = time.perf_counter()
+        self._count()
+        self._connection.ioloop.start()
+        return time.perf_counter() - started
+
+    def close(self) -> None:
+        self._connection.add_on_close_callback(lambda *_: self._connection.ioloop.stop())
+        self._connection.close()
+        self._connection.ioloop.start()
+
+    def _opened(self, channel: Any) -> None:
+        self._channels.append(channel)
+        if len(self._channels) <= self._ahead:
+            self._connection.channel(on_open_callback=self._opened)
+        else:
+            channel.confirm_delivery(self._on_confirm, callback=lambda _: self._connection.ioloop.stop())
+
+    def _count(self) -> None:
+        self._channels[0].queue_declare(self._into, passive=True, callback=self._on_count)
+
+    def _on_count(self, frame: Any) -> None:
+        self._coming = min(self._left, self._ahead - frame.method.message_count)
+        if self._coming <= 0:
+            self._connection.ioloop.call_later(0.001, self._count)
+        for channel in self._channels[: max(0, self._coming)]:
+            channel.basic_get(next(self._queues), self._on_got)
+
+    def _on_got(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._got.append((channel, method.delivery_tag, properties, body))
+        if len(self._got) == self._coming:
+            for source, tag, found, data in self._got:
+                self._published += 1
+                self._unconfirmed[self._published] = source, tag
+                self._channels[-1].basic_publish("", self._into, data, found, mandatory=True)
+            self._got.clear()
+
+    def _on_confirm(self, frame: Any) -> None:
+        last = frame.method.delivery_tag
+        for number in [one for one in self._unconfirmed if one == last or (frame.method.multiple and one < last)]:
+            source, tag = self._unconfirmed.pop(number)
+            source.basic_ack(tag)
+            self._left -= 1
+        if not self._left:
+            self._connection.ioloop.stop()
+        elif not self._unconfirmed:
+            self._count()
+
+
+def consume(url: str, queue: str, consumers: str = "1") -> None:
+    """Take and acknowledge message after message, by so many consumers at a prefetch of one, until killed."""
 
     def opened(channel: Any) -> None:
         channel.basic_qos(prefetch_count=1)
         channel.basic_consume(queue, lambda channel, method, properties, body: channel.basic_ack(method.delivery_tag))
 
-    connection = pika.SelectConnection(
-        pika.URLParameters(url), on_open_callback=lambda connection: connection.channel(on_open_callback=opened)
-    )
-    connection.ioloop.start()
+    def connected(connection: Any) -> None:
+        for _ in range(int(consumers)):
+            connection.channel(on_open_callback=opened)
+
+    pika.SelectConnection(pika.URLParameters(url), on_open_callback=connected).ioloop.start()
 
 
 if __name__ == "__main__":

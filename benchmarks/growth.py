@@ -6,7 +6,7 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     keys      unique keys: list them all; enqueues with a key meanwhile, and alone; an idle leader's processor time
     start     queues: a worker on `*` from its start to its first job
     wake      queues: a spaced job for an idle worker on `*`: how late it starts, the broker's processor time
-    tenants   tenants: the first job of each, and the jobs a second that a worker of four slots runs
+    tenants   tenants: a first job for a worker that waits, and without one, alone and of many; jobs dealt a second
     doctor    queues: `palermo doctor`
     overview  queues: the web's first page, and its rows by the API, with two workers on `*`
     one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
@@ -37,13 +37,14 @@ import httpx
 import pika
 
 import palermo
-from benchmarks import jobs
+from benchmarks import bare, jobs
 from benchmarks.contest import machine, versions
 from benchmarks.drain import ROOT
 from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
 from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.watched import served
+from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.client.client import default_client
 from palermo.client.prepare_recurring import entry
 from palermo.contract.broker import Broker
@@ -62,8 +63,8 @@ _IDLE = 6.0
 #: How many spaced jobs are enqueued, and the seconds between the end of one and the next.
 _SPACED, _SPACE = 60, 0.3
 
-#: How many jobs of tenants are dealt, and how many tenants are new by themselves.
-_DEALT, _ALONE = 4_000, 21
+#: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them.
+_DEALT, _ALONE, _APART = 8_000, 21, 0.05
 
 _numbers = itertools.count()
 
@@ -198,33 +199,50 @@ def wake(place: Ground, size: int) -> Figures:
 
 
 def tenants(place: Ground, size: int) -> Figures:
-    """Enqueue jobs of so many tenants, and then start a worker."""
+    """Enqueue jobs of so many tenants, have a worker of four slots run them, and then one job each of new tenants."""
 
-    def enqueue(numbers: Iterable[int], name: str) -> None:
-        dealt = jobs.noop.options(queue="dealt", tenant=lambda order: f"{name} {order['id'] % size}")
+    def enqueue(numbers: Iterable[int]) -> None:
+        dealt = jobs.noop.options(queue="dealt", tenant=lambda order: f"one of many {order['id'] % size}")
         dealt.enqueue_many(({**jobs.ORDER, "id": number},) for number in numbers)
 
-    alone = list[float]()
-    for number in range(_ALONE):
-        began = time.perf_counter()
-        enqueue([0], f"alone {number}")
-        alone.append(time.perf_counter() - began)
+    def alone(name: str) -> float:
+        took = list[float]()
+        for number in range(_ALONE):
+            began = time.perf_counter()
+            jobs.noop.options(queue="dealt", tenant=f"{name} {number}").enqueue(jobs.ORDER)
+            took.append(time.perf_counter() - began)
+            time.sleep(_APART)
+        return statistics.median(took)
+
     began = time.perf_counter()
-    enqueue(range(size), "one of many")
+    enqueue(range(size))
     took = time.perf_counter() - began
+    unserved = alone("unserved")
     with tempfile.TemporaryDirectory() as folder:
         # The first is in the job queue already, and the last is dealt after all others.
         paths = [Path(folder) / name for name in ("first", "last")]
         jobs.mark.options(queue="dealt").enqueue(str(paths[0]))
-        enqueue(range(size, _DEALT), "one of many")
+        enqueue(range(size, _DEALT))
         jobs.mark.options(queue="dealt", tenant="one of many 0").enqueue(str(paths[1]))
         with worker(place, "dealt", "-c", "4"):
             until(lambda: all(path.exists() and path.read_text() for path in paths))
+            served = alone("served")
         first, last = (float(path.read_text()) for path in paths)
+    again = _DEALT // size * size
+    enqueue(range(again))
+    queue = place.amqp_name("dealt")
+    names = [TenantQueue("dealt", f"one of many {number}") for number in range(size)]
+    dealer = bare.Dealer(place.url, [tenant_queue_name(place.exchange, name) for name in names], queue, ahead=12)
+    with subprocess.Popen([sys.executable, bare.__file__, place.url, queue, "4"]) as consumer:
+        bare_pika = dealer.deal(again)
+        consumer.kill()
+    dealer.close()
     return {
-        "first job alone ms": sorted(alone)[_ALONE // 2] * 1e3,
-        "first job of many ms": 1e3 * took / size,
-        "us a dealt job": 1e6 * (last - first) / _DEALT,
+        "first job ms": 1e3 * served,
+        "without a worker ms": 1e3 * unserved,
+        "of many ms": 1e3 * took / size,
+        "dealt jobs a second": _DEALT / (last - first),
+        "by bare pika": again / bare_pika,
     }
 
 

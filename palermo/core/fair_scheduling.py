@@ -79,6 +79,22 @@ class StrideScheduler:
         self._now = 0.0
         return None
 
+    def coming(self, count: int, share: Callable[[str], float]) -> list[str]:
+        """The tenants of the next turns, if none joins or leaves and each draws its mean stride. Nothing changes."""
+        turns, found, again = list[str](), list[tuple[float, int, str]](), list[tuple[float, int, str]]()
+        while len(turns) < count and (self._heap or again):
+            is_first = bool(self._heap) and (not again or self._heap[0] < again[0])
+            mark, number, tenant = heapq.heappop(self._heap if is_first else again)
+            if is_first:
+                if self._marks.get(tenant) != (mark, number):
+                    continue
+                found.append((mark, number, tenant))
+            turns.append(tenant)
+            heapq.heappush(again, (mark + stride(share(tenant), TURN, 0.0), next(self._numbers), tenant))
+        for one in found:
+            heapq.heappush(self._heap, one)
+        return turns
+
     def served(self, tenant: str, share: float = 1.0) -> None:
         """Note that a tenant has had its turn, and put it back among the others."""
         mark, _ = self._marks[tenant]

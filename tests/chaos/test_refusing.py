@@ -14,9 +14,9 @@ from typing import Any
 import pika
 import pytest
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.leadership import fair_queue
-from palermo.brokers.rabbitmq.publishing.handover import outcomes
+from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.clock import wall_clock
@@ -452,17 +452,15 @@ def test_a_tick_is_not_fired_again_by_whoever_leads_after_a_death_between_the_jo
 def test_a_job_of_a_tenant_is_not_dealt_again_after_a_death_between_confirm_and_acknowledgement(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    died = asyncio.Event()
+    died, on_answer = asyncio.Event(), FairQueue._on_answer
 
-    async def dies(link: Connection, sending: Any) -> Any:
-        found = await outcomes(link, sending)
+    def dies(self: FairQueue, channel: Channel, tag: int, error: PalermoError | None) -> None:
         if not died.is_set():
             died.set()
-            link.raw.abort()
-            await link.lost.wait()
-        return found
+            self._connection.raw.abort()
+        on_answer(self, channel, tag, error)
 
-    monkeypatch.setattr(fair_queue, "outcomes", dies)
+    monkeypatch.setattr(FairQueue, "_on_answer", dies)
 
     async def work(broker: Broker, leader: Broker) -> None:
         ran = Ran()

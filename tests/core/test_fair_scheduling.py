@@ -105,3 +105,14 @@ def test_what_may_name_a_tenant(name: object, may: bool) -> None:
 def test_strides() -> None:
     assert [stride(share, TURN, 0.0) for share in (1, 4, 0.5)] == [1, 0.25, 2]
     assert stride(1, RANDOM, 0.0) == 0
+
+
+def test_the_turns_to_come_are_known_while_nobody_joins_and_to_look_changes_nothing() -> None:
+    shares = {"a": 3.0, "b": 1.0, "c": 0.5}
+    made, like = wheel(**shares), wheel(**shares)
+    made.join("gone")
+    made.leave("gone")
+
+    assert made.coming(40, shares.__getitem__) == made.coming(40, shares.__getitem__) == turns(like, 40, **shares)
+    assert turns(made, 40, **shares) == made.coming(0, shares.__getitem__) + turns(wheel(**shares), 40, **shares)
+    assert wheel().coming(5, shares.__getitem__) == []

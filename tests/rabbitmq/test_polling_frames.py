@@ -11,7 +11,7 @@ from pika import exceptions, frame, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.frames import INCOMPLETE, Counted, Delivered, read_counted, read_got
-from palermo.brokers.rabbitmq.amqp.messages import Properties, read_properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, read_properties, unread
 from tests.rabbitmq.test_delivery_frames import HEARTBEAT, PIECE, SIZES, Client, method
 
 EMPTY = method(1, spec.Basic.GetEmpty(""))
@@ -184,3 +184,25 @@ def test_an_answer_is_incomplete_at_every_byte_but_the_last() -> None:
     assert read_counted(b"..." + counted, 3, 1) == Counted(3 + len(counted), 70_000, 3)
     assert read_counted(whole, 0, 1) is None
     assert read_got(counted, 0, 1) is None
+
+
+@pytest.mark.parametrize("id", ["one", "", None, "\xff" * 9, "q\\xff"])
+@pytest.mark.parametrize("body", [b"", b"[1]"])
+def test_what_was_got_goes_on_with_the_properties_that_it_came_with(id: str | None, body: bytes) -> None:
+    properties = Properties(
+        headers={"share": 2.0, "job-class": "shop.mail"}, message_id=id, delivery_mode=2, priority=3, app_id="theirs"
+    )
+    data = b"before" + b"".join(
+        [
+            method(1, spec.Basic.GetOk(7, False, "palermo", "mail", 0)),
+            frame.Header(1, len(body), properties).marshal(),
+            *([frame.Body(1, body).marshal()] if body else []),
+        ]
+    )
+    found = read_got(data, 6, 1)
+    assert isinstance(found, Delivered)
+
+    got = unread(found, data)
+    assert (got.encoded, got.id) == (b"".join(properties.encode()), id)
+    assert got.properties.headers == properties.headers
+    assert (got.encoded, got.id) == (b"".join(properties.encode()), id)

@@ -22,9 +22,10 @@ from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
+from palermo.core.lifecycle import Ack
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, Worker, consume, message, messages, take_and_ack, until
+from tests.contract.tools import PATIENT, Worker, consume, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.helpers import eventually
 from tests.scale import scaled
@@ -72,11 +73,46 @@ def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
             consumer = await consume(worker)
             for number in range(3):
                 # The publisher was there a moment ago, and takes it that the tenant's queue still is.
-                await publisher.publish(message(f"{number}", tenant="a"))
+                await publisher.publish_many([message(f"{number}", tenant="a")])
                 assert (await take_and_ack(consumer)).id == f"{number}"
                 await until(there, False)
         await publisher.close()
         await worker.close()
+
+    asyncio.run(work())
+
+
+def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_waits(
+    session: SessionParameters, connection: pika.BlockingConnection
+) -> None:
+    def queues() -> list[str]:
+        names = {tenant: tenant_queue_name(session.exchange, TenantQueue("jobs", tenant)) for tenant in "ab"}
+        return [tenant for tenant, name in names.items() if is_there(connection, name)]
+
+    async def listeners() -> int:
+        found = connection.channel().queue_declare(amqp_queue(session.exchange, "jobs"), passive=True)
+        return int(found.method.consumer_count)
+
+    async def work() -> None:
+        publisher, worker, leader = [await open_broker(session) for _ in range(3)]
+        consumer = await consume(worker)
+        taking = asyncio.ensure_future(take(consumer))
+        await until(listeners, 1)
+        await publisher.publish(message("a-0", tenant="a"))
+        held = await taking
+        assert (held.message.id, queues()) == ("a-0", [])
+
+        # These wait for their turns, which only a leader gives.
+        await publisher.publish(message("nobody's"))
+        await publisher.publish(message("b-0", tenant="b"))
+        await publisher.publish(message("a-1", tenant="a"))
+        assert queues() == ["a", "b"]
+        await consumer.settle(held, Ack())
+        async with time_kept(leader):
+            found = [(await take_and_ack(consumer)).id for _ in range(3)]
+        assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
+        for broker in (publisher, worker, leader):
+            await broker.close()
 
     asyncio.run(work())
 

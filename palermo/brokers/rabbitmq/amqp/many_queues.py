@@ -27,20 +27,20 @@ async def probe_all(connection: Connection, queues: Collection[str]) -> dict[str
 
 async def declare_all(
     connection: Connection, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
-) -> dict[str, str]:
-    """Make durable queues, given with their routing keys, and bind them to the exchange.
+) -> dict[str, Probe]:
+    """Make durable queues, given with their routing keys, and bind them to the exchange, unless that is "".
 
-    Returns those that are there otherwise, and stay as they are. Raises NotFound if a binding cannot be made.
+    Returns what RabbitMQ knows of them: an error of one that is there otherwise, and stays as it is. Raises NotFound if
+    a binding cannot be made.
     """
-    left, other, portion = list(queues.items()), dict[str, str](), _TOGETHER
-    while left:
-        some = left[:portion]
+    names, found, portion = list(queues), list[Probe](), _TOGETHER
+    while len(found) < len(names):
+        some = {name: queues[name] for name in names[len(found) : len(found) + portion]}
         async with connection.spare_channel() as channel:
-            done = await _declare(channel, dict(some), exchange, arguments)
-        other |= dict(some[done : done + 1])
-        left = left[min(done + 1, len(some)) :]
-        portion = min(_TOGETHER, 2 * done + 1)
-    return other
+            answers = await _declare(channel, some, exchange, arguments)
+        found += answers
+        portion = min(_TOGETHER, 2 * len(answers))
+    return dict(zip(names, found, strict=True))
 
 
 async def _probe(channel: Channel, queues: list[str]) -> list[Probe]:
@@ -49,13 +49,17 @@ async def _probe(channel: Channel, queues: list[str]) -> list[Probe]:
     return found if error is None else [*found, channel.unanswered(error)]
 
 
-async def _declare(channel: Channel, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]) -> int:
-    """How many queues are there as wanted, up to the first one that closes the channel, since it is there otherwise."""
+async def _declare(
+    channel: Channel, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
+) -> list[Probe]:
+    """What is known of the queues, up to the first one that closes the channel, since it is there otherwise."""
     send = channel.connection.raw.declare_and_bind
     found, error = await channel.counted(len(queues), lambda: send(channel.raw, queues, exchange, arguments))
-    if error is None:
+    if error is None and exchange:
         # A binding is not answered: after this it is known that none was refused.
         await channel.prefetch(0)
-    elif channel.code != PRECONDITION_FAILED:
-        raise error
-    return len(found)
+    elif error is not None:
+        if channel.code != PRECONDITION_FAILED:
+            raise error
+        found.append(Probe(exists=True, error=error))
+    return found

@@ -15,6 +15,7 @@ from palermo.brokers.rabbitmq.amqp.fields import (
     read_name,
     read_short,
     read_table,
+    short_text,
     write_field,
     write_name,
     write_short,
@@ -204,6 +205,25 @@ class Got:
         if self._properties is None:
             self._properties = Properties().decode(self._data, self._at)
         return self._properties
+
+    @property
+    def encoded(self) -> bytes:
+        """Its properties as on the wire."""
+        at = self._at
+        # Fast path: they go on unread. Reading and writing them takes 40 of the leader's 100 us for a tenant's job.
+        if self._properties is None:
+            # The size of the header frame, of which class, weight and the body's size take 12 bytes.
+            size = int.from_bytes(self._data[at - 16 : at - 12], "big") - 12
+            if size <= MAX_PROPERTIES:
+                return self._data[at : at + size]
+        return b"".join(self.properties.encode())
+
+    @property
+    def id(self) -> str | None:
+        """Its message id."""
+        raw = _message_id(self._data, self._at) if self._properties is None else b""
+        id: str | None = short_text(raw) if raw else self.properties.message_id
+        return id
 
     def may_have(self, ids: Collection[bytes]) -> bool:
         """Whether its id may be one of these, as far as can be seen without reading all of its properties."""

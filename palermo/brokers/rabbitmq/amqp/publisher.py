@@ -12,7 +12,7 @@ from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties
 from palermo.contract.broker import OnPublished
 from palermo.core.topology import QUORUM
 from palermo.errors import NotFound, PalermoError, PublishRefused
@@ -122,6 +122,13 @@ class Publisher:
         except (ValueError, struct.error) as error:
             ended(unfit(properties.message_id, error))
         return ended.future
+
+    def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
+        """Send a message that has come from a queue; `ended` is called with the outcome that `send` would give."""
+        try:
+            self.post(exchange, routing_key, got.encoded, got.body, ended, got.id)
+        except (ValueError, struct.error) as error:
+            ended(unfit(got.id, error))
 
     def post(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None

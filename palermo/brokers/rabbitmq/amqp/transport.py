@@ -270,14 +270,18 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
     def declare_and_bind(
         self, channel: Any, queues: Mapping[str, str], exchange: str, arguments: Mapping[str, Any]
     ) -> None:
-        """Declare durable queues, given with their routing keys, and bind each; answers come as those to `count`."""
+        """Declare durable queues, given with their routing keys, and bind each, unless the exchange is "".
+
+        Answers come as those to `count`.
+        """
         number, table = channel.channel_number, list[bytes]()
         encode_table(table, dict(arguments))
         asked = [
-            frames.declare(number, queue, b"".join(table)) + frames.bind(number, queue, exchange, key)
+            frames.declare(number, queue, b"".join(table))
+            + (frames.bind(number, queue, exchange, key) if exchange else b"")
             for queue, key in queues.items()
         ]
-        self._write(b"".join(asked), 2 * len(asked))
+        self._write(b"".join(asked), (2 if exchange else 1) * len(asked))
 
     def listen(self, channel: Any, queues: Mapping[str, str], callback: Callable[..., None]) -> None:
         """Subscribe at once to queues, given by consumer tag; pika gives the deliveries to `callback`.

@@ -1,28 +1,31 @@
 """The fair queue of one job queue: the leader gives its tenants their turns, and moves their jobs into the job queue.
 
 The leader keeps only a few jobs more in the job queue than there are slots, so that it decides late which tenant is
-next. It publishes a job to the job queue, waits for the confirm, and only then acknowledges it in its tenant's queue
+next. It publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed
 (handover.py). A job that the job queue refuses goes back to its place in its tenant's queue, and is tried again after
 a pause.
 
-At its turn, a tenant that has jobs is asked for one (basic.get). All turns for which there is room are asked in one
-write: a tenant that had more than one job left is taken to have another. The leader subscribes to the queue of a tenant
-that has none left, with a prefetch of one: the tenant's next job is in hand at once, and the leader need not ask ten
-thousand empty queues.
+In one round trip the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A tenant that
+had more than one job left is taken to have another. Those for which there is room then go on, in the order of the turns
+as they are now; a tenant that has just come is among them. Once they are confirmed the next step begins. The leader
+subscribes to the queue of a tenant that has no job left, until one comes: the tenant's next job is in hand at once, and
+the leader need not ask ten thousand empty queues.
 """
 
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import GONE
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, traces
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
     TenantQueue,
@@ -38,7 +41,7 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Jobs that are to wait in the job queue for each of its consumers; so many also if it has none.
 _AHEAD = 3
 
-#: The most jobs that are moved before the job queue is counted again.
+#: The most jobs that are asked for, and the most that are moved, in one step.
 _AT_ONCE = 100
 
 #: Seconds until a job that the job queue refused is tried again: doubled up to the last while the queue takes none.
@@ -52,9 +55,6 @@ _STOPPED = 0.2
 
 #: Seconds until the next attempt after something went wrong.
 _AGAIN = 1.0
-
-#: Jobs that come by one subscription before the tenant is asked by basic.get instead: that costs less.
-_BUSY = 4
 
 #: Bytes of bodies that are in hand at once; beyond that a job that comes goes back until its tenant's turn.
 _IN_HAND = 32 * 1024 * 1024
@@ -71,10 +71,8 @@ class TenantState:
     asked: bool = True
     #: The tag of the subscription to its queue; "" for none.
     tag: str = ""
-    #: A job that has come by the subscription and is not moved yet.
-    in_hand: Got | None = None
-    #: Jobs that have come by the subscription.
-    sent: int = 0
+    #: Its next jobs, which have come and are not moved yet.
+    in_hand: deque[Got] = field(default_factory=deque)
     #: How many of its next jobs, if they are redelivered, may have been moved by a leader that died.
     unsure: int = _AT_ONCE
     #: When the leader last heard of it, on the loop's clock.
@@ -110,8 +108,15 @@ class FairQueue:
         self._bytes = 0
         #: Tags of jobs in hand that may have been moved before.
         self._unsure: set[int] = set()
+        #: How many jobs may wait in the job queue, at the last look.
+        self._most = _AHEAD
+        #: How many jobs are published and not confirmed; why one of them was refused.
+        self._unconfirmed = 0
+        self._refused: PalermoError | None = None
         self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=_REFUSED, last=_STILL_REFUSED)
         self._news = asyncio.Event()
+        #: Set at each confirm and refusal.
+        self._answered = asyncio.Event()
 
     def know(self, tenant: str) -> None:
         """Note that this tenant has a queue, in which there may be jobs soon."""
@@ -138,7 +143,7 @@ class FairQueue:
 
     def is_idle(self, state: TenantState) -> bool:
         """Whether the tenant has no waiting job, as far as is known."""
-        return bool(state.tag) and state.in_hand is None and state.name not in self._order
+        return bool(state.tag) and not state.in_hand and state.name not in self._order
 
     async def run(self) -> None:
         """Move jobs until the connection is lost, which is raised, or the call is cancelled."""
@@ -149,12 +154,12 @@ class FairQueue:
                 if not len(self._order) and (self._channel is None or self._channel.is_open):
                     self._news.clear()
                     await self._news.wait()
-                refused = 0.0
+                room, refused = 0, 0.0
                 async with self.turn:
                     self.stopped = self.stopped and (await self._connection.probe(browsing_lock(self._exchange))).locked
-                    room = 0 if self.stopped else await self._room()
-                    if room > 0:
-                        refused = await self._move_jobs(min(room, _AT_ONCE))
+                    if not self.stopped:
+                        refused = await self._after_refusal() if self._refused else 0.0
+                        room = 0 if refused else await self._step()
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
@@ -165,30 +170,35 @@ class FairQueue:
                 continue
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
+            # RabbitMQ answers a count before it puts away what was published.
+            await self._all_answered()
             await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
 
-    async def _room(self) -> int:
-        """How many more jobs may be put into the job queue."""
-        probe = await self._connection.probe(amqp_queue(self._exchange, self.queue))
-        if not probe.exists:
-            self._destinations.forget(self.queue)
-        await self._destinations.ensure(self.queue)
-        return _AHEAD * max(1, probe.consumers) - probe.messages if probe.exists else _AHEAD
-
-    # -- moving jobs
-
-    async def _move_jobs(self, most: int) -> float:
-        """Put at most `most` jobs whose turn it is into the job queue. Returns seconds to wait if some were refused."""
+    async def _step(self) -> int:
+        """Ask for jobs and move those whose turn it is. Returns how many there was room for in the job queue."""
         channel = await self._open()
         try:
-            jobs = await self._take(channel, self._turns(most))
-            return await self._hand_on(channel, jobs) if jobs else 0.0
+            room, _ = await asyncio.gather(self._room(), self._fetch(channel))
+            await self._hand_on(channel, self._due(min(room, _AT_ONCE)))
+            return room
         except BaseException as error:
             # Jobs that are not known to be stored go back, and are searched for before they are moved again.
             channel.abandon()
             if isinstance(error, NotFound):
                 await self._forget_missing()
             raise
+
+    async def _room(self) -> int:
+        """How many more jobs may be put into the job queue."""
+        name = amqp_queue(self._exchange, self.queue)
+        probe = (await probe_all(self._connection, [name]))[name]
+        if not probe.exists:
+            self._destinations.forget(self.queue)
+        await self._destinations.ensure(self.queue)
+        self._most = _AHEAD * max(1, probe.consumers) if probe.exists else _AHEAD
+        return self._most - (probe.messages if probe.exists else 0)
+
+    # -- moving jobs
 
     async def _forget_missing(self) -> None:
         """Forget the tenants whose queues are gone.
@@ -201,73 +211,101 @@ class FairQueue:
             if not probes[state.queue].exists:
                 self.forget(state)
 
-    def _turns(self, most: int) -> list[TenantState]:
-        """The tenants that have the next turns, if each has a job at each of its turns, and its share is as known."""
-        turns: list[TenantState] = []
-        while len(turns) < most and (name := self._order.next()) is not None:
+    async def _fetch(self, channel: Channel) -> None:
+        """Get into hand the jobs of the next turns, as far as these are known."""
+        asked, in_hand = list[TenantState](), dict[str, int]()
+        for name in self._order.coming(min(self._most, _AT_ONCE), lambda name: self.states[name].share):
             state = self.states[name]
-            turns.append(state)
-            self._order.served(name, state.share)
-            if not state.asked:
-                self._order.leave(name)
-        return turns
-
-    async def _take(self, channel: Channel, turns: Sequence[TenantState]) -> list[Got]:
-        """The jobs of these turns; some turns may have none."""
-        taken = [self._drop_hand(state) for state in turns]
-        asked = [place for place, got in enumerate(taken) if got is None]
-        answers = await channel.get_each([turns[place].queue for place in asked])
-        for place, got in zip(asked, answers, strict=True):
-            state, taken[place] = turns[place], got
+            in_hand[name] = in_hand.get(name, len(state.in_hand)) - 1
+            if in_hand[name] < 0 and state.asked:
+                asked.append(state)
+        if self._bytes > _IN_HAND:
+            asked = [state for state in asked[:1] if state.name == self._order.next()]
+        for state, got in zip(asked, await channel.get_each([state.queue for state in asked]), strict=True):
             state.heard = self._loop.time()
             state.asked = got is not None and got.left > 0
-        jobs: list[Got] = []
-        for state, got in zip(turns, taken, strict=True):
+            if self.states.get(state.name) is not state:
+                # It was forgotten while it was asked.
+                if got is not None:
+                    channel.requeue(got.tag)
+                continue
             if got is not None:
-                jobs.append(got)
-                state.share = _share(got.properties, state.share)
-                if state.unsure:
-                    state.unsure = state.unsure - 1 if got.redelivered else 0
-                    if got.redelivered:
-                        self._unsure.add(got.tag)
-        for state in {state.name: state for state in turns}.values():
-            if state.asked:
-                self._rouse(state)
-            else:
-                self._order.leave(state.name)
-                if not state.tag:
-                    self._listen(channel, state)
+                self._into_hand(state, got)
+            if not state.asked and not state.tag:
+                self._listen(channel, state)
+
+    def _into_hand(self, state: TenantState, got: Got) -> None:
+        state.heard = self._loop.time()
+        state.in_hand.append(got)
+        self._bytes += len(got.body)
+        if b"share" in got.encoded:
+            state.share = _share(got.properties, state.share)
+        if state.unsure:
+            state.unsure = state.unsure - 1 if got.redelivered else 0
+            if got.redelivered:
+                self._unsure.add(got.tag)
+
+    def _due(self, most: int) -> list[Got]:
+        """At most so many jobs in hand whose turn it is. A tenant whose job has not come keeps its turn."""
+        jobs = list[Got]()
+        while len(jobs) < most and (name := self._order.next()) is not None:
+            state = self.states[name]
+            if state.in_hand:
+                jobs.append(state.in_hand.popleft())
+                self._bytes -= len(jobs[-1].body)
+                self._order.served(name, state.share)
+            elif state.asked:
+                break
+            if not state.in_hand and not state.asked:
+                self._order.leave(name)
         return jobs
 
-    async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> float:
+    async def _hand_on(self, channel: Channel, jobs: Sequence[Got]) -> None:
         known = await self._known(jobs)
-        new = [got for got in jobs if got.tag not in known]
         publisher, route = await self._destinations.publisher(), self._destinations.route(self.queue)
-        sending = [publisher.send(*route, got.properties, got.body) for got in new]
-        errors = await outcomes(self._connection, sending)
         if not channel.is_open:
             raise channel.error or BrokerUnavailable("the channel of tenants' jobs was closed.")
-        for tag in known:
-            channel.ack(tag)
-        refused: PalermoError | None = None
-        for got, error in zip(new, errors, strict=True):
-            if error is None:
-                self._connection.raw.ack(channel.raw, got.tag)
+        for got in jobs:
+            if got.tag in known:
+                channel.ack(got.tag)
             else:
-                channel.requeue(got.tag)
-                refused = error
-        if refused is None:
+                self._unconfirmed += 1
+                publisher.forward(*route, got, partial(self._on_answer, channel, got.tag))
+        self._connection.raw.flush()
+
+    def _on_answer(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
+        """RabbitMQ has stored a job in the job queue, or refused it."""
+        self._unconfirmed -= 1
+        self._answered.set()
+        if error is not None:
+            self._refused = error
+        else:
             self._refusals.taken()
-            return 0.0
-        if isinstance(refused, GONE):
+        # RabbitMQ has taken back the jobs of a channel that is closed.
+        if channel.is_open and error is None:
+            self._connection.raw.ack(channel.raw, tag)
+        elif channel.is_open:
+            channel.requeue(tag)
+
+    async def _after_refusal(self) -> float:
+        """Give back all jobs in hand, which come behind those that were refused. Returns seconds to wait."""
+        await self.give_back([state for state in self.states.values() if state.in_hand])
+        error, self._refused = self._refused, None
+        assert error is not None
+        if isinstance(error, GONE):
             self._destinations.forget(self.queue)
-        return self._refusals.refused(refused, some=None in errors)
+        return self._refusals.refused(error)
+
+    async def _all_answered(self) -> None:
+        while self._unconfirmed:
+            self._answered.clear()
+            await self._answered.wait()
 
     async def _known(self, jobs: Sequence[Got]) -> set[int]:
         """The tags of the jobs that a leader which died has moved already."""
-        unsure, self._unsure = self._unsure, set()
         # A job without an id cannot be told from others: better to double it than to take it for another.
-        ids = {str(id): got.tag for got in jobs if got.tag in unsure and (id := got.properties.message_id)}
+        ids = {id: got.tag for got in jobs if got.tag in self._unsure and (id := got.id)}
+        self._unsure.difference_update(got.tag for got in jobs)
         if not ids:
             return set()
         queues = dict.fromkeys(ids, self.queue)
@@ -279,7 +317,7 @@ class FairQueue:
     def _listen(self, channel: Channel, state: TenantState) -> None:
         """Subscribe to the tenant's queue without waiting. If it is gone, the channel ends and all are asked anew."""
         self._numbers += 1
-        state.tag, state.sent = f"tenant-{self._numbers}", 0
+        state.tag = f"tenant-{self._numbers}"
         self._tags[state.tag] = state
         channel.send(channel.raw.basic_consume, state.queue, self._on_sent, consumer_tag=state.tag)
 
@@ -290,17 +328,12 @@ class FairQueue:
         if state is None:
             raw.basic_nack(method.delivery_tag)
             return
-        state.sent += 1
-        state.heard = self._loop.time()
+        # The next job would be sent after this one is stored: until the tenant has none left again it is asked.
+        self._unlisten(raw, state)
         if self._bytes + len(body) > _IN_HAND:
-            # The job is asked for at the tenant's turn.
-            self._unlisten(raw, state)
             raw.basic_nack(method.delivery_tag)
         else:
-            state.in_hand = Got(method.delivery_tag, method.redelivered, properties, body)
-            self._bytes += len(body)
-            if state.sent >= _BUSY:
-                self._unlisten(raw, state)
+            self._into_hand(state, Got(method.delivery_tag, method.redelivered, properties, body))
         self._rouse(state)
 
     def _unlisten(self, raw: Any, state: TenantState) -> None:
@@ -315,17 +348,18 @@ class FairQueue:
             self._order.join(state.name, state.share)
             self._news.set()
 
-    def _drop_hand(self, state: TenantState) -> Got | None:
-        got, state.in_hand = state.in_hand, None
-        if got is not None:
-            self._bytes -= len(got.body)
-        return got
+    def _drop_hand(self, state: TenantState) -> list[Got]:
+        dropped = list(state.in_hand)
+        state.in_hand.clear()
+        self._bytes -= sum(len(got.body) for got in dropped)
+        return dropped
 
     async def give_back(self, states: Sequence[TenantState]) -> bool:
         """Give back the jobs of these tenants and unsubscribe from their queues. To be called while `turn` is held.
 
-        Returns whether the jobs are back in their queues.
+        Returns whether the jobs are back in their queues, or in the job queue.
         """
+        await self._all_answered()
         channel = self._channel
         if channel is None or not channel.is_open:
             return False
@@ -335,8 +369,11 @@ class FairQueue:
         # Answered after all that was asked until now: no delivery is on its way any more.
         await channel.prefetch(1)
         for state in states:
-            if (got := self._drop_hand(state)) is not None:
+            for got in self._drop_hand(state):
                 channel.requeue(got.tag)
+                state.asked = True
+                if got.tag in self._unsure:
+                    state.unsure = _AT_ONCE
             self._rouse(state)
         # Answered once all these jobs have gone back.
         await channel.prefetch(1)
@@ -346,6 +383,8 @@ class FairQueue:
         """The channel on which all jobs of tenants are taken."""
         if self._channel is not None and self._channel.is_open:
             return self._channel
+        # Otherwise a job that is on its way into the job queue would be searched for there in vain.
+        await self._all_answered()
         # RabbitMQ has taken back what was held on the last channel.
         self._tags.clear()
         self._unsure.clear()

@@ -53,6 +53,8 @@ class FairScheduler:
         self._connection = connection
         self._destinations = destinations
         self._order = order
+        # The confirms of many jobs come together, and so leave their acks.
+        connection.raw.acks_together = True
         self._fair_queues: dict[str, FairQueue] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._running = False
@@ -126,7 +128,7 @@ class FairScheduler:
 
     async def _tidy(self, fair_queue: FairQueue) -> None:
         now = asyncio.get_running_loop().time()
-        stale = [one for one in fair_queue.states.values() if one.in_hand is not None and now - one.heard > _STALE]
+        stale = [one for one in fair_queue.states.values() if one.in_hand and now - one.heard > _STALE]
         if stale:
             async with fair_queue.turn:
                 await fair_queue.give_back(stale)
@@ -201,7 +203,7 @@ class FairScheduler:
                     pending = await (reader.count_all() if fair_queue.stopped else reader.count())
                 except NotFound:
                     continue
-                pending += state.in_hand is not None
+                pending += len(state.in_hand)
                 if pending:
                     found.append(Tenant(name=state.name, pending=pending, share=state.share))
 
@@ -224,11 +226,7 @@ class FairScheduler:
         """Whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
         fair_queue = self._fair_queues.get(tenant_queue.queue)
         state = None if fair_queue is None else fair_queue.states.get(tenant_queue.tenant)
-        if (
-            fair_queue is not None
-            and state is not None
-            and (state.in_hand is not None or tenant_queue.tenant in fair_queue)
-        ):
+        if fair_queue is not None and state is not None and (state.in_hand or tenant_queue.tenant in fair_queue):
             return True
         probe = await self._connection.probe(tenant_queue_name(self._exchange, tenant_queue))
         return probe.exists and bool(probe.messages)

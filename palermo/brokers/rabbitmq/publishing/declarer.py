@@ -290,9 +290,9 @@ class Declarer:
         probes = await probe_all(self._connection, named)
         there = {name: queue for name, queue in named.items() if probes[name].exists and not probes[name].locked}
         arguments = versions.arguments(self._kind, self._connection.version)
-        other = await declare_all(self._connection, there, self._exchange, arguments)
+        made = await declare_all(self._connection, there, self._exchange, arguments)
         now = asyncio.get_running_loop().time()
-        found = [queue for name, queue in there.items() if name not in other]
+        found = [queue for name, queue in there.items() if made[name].error is None]
         self._asked |= dict.fromkeys(found, now)
         return found
 

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, together
+from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
@@ -20,7 +21,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import CLASSIC, PRIORITY, internal, is_failed
+from palermo.core.topology import CLASSIC, PRIORITY, amqp_queue, internal, is_failed
 
 #: The most time slots of which a session remembers that it made their queues.
 _SLOTS_REMEMBERED = 10_000
@@ -155,6 +156,8 @@ class TenantQueues:
         self._arguments = versions.arguments(CLASSIC, connection.version)
         self._with_priorities = versions.arguments(PRIORITY, connection.version)
         self._used: dict[TenantQueue, float] = {}
+        #: The tenants of which a job went into the job queue itself, and when.
+        self._gone_on: dict[TenantQueue, float] = {}
         #: The list of the tenants that have a queue.
         self.names = RecordQueue(internal(exchange, "tenants"), connection, publisher, self._arguments)
         self._lock = asyncio.Lock()
@@ -182,19 +185,42 @@ class TenantQueues:
             are_new = False
             while True:
                 now = time.monotonic()
-                are_new = await self._declare_all(missing, arguments) or are_new
+                are_new = await self._declare(missing, arguments) or are_new
                 # After the declarations, or a leader that found one empty might delete it after this record; and
                 # before the first job, or no leader would look for that job.
                 record = {"all": [list(tenant_queue) for tenant_queue in missing]}
-                await self.names.write(record)
+                listing = self.names.write(record)
+                await (together(listing, self._connection.persist_queues()) if are_new else listing)
                 if not await self._are_deleted():
                     break
                 await asyncio.sleep(_AGAIN)
             # A leader may have died while it deleted one.
-            are_new = await self._declare_all(missing, arguments) or are_new
-            if are_new:
+            names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in missing]
+            if not all(probe.exists for probe in (await probe_all(self._connection, names)).values()):
+                await self._declare(missing, arguments)
                 await self._connection.persist_queues()
             self._used |= dict.fromkeys(missing, now)
+
+    async def goes_on_at_once(self, tenant_queue: TenantQueue) -> bool:
+        """Whether the leader would move a job of this tenant on at once, so that it may go into the job queue itself.
+
+        That is so if the tenant has no queue, and a worker waits for jobs: no turn has to be decided. The next job of
+        the tenant gets a queue: to ask before each would take longer.
+        """
+        now = time.monotonic()
+        if self.has(tenant_queue) or now - self._gone_on.get(tenant_queue, -_TRUSTED) < _TRUSTED:
+            return False
+        # Who looks for jobs of tenants looks first whether there is this list.
+        await self.names.ensure()
+        job_queue, own = amqp_queue(self._exchange, tenant_queue.queue), tenant_queue_name(self._exchange, tenant_queue)
+        probes = await probe_all(self._connection, [job_queue, own])
+        found = probes[job_queue]
+        if probes[own].exists or not found.exists or found.messages or not found.consumers:
+            return False
+        if len(self._gone_on) > _REMEMBERED:
+            self._gone_on.clear()
+        self._gone_on[tenant_queue] = now
+        return True
 
     def forget(self, tenant_queue: TenantQueue) -> None:
         """Note that its queue was deleted, so that it is made again next time."""
@@ -208,16 +234,14 @@ class TenantQueues:
         """Whether the leader is deleting queues now."""
         return await (await self._publisher()).finds(deletion_lock(self._exchange))
 
-    async def _declare_all(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
-        """Make those that are missing. Returns whether one was."""
-        are_new = False
-        for tenant_queue in tenant_queues:
-            name = tenant_queue_name(self._exchange, tenant_queue)
-            # One that exists with other arguments is used as it is.
-            if not (await self._connection.probe(name)).exists:
-                await self._connection.declare(name, arguments)
-                are_new = True
-        return are_new
+    async def _declare(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
+        """Make those that are missing. Returns whether one may have been: it has no job, and no leader listens to it.
+
+        One that exists with other arguments is used as it is.
+        """
+        names = [tenant_queue_name(self._exchange, tenant_queue) for tenant_queue in tenant_queues]
+        probes = await declare_all(self._connection, dict(zip(names, names, strict=True)), "", arguments)
+        return any(one.error is None and not one.messages and not one.consumers for one in probes.values())
 
 
 #: Where a message goes: a job queue by its name, a tenant's queue, or the delay queue of a time slot.
