@@ -73,8 +73,10 @@ class Recorder:
         `arguments` makes the fields of a record that hold a job's arguments and options; without it none are recorded.
         """
         self.level = level
-        self._wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
-        self._arguments = arguments if level is JournalLevel.ALL else None
+        #: The kinds of records that are written down at all.
+        self.wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
+        #: Makes the fields of a record that hold a job's arguments and options; none below the level "all".
+        self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else _no_arguments
         self._writer = writer
         self._now = now
         self._journal: Journal | None = None
@@ -116,26 +118,18 @@ class Recorder:
         """The session is lost: keep what is gathered until the next `attach`."""
         self._journal = None
 
-    def wants(self, kind: str) -> bool:
-        """Whether records of this kind are written down at all."""
-        return kind in self._wanted
-
-    def arguments(self, message: Message) -> dict[str, Any]:
-        """The fields of a record that hold a job's arguments and options; none below the level "all"."""
-        return {} if self._arguments is None else self._arguments(message)
-
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
-        if kind in self._wanted:
-            self._append({"kind": kind, "at": self._at(at), **fields})
+        if kind in self.wanted:
+            self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def add_unless_withdrawn(self, key: object, kind: str, fields: Callable[[], Record], *, at: float) -> None:
         """Add a record of what happened at this instant, unless `withdraw(key)` is called before the next batch.
 
         Only then `fields` is called: nearly every job is withdrawn.
         """
-        if kind in self._wanted:
-            self._tentative[key] = lambda: {"kind": kind, "at": self._at(at), **fields()}
+        if kind in self.wanted:
+            self._tentative[key] = lambda: {"kind": kind, "at": round(at, 3), **fields()}
             self._set_timer()
 
     def withdraw(self, key: object) -> None:
@@ -168,7 +162,7 @@ class Recorder:
 
         Raises BrokerUnavailable if that takes longer than so many seconds; the record may be stored later all the same.
         """
-        record = {"kind": kind, "at": self._at(None), **fields}
+        record = {"kind": kind, "at": round(self._now(), 3), **fields}
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._confirmations[id(record)] = future
         self._append(record)
@@ -217,9 +211,6 @@ class Recorder:
         if self._flushing or self._counted >= COUNTS:
             return 0.0
         return max(0.0, self._counts_at + self._counts_pause - asyncio.get_running_loop().time())
-
-    def _at(self, at: float | None) -> float:
-        return round(self._now() if at is None else at, 3)
 
     def _append(self, record: Record) -> None:
         if len(self._waiting) >= MOST_WAITING and id(record) not in self._confirmations:
@@ -298,7 +289,7 @@ class Recorder:
 
     def _next_batch(self) -> tuple[bytes, list[Record]]:
         """The next batch as bytes, and its records."""
-        now = self._at(None)
+        now = round(self._now(), 3)
         records: list[Record] = []
         size = 0
         while self._waiting and len(records) < BATCH and size < BATCH_BYTES:
@@ -360,6 +351,10 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
         # Jobs that share a key have the same name and queue, unless the caller chose the key.
         fields = {"id": answer.instead_of, "job": message.job, "queue": message.queue, "reason": reason}
         recorder.add(RecordKind.DISCARDED, fields)
+
+
+def _no_arguments(message: Message) -> dict[str, Any]:
+    return {}
 
 
 def _characters(record: Record) -> int:

@@ -249,7 +249,8 @@ class Executor:
                     else:
                         coroutine = steps.send(returned)
             except StopIteration as end:
-                return span.ended(cast("RunResult", end.value))
+                result = cast("RunResult", end.value)
+                return result if span is None else span.ended(result)
 
     def crashed(self, message: Message, failure: Failure) -> RunResult:
         """Decide the result of a job whose process died under it, and call hooks and failure back ends."""
@@ -268,7 +269,8 @@ class Executor:
                     else:
                         coroutine = steps.send(returned)
             except StopIteration as end:
-                return span.ended(cast("RunResult", end.value))
+                result = cast("RunResult", end.value)
+                return result if span is None else span.ended(result)
 
     def _steps(
         self, call: JobCall, message: Message, reports: ProgressReports | None
@@ -283,9 +285,9 @@ class Executor:
         current.set_current_job(partial(self._current, message, reports, batched=call.batched))
         begun = entered = False
         value: Any = None
-        instance: object | None = None
+        instance: Any = None
         try:
-            instance = definition.instantiate()
+            instance = definition.target() if definition.is_class else None
             begun = True
             try:
                 self._interrupts.enter(message.timeout)
@@ -296,13 +298,15 @@ class Executor:
                     for hook in around:
                         stack.enter_context(_context(hook, args, kwargs))
                     entered = True
-                    value = definition.call(args, kwargs, instance)
+                    process = definition.target if instance is None else instance.process
+                    value = process(*args, **kwargs)
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
-                hooks.run_after_hooks("after_process", definition, args, kwargs, instance)
+                for hook in hooks.hooks_for("after_process", definition, instance):
+                    hook(*args, **kwargs)
                 if call.batched:
                     return self._batch_ended(call, None, instance)
-                return call.ended(self._return_values.succeeded(message, definition, value))
+                return self._return_values.succeeded(message, definition, value)
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
@@ -425,7 +429,8 @@ class Executor:
 
     def _crashed(self, message: Message, failure: Failure) -> RunResult:
         with tracing.running(message, worker=self._worker, crashed=True) as span:
-            return span.ended(self._judge_crash(message, failure))
+            result = self._judge_crash(message, failure)
+            return result if span is None else span.ended(result)
 
     def _judge_crash(self, message: Message, failure: Failure) -> RunResult:
         call = JobCall()

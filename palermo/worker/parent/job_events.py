@@ -60,7 +60,7 @@ class JobEvents:
         #: Counts a run for the worker's metrics, at every journal level; None without metrics.
         self.count_run: CountRun | None = None
         #: Whether each run that ends well gets a record.
-        self._every_run = recorder.wants(RecordKind.SUCCEEDED)
+        self._every_run = RecordKind.SUCCEEDED in recorder.wanted
         self._warned = False
 
     def worker_started(self, info: WorkerInfo) -> None:
@@ -92,7 +92,7 @@ class JobEvents:
     def run_began(self, slot: int, message: Message, at: float) -> None:
         """Record that a run begins in a slot, at this Unix time."""
         if self._every_run:
-            fields = partial(_run, slot, message, wait=message.waited(at))
+            fields = partial(_began, slot, message, at)
             self.recorder.add_unless_withdrawn(slot, RecordKind.STARTED, fields, at=at)
 
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
@@ -166,7 +166,7 @@ class JobEvents:
             return
         if not settled:
             kind, more, written = RecordKind.RELEASED, {}, False
-        if not written and self.recorder.wants(kind):
+        if not written and kind in self.recorder.wanted:
             said = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
                 # Here and not at its enqueue, which would cost a program much: until now the broker has them. A job
@@ -185,6 +185,10 @@ def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]
         "slot": slot,
         **{name: round(value, 6) for name, value in seconds.items() if value is not None},
     }
+
+
+def _began(slot: int, message: Message, at: float) -> dict[str, Any]:
+    return _run(slot, message, wait=message.waited(at))
 
 
 def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
@@ -317,30 +321,28 @@ Write = Callable[[RecordKind, Mapping[str, Any]], None]
 class Progress:
     """The progress and log lines of the present job of one slot."""
 
-    __slots__ = ("_reported", "_timer", "_unwritten", "_write", "fraction", "lines", "text")
+    __slots__ = ("_reported", "_timer", "_unwritten", "_write", "fraction", "lines", "runs", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, write: Write) -> None:
+        """`write` records the job's log lines, and its progress at most once a second."""
+        #: Whether a job runs. What comes after its end is left out.
+        self.runs = False
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._write: Write | None = None
+        self._write = write
         self._timer: asyncio.TimerHandle | None = None
         #: Whether the job has reported anything, as few jobs do; whether its newest progress is not yet recorded.
         self._reported = self._unwritten = False
 
-    def begin(self, write: Write) -> None:
-        """A job begins. `write` records its log lines, and its progress at most once a second."""
-        self._write = write
-
     def add(self, report: Report) -> None:
         """Take a report of the job."""
-        write = self._write
-        if write is None:
+        if not self.runs:
             return
         self._reported = True
         for line in report.lines:
             self.lines.append(line)
-            write(RecordKind.LOG, {"text": line})
+            self._write(RecordKind.LOG, {"text": line})
         if report.moved:
             self.fraction, self.text = report.fraction, report.text
             self._unwritten = True
@@ -351,7 +353,7 @@ class Progress:
         """The job has ended: record its last progress, and forget the job."""
         if self._reported:
             self._forget()
-        self._write = None
+        self.runs = False
 
     def _forget(self) -> None:
         if self._timer is not None:
@@ -371,6 +373,5 @@ class Progress:
 
     def _record(self) -> None:
         self._unwritten = False
-        if self._write is not None:
-            said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
-            self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))
+        said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
+        self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))
