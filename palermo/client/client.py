@@ -89,7 +89,7 @@ class Client:
             if prepared.key_request is not None:
                 return prepared.handle_for(io.enqueue_unique(_traced_request(span, prepared.key_request)))
             if prepared.message is not None:
-                io.wait(io.send(_traced(span, prepared.message)))
+                io.wait(io.send(prepared.message if span is None else span.traced(prepared.message)))
                 prepared.run_after_hooks()
         return prepared.job
 

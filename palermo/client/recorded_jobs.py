@@ -37,6 +37,7 @@ FIELDS = frozenset(
 _OPTIONS = tuple(
     (name, HEADER_OF[name][0]) for name in ("max_retries", "timeout", "lock_for", "keep_result", "tenant", "share")
 )
+_OPTIONAL = frozenset({*(name for name, _ in _OPTIONS), "expires_at"})
 _OF_ONE_RUN = frozenset({RESERVATION, FOREIGN, "traceparent", "tracestate", "baggage"})
 
 #: The most bytes of headers that a record holds.
@@ -94,7 +95,10 @@ class RecordedArguments:
             said = self._decoded(message)
         if message.arguments and "body" in said and "inexact" not in said:
             said["arguments"] = message.arguments
-        return said | self._options(message)
+        # Most messages have none of these, and a look at which fields they have says so.
+        if message.extra or message.properties or not _OPTIONAL.isdisjoint(vars(message)):
+            said |= self._options(message)
+        return said
 
     def _decoded(self, message: Message) -> dict[str, Any]:
         if len(message.body) > self._most:

@@ -92,8 +92,8 @@ class JobEvents:
     def run_began(self, slot: int, message: Message, at: float) -> None:
         """Record that a run begins in a slot, at this Unix time."""
         if self._every_run:
-            fields = partial(_began, slot, message, at)
-            self.recorder.add_unless_withdrawn(slot, RecordKind.STARTED, fields, at=at)
+            self.recorder.tentative[slot] = partial(_started, slot, message, at)
+            self.recorder.remind()
 
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
         """Record that a job was put aside, because its limit or its rate does not let it run now."""
@@ -155,13 +155,14 @@ class JobEvents:
         If not `settled`, the broker could not store that, and the job may run again. A job that was cancelled before
         it ran has `began_at` = `ended_at`. `written` is what `store_result` returned.
         """
-        kind, more = _kind(result, by)
+        more: Mapping[str, Any]
+        kind, more = (RecordKind.SUCCEEDED, {}) if result is SUCCEEDED else _kind(result, by)
         wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
         self.recorder.count(kind, message.queue, message.job, wait, took)
         if self.count_run is not None:
             self.count_run(kind, message.queue, message.job, wait, took)
         if self._every_run:
-            self.recorder.withdraw(slot)
+            self.recorder.tentative.pop(slot, None)
         elif kind is RecordKind.SUCCEEDED and settled:
             return
         if not settled:
@@ -187,14 +188,13 @@ def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]
     }
 
 
-def _began(slot: int, message: Message, at: float) -> dict[str, Any]:
-    return _run(slot, message, wait=message.waited(at))
+def _started(slot: int, message: Message, at: float) -> dict[str, Any]:
+    """The record of a run that began at this Unix time."""
+    return {"kind": RecordKind.STARTED, "at": round(at, 3), **_run(slot, message, wait=message.waited(at))}
 
 
 def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
     """The kind of journal record for a result, and its fields."""
-    if result is SUCCEEDED:  # the common case
-        return RecordKind.SUCCEEDED, {}
     match result:
         case Succeeded(skipped, value, refused):
             said: dict[str, Any] = {"skipped": True} if skipped else {}
