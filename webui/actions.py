@@ -5,7 +5,6 @@ Each function checks the user's role, acts through the inspector, and writes the
 """
 
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
@@ -31,9 +30,9 @@ from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
-from palermo.webui.state.listings import topology_view
+from palermo.webui.state.listings import topology
 from palermo.webui.state.live_state import invalidate_snapshot
-from palermo.webui.state.scheduled_view import RETRY, scheduled_view
+from palermo.webui.state.scheduled_view import RETRY, scheduled_view, start_thread
 
 log = logging.getLogger("palermo.audit")
 
@@ -78,20 +77,12 @@ def audit_done(visit: Visit, action: str, **what: object) -> None:
     _write(logging.INFO, action, visit, what)
 
 
-def audit_refused(visit: Visit, action: str, **what: object) -> None:
-    """Log an action that this user may not do, and write it to the journal."""
-    _write(logging.WARNING, f"{action} refused", visit, what)
-    _journal(visit, action, "refused", what)
+def _audit_undone(visit: Visit, action: str, outcome: str, **what: object) -> None:
+    """Log an action that this user may not do, or that went wrong, and write it to the journal.
 
-
-def audit_failed(visit: Visit, action: str, **what: object) -> None:
-    """Log an action that went wrong, and write it to the journal."""
-    _write(logging.WARNING, f"{action} failed", visit, what)
-    _journal(visit, action, "failed", what)
-
-
-def _journal(visit: Visit, action: str, outcome: str, what: dict[str, object]) -> None:
-    """Write the action to the journal. For actions that were carried out the inspector does so, with their jobs."""
+    For actions that were carried out the inspector writes the journal, with their jobs.
+    """
+    _write(logging.WARNING, f"{action} {outcome}", visit, what)
     about = " ".join(f"{name}={value}" for name, value in what.items() if value not in ("", "-", False))
     record_action(visit.site.client, visit.actor, action, outcome=outcome, what=printable(about)[:_MAX_TEXT])
 
@@ -113,7 +104,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
     the user lacks the role or the site is read-only.
     """
     if not visit.may(role):
-        audit_refused(visit, action, **what)
+        _audit_undone(visit, action, "refused", **what)
         if visit.site.read_only:
             raise Refused(403, "these pages are read-only: nothing can be changed from here.")
         raise Refused(403, f"this takes the role {role.word}, and {visit.user.name} is {visit.user.role.word}.")
@@ -121,7 +112,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
     try:
         yield facts
     except PalermoError as error:
-        audit_failed(visit, action, **what, error=type(error).__name__, **facts)
+        _audit_undone(visit, action, "failed", **what, error=type(error).__name__, **facts)
         raise
     finally:
         invalidate_snapshot(visit.site)
@@ -505,13 +496,6 @@ def replay(
     since = None if age is None else time.time() - age
     # Not the visit's inspector: its time limit is too short for a replay.
     inspector = Inspector(visit.site.client, visit.actor)
-    done: Future[int] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(inspector.replay(group, topic=topic, since=since))
-        except BaseException as error:
-            done.set_exception(error)
 
     def on_end(work: "Future[int]") -> None:
         problem = work.exception()
@@ -519,15 +503,15 @@ def replay(
         audit_done(visit, "replay events ended", group=group, **came)
 
     with audited_action(visit, "replay events", Role.OPERATOR, group=group, topic=topic or "-") as facts:
-        if group not in {row["group"] for row in topology_view(visit.site).row()["groups"]}:
+        if group not in {row["group"] for row in topology(visit.site).get()["groups"]}:
             raise NotFound(f"no group {group[:80]!r} subscribes to events.")
-        threading.Thread(target=run, name="palermo-replay", daemon=True).start()
+        done = start_thread(lambda: inspector.replay(group, topic=topic, since=since), "palermo-replay")
         if not futures.wait([done], wait).done:
             facts["ended"] = False
             done.add_done_callback(on_end)
             return None
         facts["events"] = replayed = done.result()
-    topology_view(visit.site).clear()
+    topology(visit.site).clear()
     return replayed
 
 
@@ -535,7 +519,7 @@ def unsubscribe(visit: Visit, group: str) -> None:
     """Unsubscribe a group: no events come to it until one of its workers starts. Raises NotFound."""
     with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
         visit.inspector.unsubscribe(group)
-        topology_view(visit.site).clear()
+        topology(visit.site).clear()
 
 
 # -- workers

@@ -35,7 +35,6 @@ from palermo.errors import (
 from palermo.settings.settings import Settings
 from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
-from palermo.webui.failed.failed_jobs import close_failed_jobs
 from palermo.webui.filters import check_query
 from palermo.webui.render.rendering import STATIC, page
 from palermo.webui.security.guard import AccessRules, Guard
@@ -43,7 +42,6 @@ from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
-from palermo.webui.state.journal_views import close_journal_views
 
 
 def create_app(
@@ -99,8 +97,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         site.stopping.set()
-        await run_in_threadpool(close_failed_jobs, site)
-        await run_in_threadpool(close_journal_views, site)
+        await run_in_threadpool(site.close)
         if own:
             await run_in_threadpool(site.client.close)
 

@@ -51,9 +51,9 @@ class RequestedFilter(Generic[F]):
         return urlencode([(name, text) for name, text in self.written.items() if text])
 
 
-def failed_filter(given: Mapping[str, str | None], *, now: float | None = None) -> FailedFilter:
+def failed_filter(given: Mapping[str, str | None]) -> FailedFilter:
     """The filter that these texts ask for, each as it is given; None is none. Raises Refused (422), OptionInvalid."""
-    at = time.time() if now is None else now
+    at = time.time()
     texts = {name: printable(text) for name in FAILED if (text := given.get(name)) is not None}
     values: dict[str, str | float] = {
         name: _instant(text, name, at) if name in _TIMES else _flag(text, name) if name in _FLAGS else text
@@ -98,6 +98,14 @@ def audit_filter(given: Mapping[str, str | None]) -> RequestedFilter[AuditFilter
     """The filter for actions in these texts. Blank texts are ignored. Raises Refused (422)."""
     written, values = _read(given, AUDIT)
     return RequestedFilter(AuditFilter(**values), written)  # type: ignore[arg-type]
+
+
+def only_one(**names: str | None) -> dict[str, str]:
+    """The queue, job or worker that statistics are of; empty for all. Raises Refused (422) if there are several."""
+    chosen = {by: name for by, name in names.items() if name}
+    if len(chosen) > 1:
+        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+    return chosen
 
 
 # -- the names in an address
@@ -187,7 +195,7 @@ class SearchQuery:
 
     def without(self, name: str = "") -> str:
         """The query as text, without one chip, or without its words."""
-        chips = [f"{each}:{_quoted(value)}" for each, value in self.chips.items() if each != name]
+        chips = [f"{each}:{quoted(value)}" for each, value in self.chips.items() if each != name]
         text = f'"{self.text}"' if ":" in self.text else self.text
         return " ".join([*chips, *([text] if text and name else [])])
 
@@ -209,7 +217,7 @@ class SearchQuery:
         return {"text": self.text, **known, **times}
 
 
-def search_query(written: str, *, now: float | None = None) -> SearchQuery:
+def search_query(written: str) -> SearchQuery:
     """The query that a text means: words and chips. Raises Refused (422) for a chip that is unknown or has no value."""
     words: list[str] = []
     chips: dict[str, str] = {}
@@ -239,12 +247,13 @@ def search_query(written: str, *, now: float | None = None) -> SearchQuery:
         state = chips["state"] = _SAME_STATES.get(chips["state"], chips["state"])
         if state not in SEARCHED_STATES:
             raise Refused(422, f"state:{state[:40]} is no state. The states are {', '.join(SEARCHED_STATES)}.")
-    at = time.time() if now is None else now
+    at = time.time()
     since, until = (_instant(chips[name], name, at) if name in chips else None for name in ("newer", "older"))
     return SearchQuery(text=" ".join(filter(None, words)), chips=chips, since=since, until=until)
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
+    """The value of a chip, in quotes if it has a blank."""
     return f'"{value}"' if " " in value else value
 
 

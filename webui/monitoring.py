@@ -4,8 +4,6 @@ Gauges come from the sampled state that the pages use too, so that scrapers add 
 from the journal and count from the start of this process.
 """
 
-import threading
-import time
 from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -21,7 +19,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
-from palermo.webui.site import Site
+from palermo.webui.site import Cached, Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
@@ -41,32 +39,23 @@ _MAX_AGE, _TIMEOUT = 2.0, 1.0
 _MAX_QUEUES = 500
 
 
-class BrokerHealth:
-    """Whether the broker answers: asked at most every two seconds, by one request at a time."""
+class BrokerHealth(Cached[bool]):
+    """Whether the broker answers now, or did within the last two seconds: one request at a time asks it."""
 
-    def __init__(self, inspector: Inspector) -> None:
-        self._inspector = inspector
-        self._lock = threading.Lock()
-        self._healthy, self._expires = False, 0.0
 
-    def is_healthy(self) -> bool:
-        """Whether the broker answers now, or did within the last two seconds."""
-        with self._lock:
-            if time.monotonic() >= self._expires:
-                try:
-                    self._inspector.queues()
-                    self._healthy = True
-                except PalermoError:
-                    self._healthy = False
-                self._expires = time.monotonic() + _CACHED
-            return self._healthy
+def _answers(inspector: Inspector) -> bool:
+    try:
+        inspector.queues()
+    except PalermoError:
+        return False
+    return True
 
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
 def health(request: Request) -> Response:
     """200 while the broker answers, 503 while it does not. It tells nothing else."""
     site: Site = request.app.state.site
-    healthy = site.component(BrokerHealth, lambda: BrokerHealth(site.inspector)).is_healthy()
+    healthy = site.component(BrokerHealth, lambda: BrokerHealth(_CACHED, lambda: _answers(site.inspector))).get()
     return JSONResponse({"status": "ok" if healthy else "broker unavailable"}, 200 if healthy else 503)
 
 

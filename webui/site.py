@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 from fastapi import Depends
 from starlette.exceptions import HTTPException
@@ -83,6 +84,27 @@ def ANYONE(request: Request) -> User:
     return User("anyone", Role.ADMIN)
 
 
+class Cached(Generic[T]):
+    """A value that is made anew after so many seconds, by one reader at a time. Safe to share between threads."""
+
+    def __init__(self, seconds: float, make: Callable[[], T]) -> None:
+        self._seconds, self._make = seconds, make
+        self._lock = threading.Lock()
+        self._made: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        """The value, at most so old. Raises what making it raises."""
+        with self._lock:
+            if self._made is None or time.monotonic() - self._made[0] > self._seconds:
+                value = self._make()
+                self._made = (time.monotonic(), value)
+            return self._made[1]
+
+    def clear(self) -> None:
+        """Have the next call make it anew."""
+        self._made = None
+
+
 class Refused(HTTPException):
     """A refused request: the answer's status, and the reason for people."""
 
@@ -120,10 +142,12 @@ class Site:
         """The component of this class if it has been made."""
         return cast("T | None", self._components.get(kind))
 
-    def remove(self, kind: type[T]) -> T | None:
-        """The component of this class, which the site no longer has; None if it was never made."""
+    def close(self) -> None:
+        """Close the components that can be closed, of a site that ends. One that is asked for again is made anew."""
         with self._lock:
-            return cast("T | None", self._components.pop(kind, None))
+            closing = [self._components.pop(kind) for kind in list(self._components) if hasattr(kind, "close")]
+        for each in closing:
+            each.close()
 
     @property
     def connected_to(self) -> str:

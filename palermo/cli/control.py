@@ -7,8 +7,8 @@ import click
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_queue, complete_worker
 from palermo.cli.job_ids import live_ids, whole_ids
-from palermo.cli.options import broker_options, json_option, yes_option
-from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
+from palermo.cli.options import query_options, yes_option
+from palermo.cli.output import Column, ask_to_confirm, confirm, field, misuse, note, print_json, print_rows
 from palermo.contract.rows import Row
 from palermo.core.text import count, safe
 from palermo.core.topology import check_job_queue, check_new_queue, is_failed
@@ -29,8 +29,7 @@ _CANCELLED = {
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
 @click.option("--all", "every", is_flag=True, help="All queues, and those that are made later.")
 @click.option("--reason", metavar="TEXT", default="", help="Why: the web pages and the journal show it.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str, as_json: bool) -> None:
     """Have no worker take jobs from QUEUE until `palermo resume QUEUE`, whatever is restarted meanwhile.
@@ -66,8 +65,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
 @click.option("--all", "every", is_flag=True, help="End `palermo pause --all`.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bool) -> None:
     """End the pause of QUEUE, or with --all that of `palermo pause --all`.
@@ -111,7 +109,7 @@ def _check_named(queues: Sequence[str], *, every: bool) -> None:
     """Raise unless there are either names of queues, which jobs can have, or --all."""
     if bool(queues) == every:
         said = "name queues or say --all" + (", not both" if every else "")
-        raise click.UsageError(said, click.get_current_context())
+        raise misuse(said)
     for queue in queues:
         check_job_queue(queue)
 
@@ -127,8 +125,7 @@ def _print_all(rows: Sequence[Row], done: str, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
     """Have the jobs with these ids not run if they wait, and end where they run.
@@ -150,8 +147,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
 @click.argument("workers", nargs=-1, metavar="[WORKER...]", shell_complete=complete_worker)
 @click.option("--all", "every", is_flag=True, help="All workers.")
 @yes_option
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def control(context: Context, /, action: str, workers: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
     """Have workers do something, and say what each of them answers.
@@ -165,9 +161,8 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
 
     WORKER is an id as `palermo workers` shows it, its pid, or the beginning of the id.
     """
-    ctx = click.get_current_context()
     if bool(workers) == every:
-        raise click.UsageError("name workers or say --all" + (", not both" if every else ""), ctx)
+        raise misuse("name workers or say --all" + (", not both" if every else ""))
     asks = action == "kill" or (action == "stop" and every)
     if asks:
         ask_to_confirm(yes=yes)

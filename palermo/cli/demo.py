@@ -9,6 +9,7 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options_of_server
+from palermo.cli.output import misuse
 
 
 @click.command()
@@ -37,10 +38,7 @@ def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, 
 
     exchange = context.exchange or EXCHANGE
     if not exchange.startswith(EXCHANGE):
-        raise click.UsageError(
-            f"the demo removes all that is in its exchange; name one that begins with {EXCHANGE}, or none",
-            click.get_current_context(),
-        )
+        raise misuse(f"the demo removes all that is in its exchange; name one that begins with {EXCHANGE}, or none")
     options = DemoOptions(
         url=context.broker_url(),
         exchange=exchange,

@@ -8,8 +8,8 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
-from palermo.cli.options import broker_options, json_option, parse_duration, parse_instant
-from palermo.cli.output import note, print_json
+from palermo.cli.options import parse_duration, parse_instant, query_options
+from palermo.cli.output import misuse, note, print_json
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
@@ -95,8 +95,7 @@ def _job_options(command: F) -> F:
 )
 @click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
 @_job_options
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def enqueue(
     context: Context,
@@ -121,12 +120,13 @@ def enqueue(
     if queue is not None:
         check_new_queue(queue)
     if after is not None and at is not None:
-        raise click.UsageError("give --in or --at, not both", click.get_current_context())
+        raise misuse("give --in or --at, not both")
     client = context.client()
     import_modules((*client.settings.imports, *modules))
-    if modules and known(job) is None:
-        raise click.UsageError(_unknown(job, modules), click.get_current_context())
-    done = client.enqueue(known(job) or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
+    definition = registry.find(job)
+    if modules and definition is None:
+        raise misuse(_unknown(job, modules))
+    done = client.enqueue(definition or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
     if done.duplicate and done.enqueued:
         note(f"job {done.id} has the key of this one and is {done.duplicate}: its arguments were replaced by these.")
     elif done.duplicate:
@@ -137,7 +137,7 @@ def enqueue(
         note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
     elif done.instead_of:
         note(f"job {done.instead_of} waited for its turn with the key of this one, which runs instead of it.")
-    if known(job) is None and not done.duplicate:
+    if definition is None and not done.duplicate:
         if queue is None:
             guess = nearest(job, registry.names())
             note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.{guess}")
@@ -153,23 +153,18 @@ def enqueue(
 
 def parse_args(text: str | None) -> list[Any] | None:
     """The JSON array behind --args. Raises click.BadParameter."""
-    value = _parsed(text, "--args")
+    value = parsed_json(text, "--args")
     if text is not None and not isinstance(value, list):
-        _refuse("--args", f"is a JSON {_kind(value)}, not an array. Write --args '[1, \"two\"]'.")
+        raise misuse(f"--args is a JSON {_kind(value)}, not an array. Write --args '[1, \"two\"]'.")
     return value  # type: ignore[no-any-return]
 
 
 def parse_kwargs(text: str | None) -> dict[str, Any] | None:
     """The JSON object behind --kwargs. Raises click.BadParameter."""
-    value = _parsed(text, "--kwargs")
+    value = parsed_json(text, "--kwargs")
     if text is not None and not isinstance(value, dict):
-        _refuse("--kwargs", f"is a JSON {_kind(value)}, not an object. Write --kwargs '{{\"width\": 640}}'.")
+        raise misuse(f"--kwargs is a JSON {_kind(value)}, not an object. Write --kwargs '{{\"width\": 640}}'.")
     return value  # type: ignore[no-any-return]
-
-
-def known(job: str) -> Any:
-    """The job's definition if its code is imported here, else None."""
-    return registry.find(job)
 
 
 def _unknown(job: str, modules: Sequence[str]) -> str:
@@ -178,23 +173,20 @@ def _unknown(job: str, modules: Sequence[str]) -> str:
     return f"no job {job!r} in {', '.join(modules)}.{declared}"
 
 
-def _parsed(text: str | None, option: str) -> Any:
+def parsed_json(text: str | None, option: str) -> Any:
+    """The JSON value behind an option; None if it was not given. Raises click.UsageError."""
     if text is None:
         return None
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        _refuse(option, "is nested too deep.")
+        raise misuse(f"{option} is nested too deep.") from None
     except ValueError as error:
-        _refuse(option, f"is not JSON: {error}.")
+        raise misuse(f"{option} is not JSON: {error}.") from None
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
-
-
-def _refuse(option: str, text: str) -> NoReturn:
-    raise click.UsageError(f"{option} {text}", click.get_current_context())
 
 
 def _kind(value: Any) -> str:

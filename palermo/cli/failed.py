@@ -8,13 +8,14 @@ from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import failed_ids, whole_ids
-from palermo.cli.listings import none_here, note_rest, note_unread
-from palermo.cli.options import broker_options, filter_options, json_option, paging_options, yes_option
+from palermo.cli.listings import note_unread, print_page
+from palermo.cli.options import filter_options, paging_options, query_options, yes_option
 from palermo.cli.output import (
     Column,
     ask_to_confirm,
     confirm,
     field,
+    misuse,
     print_facts,
     print_json,
     print_rows,
@@ -33,8 +34,7 @@ def failed() -> None:
 
 
 @failed.command("list")
-@broker_options
-@json_option
+@query_options
 @paging_options
 @filter_options
 @click.pass_obj
@@ -52,15 +52,12 @@ def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newes
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else ""),
     ]
     what = "failed jobs" if wanted.everything else f"failed jobs with {wanted}"
-    print_rows(listing.rows, columns, as_json=as_json, none=none_here(what, listing.total, limit))
-    if not as_json:
-        note_rest(len(listing), listing.total, page=page)
+    print_page(listing, columns, what, page=page, limit=limit, as_json=as_json)
     note_unread(listing.unseen)
 
 
 @failed.command("groups")
-@broker_options
-@json_option
+@query_options
 @filter_options
 @click.pass_obj
 def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
@@ -79,8 +76,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
 
 @failed.command("show")
 @click.argument("id")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def show(context: Context, /, id: str, as_json: bool) -> None:
     """Show all that is known about the failed job ID."""
@@ -138,8 +134,7 @@ def _selection_options(command: Any) -> Any:
     help="Another queue than the one it came from.",
 )
 @yes_option
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def requeue(
     context: Context,
@@ -173,8 +168,7 @@ def requeue(
 @failed.command("discard")
 @_selection_options
 @yes_option
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Throw failed jobs away: those named, or with --all those that the filters match."""
@@ -192,15 +186,14 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, a
 
 
 def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str, ...] | FailedFilter:
-    ctx = click.get_current_context()
     if ids and every:
-        raise click.UsageError("name ids or say --all, not both", ctx)
+        raise misuse("name ids or say --all, not both")
     if not ids and not every:
         if wanted.everything:
-            raise click.UsageError("name the ids of failed jobs, or say --all", ctx)
-        raise click.UsageError("filters act only with --all; add it", ctx)
+            raise misuse("name the ids of failed jobs, or say --all")
+        raise misuse("filters act only with --all; add it")
     if ids and not wanted.everything:
-        raise click.UsageError("filters act only with --all, not with ids", ctx)
+        raise misuse("filters act only with --all, not with ids")
     return whole_ids(context, ids, failed_ids) if ids else wanted
 
 

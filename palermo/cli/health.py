@@ -9,8 +9,8 @@ import click
 
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_queue
-from palermo.cli.options import broker_options, json_option, parse_duration
-from palermo.cli.output import is_terminal, print_json
+from palermo.cli.options import parse_duration, query_options
+from palermo.cli.output import is_terminal, misuse, print_json
 from palermo.contract.broker import Finding
 from palermo.core.address import masked
 from palermo.core.text import one_line
@@ -43,8 +43,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 )
 @click.option("--worker-pid", type=click.IntRange(min=1), metavar="PID", help="The same, by the worker's process id.")
 @click.option("--this-host", is_flag=True, help="The same for any worker of this host: for containers.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def check(
     context: Context,
@@ -71,9 +70,7 @@ def check(
     ]
     limited = max_pending is not None or max_age is not None or workers is not None or bool(queues)
     if len(probes) > 1 or (probes and limited):
-        raise click.UsageError(
-            f"{probes[0]} asks about one worker and goes with no other option", click.get_current_context()
-        )
+        raise misuse(f"{probes[0]} asks about one worker and goes with no other option")
     if pidfile is not None:
         worker_pid = check.read_pidfile(pidfile)
     if pidfile is not None and worker_pid is None:
@@ -97,8 +94,7 @@ def check(
 
 @click.command()
 @click.option("--mend", is_flag=True, help="Free keys of unique jobs that are nowhere.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
     """Look at versions, settings, permissions, queues, alarms and disks, and say what to do about what is wrong.

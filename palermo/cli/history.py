@@ -9,9 +9,9 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.cli.job_ids import known_ids
-from palermo.cli.listings import none_here, note_rest
-from palermo.cli.options import broker_options, json_option, parse_duration, parse_since
-from palermo.cli.output import Column, field, note, print_facts, print_json, print_rows, progress
+from palermo.cli.listings import none_here, print_page
+from palermo.cli.options import limit_option, page_option, parse_duration, parse_since, query_options
+from palermo.cli.output import Column, field, misuse, note, print_facts, print_json, print_rows, progress
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
 from palermo.core.text import duration, safe
@@ -38,12 +38,7 @@ _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 
 def _time_options(command: Any) -> Any:
     """Add `--since`, `--until`, `--page` and `--limit`."""
-    command = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")(
-        command
-    )
-    command = click.option(
-        "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page."
-    )(command)
+    command = limit_option(page_option(command))
     for name, help in (("--until", "Only until then"), ("--since", "Only since then: 2h (ago) or 2026-12-01T09:00Z")):
         command = click.option(name, type=parse_since, metavar="WHEN", help=f"{help}.")(command)
     return command
@@ -51,8 +46,7 @@ def _time_options(command: Any) -> Any:
 
 @click.command()
 @click.argument("id", required=False)
-@broker_options
-@json_option
+@query_options
 @_time_options
 @click.option("--text", metavar="TEXT", help="Only with this in the id, job, arguments, error or reason.")
 @click.option("--longer", type=parse_duration, metavar="DURATION", help="Only what ran so long or longer.")
@@ -78,7 +72,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
     wanted = HistoryFilter(**filters)
     if id is not None:
         if any(value is not None for value in filters.values()):
-            raise click.UsageError("filters are for the list, not for one job", click.get_current_context())
+            raise misuse("filters are for the list, not for one job")
         (whole,) = known_ids(context, [id])
         with progress("read") as show:
             rows = context.inspector().life(whole, progress=show)
@@ -99,16 +93,11 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
         ("Ran", lambda row: _seconds(row["took"])),
         ("Why", lambda row: f"{row['error']['class']}: {row['error']['message']}" if row["error"] else row["reason"]),
     ]
-    print_rows(
-        listing.rows, columns, as_json=as_json, none=none_here("finished jobs in the journal", listing.total, limit)
-    )
-    if not as_json:
-        note_rest(len(listing), listing.total, page=page)
+    print_page(listing, columns, "finished jobs in the journal", page=page, limit=limit, as_json=as_json)
 
 
 @click.command()
-@broker_options
-@json_option
+@query_options
 @_time_options
 @click.option("--text", metavar="TEXT", help="Only with this in the ids of its jobs, or what else is told of it.")
 @click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only on this queue; may hold * and ?.")
@@ -121,9 +110,6 @@ def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: 
         listing = context.inspector().audit(
             AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
         )
-    if as_json:
-        print_json(listing.rows)
-        return
     columns: list[Column] = [
         ("At", lambda row: row["at"]),
         ("Who", lambda row: row["by"]),
@@ -134,8 +120,8 @@ def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: 
         ("Jobs", lambda row: row["count"]),
         ("What", lambda row: row["what"] or row["ids"][:3]),
     ]
-    print_rows(listing.rows, columns, as_json=False, none=none_here("actions in the journal", listing.total, limit))
-    if listing.rows and len(listing) < (listing.total or 0):
+    print_rows(listing.rows, columns, as_json=as_json, none=none_here("actions in the journal", listing.total, limit))
+    if not as_json and listing.rows and len(listing) < (listing.total or 0):
         note(f"page {page}: {len(listing):,} of {listing.total:,} actions. --page and --limit show others.")
 
 
@@ -176,8 +162,7 @@ def _seconds(value: float | None) -> str:
     metavar="WHEN",
     help="From when on: 2h (ago) or 2026-12-01T09:00Z; the last 24 hours unless given.",
 )
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def stats(context: Context, /, since: float | None, as_json: bool) -> None:
     """Say how many jobs were enqueued, processed and failed, how long they waited and ran: by queue, job and worker.

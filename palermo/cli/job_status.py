@@ -11,7 +11,7 @@ import click
 
 from palermo.cli.command_group import FAILED, NOT_FOUND, Context, exit_code
 from palermo.cli.job_ids import known_ids
-from palermo.cli.options import broker_options, json_option, parse_duration
+from palermo.cli.options import parse_duration, query_options
 from palermo.cli.output import is_terminal, note, print_facts, print_json
 from palermo.contract.rows import Row
 from palermo.core.journal_records import Record, RecordKind
@@ -30,8 +30,7 @@ _BARS = 20
 
 @click.command()
 @click.argument("id")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def status(context: Context, /, id: str, as_json: bool) -> None:
     """Say where the job ID is, or how it ended, as far as that can be known.
@@ -57,8 +56,7 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @click.option("--timeout", type=parse_duration, metavar="TIME", help="Wait so long at most: 30s, 5m.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
     """Wait until the jobs have ended, and say how, with what they returned if that is kept.

@@ -1,22 +1,21 @@
 """`palermo queues`, `jobs`, `workers`, `limits` and `clients`: listings, which change nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_queue
-from palermo.cli.options import broker_options, json_option, paging_options
+from palermo.cli.options import paging_options, query_options
 from palermo.cli.output import Column, field, note, print_rows
-from palermo.contract.rows import Row, silent_text
+from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.errors import UsageError
 
 
 @click.command()
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def queues(context: Context, /, as_json: bool) -> None:
     """List the queues: what waits, what is in progress, how many workers serve each."""
@@ -38,8 +37,7 @@ def queues(context: Context, /, as_json: bool) -> None:
 
 @click.command()
 @click.argument("queue", shell_complete=complete_queue)
-@broker_options
-@json_option
+@query_options
 @paging_options
 @click.pass_obj
 def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
@@ -53,16 +51,11 @@ def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, 
         field("Retries"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_rows(
-        listing.rows, columns, as_json=as_json, none=none_here(f"jobs wait in queue {queue!r}", listing.total, limit)
-    )
-    if not as_json:
-        note_rest(len(listing), listing.total, page=page)
+    print_page(listing, columns, f"jobs wait in queue {queue!r}", page=page, limit=limit, as_json=as_json)
 
 
 @click.command()
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def workers(context: Context, /, as_json: bool) -> None:
     """List the workers that are alive, and what each of them is doing."""
@@ -82,8 +75,7 @@ def workers(context: Context, /, as_json: bool) -> None:
 
 
 @click.command()
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def limits(context: Context, /, as_json: bool) -> None:
     """List what limits and rates hold back: how many run with each key, and how many are put aside."""
@@ -99,8 +91,7 @@ def limits(context: Context, /, as_json: bool) -> None:
 
 @click.command()
 @click.argument("queue", shell_complete=complete_queue)
-@broker_options
-@json_option
+@query_options
 @paging_options
 @click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only this one.")
 @click.pass_obj
@@ -114,10 +105,16 @@ def clients(
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"
     whose = f"tenants have {waiting}" if tenant is None else f"{waiting} belong to tenant {tenant!r}"
-    none = none_here(whose, listing.total, limit)
-    print_rows(listing.rows, columns, as_json=as_json, none=none)
+    print_page(listing, columns, whose, page=page, limit=limit, as_json=as_json, what="tenant")
+
+
+def print_page(
+    listing: Listing, columns: Sequence[Column], none: str, *, page: int, limit: int, as_json: bool, what: str = "job"
+) -> None:
+    """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows."""
+    print_rows(listing.rows, columns, as_json=as_json, none=none_here(none, listing.total, limit))
     if not as_json:
-        note_rest(len(listing), listing.total, page=page, what="tenant")
+        note_rest(len(listing), listing.total, page=page, what=what)
 
 
 def note_rest(here: int, total: int | None, *, page: int, what: str = "job") -> None:

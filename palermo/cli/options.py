@@ -106,20 +106,22 @@ def _broker_options(command: F, host: str, port: str) -> F:
     return option("--url", url, metavar="URL")(command)
 
 
-def json_option(command: F) -> F:
-    """Add `--json`."""
-    return click.option("--json", "as_json", is_flag=True, help="JSON on stdout and nothing else.")(command)
+def query_options(command: F) -> F:
+    """Add the options of the broker and `--json`."""
+    json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout and nothing else.")
+    return broker_options(json(command))
+
+
+#: Which page of a list, and how many rows a page has.
+page_option = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page."
+)
 
 
 def paging_options(command: F) -> F:
     """Add `--limit`, `--page` and `--newest`."""
-    command = click.option("--newest", is_flag=True, help="Newest first.")(command)
-    command = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")(
-        command
-    )
-    return click.option(
-        "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page."
-    )(command)
+    return limit_option(page_option(click.option("--newest", is_flag=True, help="Newest first.")(command)))
 
 
 def filter_options(command: F) -> F:

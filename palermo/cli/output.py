@@ -99,6 +99,11 @@ def note(text: str) -> None:
     click.echo(one_line(text), err=True)
 
 
+def misuse(text: str) -> click.UsageError:
+    """The error for a wrong use of the command that runs."""
+    return click.UsageError(text, click.get_current_context())
+
+
 def is_terminal(stream: TextIO) -> bool:
     """Whether a person looks at this stream."""
     return stream.isatty()
@@ -120,9 +125,7 @@ def confirm(question: str, *, yes: bool) -> None:
 def ask_to_confirm(*, yes: bool) -> None:
     """Raise click.UsageError where a question must be asked and there is no terminal to ask on."""
     if not yes and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise click.UsageError(
-            "this destroys something and there is no terminal to ask on; add --yes", click.get_current_context()
-        )
+        raise misuse("this destroys something and there is no terminal to ask on; add --yes")
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.options import broker_options, json_option, yes_option
-from palermo.cli.output import ask_to_confirm, confirm, note, print_json, progress
+from palermo.cli.options import broker_options, query_options, yes_option
+from palermo.cli.output import ask_to_confirm, confirm, misuse, note, print_json, progress
 from palermo.client.actor import Actor
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.text import count, safe
@@ -25,8 +25,7 @@ from palermo.jobs.user_modules import import_modules
 @click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only those of this tenant, or client.")
 @click.option("--all", "everywhere", is_flag=True, help="In all queues, but not the failed jobs.")
 @yes_option
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def purge(
     context: Context, /, queue: str | None, tenant: str | None, everywhere: bool, yes: bool, as_json: bool
@@ -34,11 +33,11 @@ def purge(
     """Remove all jobs that wait in QUEUE, or those of one tenant; what a worker holds is left to it."""
     if everywhere:
         if queue is not None or tenant is not None:
-            raise click.UsageError("give a QUEUE or --all, not both", click.get_current_context())
+            raise misuse("give a QUEUE or --all, not both")
         _purge_all(context, yes=yes, as_json=as_json)
         return
     if queue is None:
-        raise click.UsageError("say which QUEUE, or --all for all queues", click.get_current_context())
+        raise misuse("say which QUEUE, or --all for all queues")
     check_queue_name(queue)
     ask_to_confirm(yes=yes)
     inspector = context.inspector()

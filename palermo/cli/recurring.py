@@ -6,13 +6,13 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_recurring
-from palermo.cli.enqueue import known, parse_args, parse_kwargs
-from palermo.cli.options import broker_options, json_option, parse_duration
+from palermo.cli.enqueue import parse_args, parse_kwargs
+from palermo.cli.options import broker_options, parse_duration, query_options
 from palermo.cli.output import Column, field, note, print_json, print_rows
 from palermo.contract.recurring import MISSED
-from palermo.contract.rows import Row
 from palermo.core.text import safe
 from palermo.errors import NotFound
+from palermo.jobs import registry
 from palermo.jobs.user_modules import import_modules
 
 
@@ -22,15 +22,14 @@ def recurring() -> None:
 
 
 @recurring.command("list")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def list_recurring(context: Context, /, as_json: bool) -> None:
     """List the recurring jobs by name."""
     columns: list[Column] = [
         field("Name"),
         field("Job"),
-        ("When", _when),
+        ("When", lambda row: row["words"] if row["enabled"] else f"{row['words']}, disabled"),
         ("Last run", lambda row: row["last_run"]),
         ("Next run", lambda row: row["next_run"]),
     ]
@@ -39,8 +38,7 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
 
 @recurring.command("show")
 @click.argument("name", shell_complete=complete_recurring)
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def show(context: Context, /, name: str, as_json: bool) -> None:
     """Show all of one recurring job."""
@@ -93,7 +91,7 @@ def add(
     inspector = context.inspector()
     import_modules(context.settings().imports)
     inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
-    if queue is None and known(job) is None:
+    if queue is None and registry.find(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")
 
 
@@ -137,7 +135,3 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 def run_now(context: Context, /, name: str) -> None:
     """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
     click.echo(context.inspector().run_recurring(name))
-
-
-def _when(row: Row) -> str:
-    return str(row["words"]) if row["enabled"] else f"{row['words']}, disabled"

@@ -9,9 +9,17 @@ from palermo.cli.command_group import FAILED, NOT_FOUND, Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import scheduled_ids, whole_ids
-from palermo.cli.listings import none_here, note_rest
-from palermo.cli.options import broker_options, json_option, parse_due, parse_duration, parse_instant, yes_option
-from palermo.cli.output import Column, ask_to_confirm, confirm, field, note, print_json, print_rows
+from palermo.cli.listings import print_page
+from palermo.cli.options import (
+    limit_option,
+    page_option,
+    parse_due,
+    parse_duration,
+    parse_instant,
+    query_options,
+    yes_option,
+)
+from palermo.cli.output import Column, ask_to_confirm, confirm, field, misuse, note, print_json
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, ScheduledFilter, due_between
 from palermo.core.text import count, safe
@@ -41,15 +49,14 @@ def selection_options(command: Any) -> Any:
     command = click.option("--all", "every", is_flag=True, help="All of them, or all that the filters match.")(
         filter_options(command)
     )
-    return click.argument("ids", nargs=-1, metavar="[ID]...")(yes_option(broker_options(json_option(command))))
+    return click.argument("ids", nargs=-1, metavar="[ID]...")(yes_option(query_options(command)))
 
 
 @scheduled.command("list")
-@broker_options
-@json_option
+@query_options
 @filter_options
-@click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page.")
+@page_option
+@limit_option
 @click.pass_obj
 def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that are due later, soonest first."""
@@ -62,9 +69,7 @@ def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **
         field("Job"),
         ("Arguments", lambda row: row["preview"]),
     ]
-    print_rows(listing.rows, columns, as_json=as_json, none=none_here("scheduled jobs", listing.total, limit))
-    if not as_json:
-        note_rest(len(listing), listing.total, page=page)
+    print_page(listing, columns, "scheduled jobs", page=page, limit=limit, as_json=as_json)
 
 
 @scheduled.command("cancel")
@@ -117,9 +122,7 @@ def move(
     """Have jobs that are due later run at another instant."""
     instant = instant_of(at, after)
     if (instant is None) == (later is None):
-        raise click.UsageError(
-            "say when: --at 2026-12-01T09:00Z, --in 5m or --later 1h, and only one", click.get_current_context()
-        )
+        raise misuse("say when: --at 2026-12-01T09:00Z, --in 5m or --later 1h, and only one")
     which = chosen(context, "Move", yes=yes, **selection)
     print_altered(context.inspector().reschedule(which, instant, later=later), as_json=as_json)
 
@@ -141,10 +144,7 @@ def _chosen_by_arguments(
 ) -> tuple[str, ...]:
     """The ids of the jobs with these arguments; the user has confirmed to cancel them. Raises UsageError, Abort."""
     if ids or not every or not filters["job"]:
-        raise click.UsageError(
-            "--args and --kwargs choose among the jobs of one name: add --all and --job NAME",
-            click.get_current_context(),
-        )
+        raise misuse("--args and --kwargs choose among the jobs of one name: add --all and --job NAME")
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     ask_to_confirm(yes=yes)
     found = context.inspector().scheduled_with(ScheduledFilter(**_names_and_due(**filters)), args, kwargs)
@@ -157,7 +157,7 @@ def _chosen_by_arguments(
 def instant_of(at: float | None, after: float | None) -> float | None:
     """The instant that `--at` or `--in` gives, in Unix seconds; None without either. Raises UsageError for both."""
     if at is not None and after is not None:
-        raise click.UsageError("give --at or --in, not both", click.get_current_context())
+        raise misuse("give --at or --in, not both")
     return time.time() + after if after is not None else at
 
 
@@ -175,13 +175,12 @@ def chosen(
 
     Raises UsageError, Abort.
     """
-    ctx = click.get_current_context()
     if ids:
         if every or any(each is not None for each in filters.values()):
-            raise click.UsageError("name ids, or say --all with filters, not both", ctx)
+            raise misuse("name ids, or say --all with filters, not both")
         return whole_ids(context, ids, scheduled_ids)
     if not every:
-        raise click.UsageError("name ids, or say --all, with --queue, --job or --due-until for some", ctx)
+        raise misuse("name ids, or say --all, with --queue, --job or --due-until for some")
     asked = _names_and_due(**filters)
     if not yes:
         ask_to_confirm(yes=yes)
@@ -219,11 +218,10 @@ def retries() -> None:
 
 
 @retries.command("list")
-@broker_options
-@json_option
+@query_options
 @filter_options
-@click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page.")
+@page_option
+@limit_option
 @click.pass_obj
 def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that wait to be tried again, the next one on top, each with its last error."""
@@ -236,11 +234,7 @@ def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **fi
         ("Attempt", lambda row: (row["retries"] or 0) + 1),
         ("Error", lambda row: f"{row['error']['class']}: {row['error']['message']}"),
     ]
-    print_rows(
-        listing.rows, columns, as_json=as_json, none=none_here("jobs wait to be tried again", listing.total, limit)
-    )
-    if not as_json:
-        note_rest(len(listing), listing.total, page=page)
+    print_page(listing, columns, "jobs wait to be tried again", page=page, limit=limit, as_json=as_json)
 
 
 @retries.command("run")

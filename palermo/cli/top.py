@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from palermo.cli.command_group import Context
-from palermo.cli.options import broker_options, json_option
+from palermo.cli.options import query_options
 from palermo.cli.output import is_terminal, print_json
 from palermo.cli.top_keys import TopKeys
 from palermo.contract.journal import ReadFrom
@@ -311,8 +311,7 @@ class RecentFailures:
     "--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds between looks."
 )
 @click.option("--once", is_flag=True, help="One look, printed; also where the output is no terminal.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None:
     """Watch queues, workers, rates and the newest failures, until q is pressed.

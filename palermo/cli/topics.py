@@ -1,15 +1,15 @@
 """`palermo publish` and `palermo topics`: publish events, and show which groups subscribe to them."""
 
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.options import broker_options, json_option, parse_since, yes_option
+from palermo.cli.enqueue import parsed_json
+from palermo.cli.options import broker_options, parse_since, query_options, yes_option
 from palermo.cli.output import Column, confirm, field, note, print_rows, progress
 from palermo.contract.rows import Row
-from palermo.core.text import count, safe
+from palermo.core.text import count
 
 
 @click.command()
@@ -21,12 +21,11 @@ from palermo.core.text import count, safe
 def publish(context: Context, /, topic: str, payload: str | None, id: str | None) -> None:
     """Tell an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
     client = context.client()
-    click.echo(client.publish(topic, _parsed(payload), id=id))
+    click.echo(client.publish(topic, parsed_json(payload, "--payload"), id=id))
 
 
 @click.group(invoke_without_command=True)
-@broker_options
-@json_option
+@query_options
 @click.pass_context
 def topics(ctx: click.Context, as_json: bool) -> None:
     """See which groups subscribe to which topics; tell one of them old events again, or take it away."""
@@ -35,8 +34,7 @@ def topics(ctx: click.Context, as_json: bool) -> None:
 
 
 @topics.command("list")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def list_topics(context: Context, /, as_json: bool) -> None:
     """List the groups by name, with their topics and queues."""
@@ -93,16 +91,3 @@ def _kept(wiring: Row) -> str:
     if wiring["kept"] is None:
         return "Events that nobody subscribes to are refused."
     return f"{count(wiring['kept'], 'event')} kept."
-
-
-def _parsed(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--payload is not JSON: {safe(str(error))}.", click.get_current_context()) from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")

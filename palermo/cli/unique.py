@@ -3,8 +3,8 @@
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.options import broker_options, json_option
-from palermo.cli.output import Column, field, note, print_rows
+from palermo.cli.options import broker_options, query_options
+from palermo.cli.output import Column, field, misuse, note, print_rows
 from palermo.contract.rows import Row
 
 
@@ -15,8 +15,7 @@ def unique() -> None:
 
 @unique.command("list")
 @click.option("--strays", is_flag=True, help="Only those whose jobs are nowhere; looking takes a second or more.")
-@broker_options
-@json_option
+@query_options
 @click.pass_obj
 def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
     """List the keys that jobs have, by name."""
@@ -37,7 +36,7 @@ def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
 def free(context: Context, /, keys: tuple[str, ...], strays: bool) -> None:
     """Take keys from their jobs, so that others may be enqueued; a job that waits takes its own when it starts."""
     if strays is bool(keys):
-        raise click.UsageError("name keys, or give --strays", click.get_current_context())
+        raise misuse("name keys, or give --strays")
     inspector = context.inspector()
     chosen = [str(row["key"]) for row in inspector.stray_keys()] if strays else list(keys)
     freed = inspector.free_keys(chosen) if chosen else []

@@ -10,6 +10,7 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options_of_server
+from palermo.cli.output import misuse
 from palermo.errors import SettingInvalid
 from palermo.jobs.user_modules import import_modules
 
@@ -99,7 +100,7 @@ def web_user(name: str, role: str, by_token: bool) -> None:
     from palermo.webui.site import Role
 
     if not name.strip() or set(name) & set(":\n\r#"):
-        raise click.UsageError("a name has no colon, no # and no line break", click.get_current_context())
+        raise misuse("a name has no colon, no # and no line break")
     if by_token:
         token, line = token_line(name, Role.named(role))
         click.echo(f"the token of {name}, shown only now: {token}", err=True)
@@ -123,7 +124,7 @@ def _password() -> str:
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if len(password) < 8:
-        raise click.UsageError("a password has at least 8 characters", click.get_current_context())
+        raise misuse("a password has at least 8 characters")
     return str(password)
 
 

@@ -23,8 +23,7 @@ from palermo.client.client import Client, chosen_settings, use
 from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
 from palermo.contrib.worker_command import become_worker, worker_arguments
 from palermo.jobs.definition import JobDefinition
-from palermo.settings.program import declare_settings
-from palermo.settings.settings import Settings
+from palermo.settings.settings import Settings, declare_settings
 from palermo.webui import User, create_app
 
 SOURCE = 'app.config["PALERMO"]'

@@ -181,12 +181,8 @@ def worker_ended(log: Path) -> str:
 
 def last_line(log: Path) -> str:
     """The last line of a log."""
-    lines = _text(log).split("\n")
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line for line in reversed(lines) if line.strip()), "nothing")
-
-
-def _text(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
 
 
 def expect(true: bool, otherwise: str) -> None:

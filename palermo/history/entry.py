@@ -12,27 +12,10 @@ from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
 from palermo.history.filters import STATES
 
 #: The kinds that are about one job.
-OF_JOBS = frozenset(
-    {
-        *(
-            RecordKind.ENQUEUED,
-            RecordKind.STARTED,
-            RecordKind.PROGRESS,
-            RecordKind.LOG,
-            RecordKind.SUCCEEDED,
-            RecordKind.FAILED,
-            RecordKind.RETRIED,
-        ),
-        *(
-            RecordKind.SNOOZED,
-            RecordKind.RELEASED,
-            RecordKind.DISCARDED,
-            RecordKind.CANCELLED,
-            RecordKind.FIRED,
-            RecordKind.LIMITED,
-        ),
-    }
-)
+OF_JOBS = frozenset(RecordKind) - {
+    *(RecordKind.PUBLISHED, RecordKind.COUNTS, RecordKind.WORKER_UP, RecordKind.WORKER_DOWN, RecordKind.ACTION),
+    RecordKind.LOST,
+}
 
 #: The state of an ended run, by the kind of its record.
 STATE_OF: Mapping[str, str] = {kind: state for state, kind in STATES.items()}

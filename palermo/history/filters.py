@@ -1,7 +1,7 @@
 """The filters of finished jobs and of actions, for the pages, the API and the commands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from palermo.core.conditions import check_conditions
 from palermo.core.journal_records import RecordKind
@@ -50,10 +50,6 @@ class HistoryFilter:
         check_conditions(self)
         if self.state is not None and self.state not in STATES:
             raise OptionInvalid(f"there is no state {self.state[:40]!r} of finished jobs: {', '.join(STATES)}.")
-
-    def __str__(self) -> str:
-        asked = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return " ".join(f"{name}={value!r}" for name, value in asked if value is not None) or "everything"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -503,7 +503,9 @@ def _packed(records: list[Record]) -> bytes:
     try:
         return marshal.dumps(bare)
     except ValueError:  # nested too deep
-        return marshal.dumps([{name: value for name, value in record.items() if _is_flat(value)} for record in bare])
+        return marshal.dumps(
+            [{name: value for name, value in record.items() if not isinstance(value, list | dict)} for record in bare]
+        )
 
 
 def _without_long_result(record: Record) -> Record:
@@ -512,7 +514,3 @@ def _without_long_result(record: Record) -> Record:
     texts = [value for value in result.values() if isinstance(value, str)] if isinstance(result, dict) else []
     short = len(texts) == 2 and len(result) == 2 and sum(map(len, texts)) <= MAX_RESULT
     return record if short else {**record, "result": True}
-
-
-def _is_flat(value: object) -> bool:
-    return not isinstance(value, list | dict)

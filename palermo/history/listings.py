@@ -1,12 +1,14 @@
 """Listings for a single request: the journal is read for one page, and nothing of it is kept. And the life of a job."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client
 from palermo.client.recorded_jobs import EDITED, RecordedJob, SearchedArguments, read_recorded, tells_arguments
-from palermo.contract.journal import FROM_START, ReadFrom
+from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.rows import Listing, Row
 from palermo.core.journal_records import Record, RecordBatch, names_any
 from palermo.history.audit import AuditLog
@@ -87,24 +89,22 @@ class _Portion:
 
 def life_of(client: Client, id: str, *, progress: OnProgress | None = None) -> list[Row]:
     """All that the journal holds about one job, oldest first."""
-    index, actions = Index(), AuditLog()
-    try:
-        read_to_end(client, [index, actions], wants=names_any([id]), progress=progress)
+    with _views(client, names_any([id]), progress) as (index, actions):
         return life(index, actions, id)
-    finally:
-        index.close()
-        actions.close()
 
 
 def recorded_of(client: Client, id: str, *, progress: OnProgress | None = None) -> RecordedJob | None:
     """`recorded`, for a single request."""
-    index, actions = Index(), AuditLog()
-    try:
-        read_to_end(client, [index, actions], progress=progress)
+    with _views(client, None, progress) as (index, actions):
         return recorded(index, actions, id)
-    finally:
-        index.close()
-        actions.close()
+
+
+@contextmanager
+def _views(client: Client, wants: Wants | None, progress: OnProgress | None) -> Iterator[tuple[Index, AuditLog]]:
+    """Views of what the journal holds at this moment, or of the batches that are wanted."""
+    with closing(Index()) as index, closing(AuditLog()) as actions:
+        read_to_end(client, [index, actions], wants=wants, progress=progress)
+        yield index, actions
 
 
 def kept_result(index: Index, id: str) -> Record | None:
@@ -130,13 +130,10 @@ def audit(
     client: Client, filter: AuditFilter, *, offset: int, limit: int, progress: OnProgress | None = None
 ) -> Listing:
     """The actions of people, newest first."""
-    found = AuditLog()
-    try:
-        start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
+    start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
+    with closing(AuditLog()) as found:
         read_to_end(client, [found], start, progress=progress)
         return Listing(found.page(filter, offset=offset, limit=limit), found.count(filter))
-    finally:
-        found.close()
 
 
 def life(index: Index, audit: AuditLog, id: str) -> list[Row]:

@@ -62,7 +62,7 @@ class FailedFilter:
     @property
     def everything(self) -> bool:
         """Whether the filter has no condition."""
-        return all(getattr(self, field.name) is None for field in fields(self))
+        return self == FailedFilter()
 
     def matches(self, message: Message, shown: PreviewOf = wire_preview) -> bool:
         """Whether this message from `failed` meets the conditions."""

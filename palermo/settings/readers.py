@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from palermo.core.address import parse_url
@@ -46,33 +46,17 @@ def _truth(value: Any) -> bool:
     raise WrongValue("true or false")
 
 
-def _tenant_order(value: Any) -> str:
-    if value not in TENANT_ORDERS:
-        raise WrongValue(" or ".join(TENANT_ORDERS))
-    return str(value)
+def _one_of(choices: Sequence[str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise WrongValue(f"{', '.join(choices[:-1])} or {choices[-1]}")
+        return str(value)
 
-
-def _queue_type(value: Any) -> str:
-    if value not in QUEUE_TYPES:
-        raise WrongValue(" or ".join(QUEUE_TYPES))
-    return str(value)
-
-
-def _level(value: Any) -> str:
-    levels = [level.value for level in JournalLevel]
-    if value not in levels:
-        raise WrongValue(f"{', '.join(levels[:-1])} or {levels[-1]}")
-    return str(value)
+    return read
 
 
 def _events_prefix(value: Any) -> str:
     return "" if value in ("", "none") else check_queue_name(_text(value))
-
-
-def _unsubscribed(value: Any) -> str:
-    if value not in ("keep", "refuse"):
-        raise WrongValue("keep or refuse")
-    return str(value)
 
 
 def _size(least: int, most: int) -> Callable[[Any], int]:
@@ -217,8 +201,8 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 READERS: Mapping[str, Callable[[Any], Any]] = {
     "url": _url,
     "exchange": check_exchange_name,
-    "queue_type": _queue_type,
-    "tenant_order": _tenant_order,
+    "queue_type": _one_of(QUEUE_TYPES),
+    "tenant_order": _one_of(TENANT_ORDERS),
     "default_queue": check_new_queue,
     "serializer": _named,
     "compression": _compression,
@@ -231,12 +215,12 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "failed_max_age": _optional(_seconds),
     "failed_max_count": _optional(_count),
     "max_deaths": _optional(_some),
-    "journal": _level,
+    "journal": _one_of([level.value for level in JournalLevel]),
     "journal_arguments": _size(0, 65_536),
     "journal_max_size": _size(1_000_000, 2**62),
     "journal_max_age": _seconds,
     "events_prefix": _events_prefix,
-    "events_unsubscribed": _unsubscribed,
+    "events_unsubscribed": _one_of(("keep", "refuse")),
     "events_max_age": _seconds,
     "events_max_size": _size(1_000_000, 2**62),
     "max_result": _size(0, MAX_RESULT),

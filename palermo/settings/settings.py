@@ -1,7 +1,7 @@
 """The settings: where they come from, how they are checked, and what they mean.
 
 From weakest to strongest: the defaults below; a file; what the configuration of a framework holds
-(palermo/settings/program.py); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one
+(`declare_settings`); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one
 found going up from the current directory: `palermo.toml` with the settings at its top, or a `pyproject.toml` that has a
 table [tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
 Only this folder reads the environment.
@@ -24,7 +24,6 @@ from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.settings.environment import from_environment
-from palermo.settings.program import from_program
 from palermo.settings.readers import READERS, WrongValue
 
 if TYPE_CHECKING:
@@ -329,3 +328,20 @@ def _anchored(name: str, value: Any, directory: Path) -> Any:
     if name == "web_users" and isinstance(value, str) and value not in ("", "none"):
         return str(directory / value)
     return value
+
+
+# -- the settings that a program's own configuration holds, such as `PALERMO` in the settings of a Django project
+
+#: By source: the name that errors give it, and its settings.
+_declared: dict[str, dict[str, Any]] = {}
+
+
+def declare_settings(source: str, values: Mapping[str, Any]) -> None:
+    """Have `Settings.load` find these: stronger than a settings file, weaker than variables. Replaces the source's."""
+    _declared[source] = dict(values)
+
+
+def from_program() -> Iterator[tuple[str, str, Any]]:
+    """The declared settings: source, name, value."""
+    for source, values in list(_declared.items()):
+        yield from ((source, name, value) for name, value in values.items())

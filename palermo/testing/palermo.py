@@ -4,13 +4,14 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from contextvars import ContextVar
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from palermo.client import client as clients
 from palermo.client.client import NOTHING, Call, Client
@@ -29,7 +30,6 @@ from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, l
 from palermo.testing.failures import JobFailure, failure_without_run, raise_all
 from palermo.testing.local_pool import LocalRun
 from palermo.testing.local_worker import LocalWorker, count_due, declare_entries, publish_due, subscribe
-from palermo.testing.loop_thread import LoopThread
 from palermo.testing.movable_clock import MovableClock
 
 #: The most rounds of `work_until_idle`: jobs that enqueue each other without end must not hang the test.
@@ -395,3 +395,28 @@ def _rounds(once: bool) -> Iterable[int]:
     raise UsageError(
         f"jobs were due after {MAX_ROUNDS:,} rounds of work_until_idle: they enqueue each other without end."
     )
+
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="palermo-testing", daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        """Start a coroutine in the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def close(self) -> None:
+        """Stop the loop and end the thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+    def _run(self) -> None:
+        self.loop.run_forever()

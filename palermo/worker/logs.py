@@ -10,13 +10,15 @@ import json
 import logging
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TextIO
 
-from palermo.jobs.current import current_job
+from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -28,7 +30,7 @@ _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
 _PAIR = re.compile(r"(?:^| )([a-z_]+)=(%[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))(?= |$)")
 _NEEDS_QUOTES = re.compile(r'[\s"\'=\x00-\x1f\x7f-\x9f\u2028\u2029]|^$')
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "1;31"}
+_COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 #: The attributes that every record has by itself; all others came by `extra`.
 _USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "stacks"} | set(ATTRIBUTES)
@@ -41,13 +43,56 @@ def configure(*, level: str = "info", format: str = "text", stream: TextIO | Non
     nothing, and a handler that it adds can still use ATTRIBUTES in its format.
     """
     target = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(target)
     coloured = target.isatty() and not colours_refused()
-    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(colours=coloured))
+    handler = LineHandler(target, JsonFormatter() if format == "json" else TextFormatter(colours=coloured))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     plain = logging.getLogRecordFactory()
     if not isinstance(plain, NamingRecords):
         logging.setLogRecordFactory(NamingRecords(plain))
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes the line of each record to a stream."""
+
+    def __init__(self, stream: TextIO, formatter: "TextFormatter | JsonFormatter") -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+        self._lines = formatter
+
+    def gets_alone(self, logger: logging.Logger) -> bool:
+        """Whether nothing but this handler sees the records of the logger: no other handler, filter or factory."""
+        factory = logging.getLogRecordFactory()
+        return (
+            logger.parent is logging.root
+            and logging.root.handlers == [self]
+            and not (self.filters or logger.filters or logger.handlers)
+            and self.formatter is self._lines
+            and isinstance(factory, NamingRecords)
+            and factory.plain is logging.LogRecord
+        )
+
+    def write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...]) -> None:
+        """Write what the record with these values would become."""
+        try:
+            line = self._lines.line(time.time(), level, logger.name, text, args)
+            with self.lock or nullcontext():
+                self.stream.write(line + "\n")
+                self.stream.flush()
+        except Exception:
+            self.handleError(logger.makeRecord(logger.name, level, "(unknown file)", 0, text, args, None))
+
+
+def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None:
+    """Do as `logger.log(level, text, *args)`, for the lines that a worker's parent writes for each job.
+
+    Fast path: no record is made that only LineHandler would see. A line in benchmarks.logged: 65 µs without, 28 with.
+    """
+    if logger.isEnabledFor(level):
+        handlers = logging.root.handlers
+        if handlers and isinstance(handler := handlers[0], LineHandler) and handler.gets_alone(logger):
+            handler.write(logger, level, text, args)
+        else:
+            logger.log(level, text, *args, stacklevel=2)
 
 
 class NamingRecords:
@@ -58,25 +103,33 @@ class NamingRecords:
     """
 
     def __init__(self, plain: Callable[..., logging.LogRecord]) -> None:
-        self._plain = plain
+        #: Makes the records.
+        self.plain = plain
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
-        record = self._plain(*args, **kwargs)
+        record = self.plain(*args, **kwargs)
         job = current_job()
-        values = ("", "", "", "") if job is None else (job.id, job.job, job.queue, job.attempt)
-        for name, value in zip(ATTRIBUTES, values, strict=True):
-            setattr(record, name, value)
+        record.__dict__ |= _NAMELESS if job is None else _named(job)
         return record
+
+
+_NAMELESS = dict.fromkeys(ATTRIBUTES, "")
+
+
+def _named(job: CurrentJob) -> dict[str, Any]:
+    return dict(zip(ATTRIBUTES, (job.id, job.job, job.queue, job.attempt), strict=True))
 
 
 def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
     """The event of a record, and its tail by key. Values are as they were given, numbers rounded as in the format."""
-    event, tail = _split(record)
-    found: dict[str, Any] = {}
+    text, args = record.msg, record.args
+    if record.name.startswith("palermo") and isinstance(text, str) and isinstance(args, tuple):
+        event, tail = _split(text, args)
+    else:
+        event, tail = record.getMessage(), {}
     if getattr(record, "palermo_id", ""):
-        names = [name.removeprefix("palermo_") for name in ATTRIBUTES]
-        found = {name: getattr(record, f"palermo_{name}") for name in names}
-    return event, {**found, **tail, **{key: value for key, value in record.__dict__.items() if key not in _USUAL}}
+        tail = {name.removeprefix("palermo_"): getattr(record, name) for name in ATTRIBUTES} | tail
+    return event, tail | {key: value for key, value in record.__dict__.items() if key not in _USUAL}
 
 
 class _Format(NamedTuple):
@@ -88,6 +141,8 @@ class _Format(NamedTuple):
     pairs: tuple[tuple[str, int, str], ...]
     #: How many arguments the whole text has.
     all_arguments: int
+    #: Whether each conversion is %s or %d. Then `text % args` makes the same line, if no value needs quotes.
+    plain: bool
 
 
 @lru_cache(maxsize=1_000)  # events are constants of the code
@@ -96,19 +151,18 @@ def _format(text: str) -> _Format | None:
     pairs = list(_PAIR.finditer(text))
     if not pairs:
         return None
-    numbers = [found.start() for found in _CONVERSION.finditer(text) if not found[0].endswith("%")]
+    conversions = [found for found in _CONVERSION.finditer(text) if not found[0].endswith("%")]
+    numbers = [found.start() for found in conversions]
     start = pairs[0].start()
     rounded = [(pair[1], numbers.index(pair.start(2)), pair[2] if pair[3] in "fFeEgG" else "") for pair in pairs]
-    return _Format(text[:start], sum(number < start for number in numbers), tuple(rounded), len(numbers))
+    plain = all(found[0] in ("%s", "%d") for found in conversions)
+    return _Format(text[:start], sum(number < start for number in numbers), tuple(rounded), len(numbers), plain)
 
 
-def _split(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-    text, args = record.msg, record.args
-    if not record.name.startswith("palermo") or not isinstance(text, str) or not isinstance(args, tuple):
-        return record.getMessage(), {}
+def _split(text: str, args: tuple[Any, ...]) -> tuple[str, dict[str, Any]]:
     taken = _format(text)
     if taken is None or taken.all_arguments != len(args):
-        return record.getMessage(), {}
+        return text % args if args else text, {}
     event = taken.event % args[: taken.arguments]
     return event, {key: _typed(rounding, args[number]) for key, number, rounding in taken.pairs}
 
@@ -116,12 +170,21 @@ def _split(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
 def _typed(rounding: str, value: Any) -> Any:
     if rounding:
         return float(rounding % value)
-    return value if isinstance(value, bool | int | float | None) else str(value)
+    return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _time(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
-    return f"{moment.isoformat(timespec='milliseconds')}Z"
+def _time(created: float) -> str:
+    second, millisecond = divmod(int(created * 1_000 + _HALF_A_MICROSECOND), 1_000)
+    return f"{_second(second)}.{millisecond:03d}Z"
+
+
+#: In milliseconds. A float of today has errors of a fraction of it: .123 must not become .122.
+_HALF_A_MICROSECOND = 0.0005
+
+
+@lru_cache(maxsize=8)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _trace(record: logging.LogRecord) -> str:
@@ -139,18 +202,22 @@ class JsonFormatter(logging.Formatter):
     """Formats each record as one JSON object in one line: time, level, logger, event, and then the tail."""
 
     def format(self, record: logging.LogRecord) -> str:
-        event, tail = fields(record)
-        line: dict[str, Any] = {
-            "time": _time(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": event,
-        }
+        return self._line(record.created, record.levelname, record.name, *fields(record), _trace(record))
+
+    def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
+        """The line of a record of Palermo's own with these values."""
+        return self._line(created, logging.getLevelName(level), logger, *_split(text, args), "")
+
+    def _line(self, created: float, level: str, logger: str, event: str, tail: dict[str, Any], trace: str) -> str:
+        head = {"time": _time(created), "level": level.lower(), "logger": logger, "event": event}
         # A key in a job's `extra` must not replace one of these.
-        line |= {key: value for key, value in tail.items() if key not in line}
-        if trace := _trace(record):
+        line = head | {key: value for key, value in tail.items() if key not in head}
+        if trace:
             line["traceback"] = trace
-        return json.dumps(line, default=str)
+        return _to_json(line)
+
+
+_to_json = json.JSONEncoder(default=str).encode
 
 
 class TextFormatter(logging.Formatter):
@@ -161,16 +228,28 @@ class TextFormatter(logging.Formatter):
         self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
-        event, tail = fields(record)
+        return self._line(record.created, record.levelname, *fields(record), _trace(record))
+
+    def line(self, created: float, level: int, logger: str, text: str, args: tuple[Any, ...]) -> str:
+        """The line of a record of Palermo's own with these values."""
+        # Part of `log_event`'s fast path: no value needs quotes. In a loop 4 µs, 8 without.
+        taken = _format(text)
+        if taken is not None and taken.plain:
+            values = [*map(str, args)]
+            if "" not in values and _NEEDS_QUOTES.search("".join(values)) is None:
+                return f"{_time(created)} {self._level(logging.getLevelName(level))} {text % args}"
+        return self._line(created, logging.getLevelName(level), *_split(text, args), "")
+
+    def _line(self, created: float, level: str, event: str, tail: dict[str, Any], trace: str) -> str:
         line = " ".join([event, *(f"{key}={_word(value)}" for key, value in tail.items())])
-        if trace := _trace(record):
+        if trace:
             line += f"\n{trace}"
         line = _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", line.replace("\r\n", "\n"))
-        level = record.levelname
-        if self._colours and record.levelno in _COLOURS:
-            level = f"\x1b[{_COLOURS[record.levelno]}m{level}\x1b[0m"
         # Indented, so that no text from a job can look like an event of its own.
-        return f"{_time(record)} {level} " + line.replace("\n", "\n    ")
+        return f"{_time(created)} {self._level(level)} " + line.replace("\n", "\n    ")
+
+    def _level(self, level: str) -> str:
+        return f"\x1b[{_COLOURS[level]}m{level}\x1b[0m" if self._colours and level in _COLOURS else level
 
 
 def _word(value: Any) -> str:

@@ -106,8 +106,10 @@ print(palermo.inspector().size("jobs"))
 
 
 def test_a_child_forked_while_threads_enqueue_does_not_hang(tmp_path: Path) -> None:
-    # Each of them may wait long for its turn to write into the file.
+    # Each of them may wait long for its turn to write into the file, which is then logged.
     source = """
+import logging
+logging.disable(logging.WARNING)
 palermo.connect("{url}", publish_timeout=60)
 def work():
     for _ in range(200):

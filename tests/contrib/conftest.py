@@ -13,7 +13,7 @@ from palermo.client import client as clients
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
-from palermo.settings import program
+from palermo.settings import settings as program_settings
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(hooks, "registered", hooks.Hooks(hooks.JOB_HOOKS + hooks.WORKER_HOOKS))
     monkeypatch.setattr(hooks, "_backends", ())
     monkeypatch.setattr(registry, "_jobs", dict(registry._jobs))
-    monkeypatch.setattr(program, "_declared", {})
+    monkeypatch.setattr(program_settings, "_declared", {})
     monkeypatch.setattr(clients, "_default", None)
     yield
     if clients._default is not None:

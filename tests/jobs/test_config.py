@@ -12,7 +12,7 @@ import pytest
 from palermo.core.address import DEFAULT_URL
 from palermo.core.times import parse_duration
 from palermo.errors import SettingInvalid, UrlInvalid
-from palermo.settings import program
+from palermo.settings import settings as program_settings
 from palermo.settings.settings import Settings, environment, setting_origins
 
 
@@ -52,17 +52,17 @@ def test_what_a_program_declares_wins_over_a_file_and_not_over_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "palermo.toml").write_text('exchange = "file"\ndefault_queue = "file"\nserializer = "msgpack"\n')
-    monkeypatch.setattr(program, "_declared", {})
+    monkeypatch.setattr(program_settings, "_declared", {})
     monkeypatch.setenv("PALERMO_SERIALIZER", "pickle")
-    program.declare_settings("settings.PALERMO", {"exchange": "old", "compression": "gzip"})
-    program.declare_settings("settings.PALERMO", {"default_queue": "program", "serializer": "json"})
+    program_settings.declare_settings("settings.PALERMO", {"exchange": "old", "compression": "gzip"})
+    program_settings.declare_settings("settings.PALERMO", {"default_queue": "program", "serializer": "json"})
 
     settings = Settings.load()
 
     assert (settings.exchange, settings.default_queue, settings.serializer) == ("file", "program", "pickle")
     assert settings.compression == ""
     assert {each.setting: each.origin for each in setting_origins()}["default_queue"] == "settings.PALERMO"
-    program.declare_settings("settings.PALERMO", {"default_queu": "x"})
+    program_settings.declare_settings("settings.PALERMO", {"default_queu": "x"})
     with pytest.raises(SettingInvalid, match=r"there is no setting 'default_queu' in settings.PALERMO"):
         Settings.load()
 

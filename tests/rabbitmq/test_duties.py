@@ -5,12 +5,16 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+from pika import exceptions
 
 from palermo.brokers.rabbitmq.amqp import rpc
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
+from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
 from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.contract.broker import SessionParameters
@@ -20,7 +24,7 @@ from palermo.core import election
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.unique_rules import REPLACE
-from palermo.errors import BrokerUnavailable
+from palermo.errors import BrokerUnavailable, PalermoError
 from tests.contract.tools import FAILURE, PATIENT, look, messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.rabbitmq.patience import have_patience
@@ -141,6 +145,30 @@ async def test_no_duty_is_handed_over_while_its_session_lives(session: SessionPa
         await asyncio.wait([asyncio.ensure_future(broker.recurring()) for broker in others])
         assert first.duties == tuple(Duty)
         assert [broker.duties for broker in others] == [(), ()]
+
+
+async def test_while_nothing_happens_rabbitmq_has_no_errors_to_log(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, errors = list[list[Duty]](), list[BaseException]()
+    look, translated = LeaderRequests.vacant, Connection.translated
+
+    async def counted(requests: LeaderRequests, *arguments: Any) -> list[Duty]:
+        looks.append(found := await look(requests, *arguments))
+        return found
+
+    def noted(connection: Connection, error: BaseException) -> PalermoError:
+        if isinstance(error, exceptions.ChannelClosedByBroker):
+            errors.append(error)
+        return translated(connection, error)
+
+    monkeypatch.setattr(LeaderRequests, "vacant", counted)
+    monkeypatch.setattr(Connection, "translated", noted)
+
+    async def are_many() -> bool:
+        return len(looks) >= 12
+
+    await until(are_many, True)
+    assert not any(looks)
+    assert errors == []
 
 
 async def test_a_duty_whose_connection_alone_is_lost_is_taken_again(session: SessionParameters) -> None:

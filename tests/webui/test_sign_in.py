@@ -127,7 +127,7 @@ def test_a_session_ends_by_itself(
     assert web.http.get("/queues", headers=_PAGE).status_code == 200
 
     later = time.time() + 61
-    monkeypatch.setattr("palermo.webui.security.sessions.time.time", lambda: later)
+    monkeypatch.setattr("palermo.webui.security.sign_in.time.time", lambda: later)
 
     assert web.http.get("/queues", headers=_PAGE).status_code == 303
 

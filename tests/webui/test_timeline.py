@@ -6,7 +6,7 @@ import pytest
 
 from palermo.contract.rows import Row
 from palermo.history.entry import entry
-from palermo.webui.render.timeline import final_state, timeline
+from palermo.webui.render.job_life import final_state, timeline
 from palermo.webui.state.job import FoundJob
 from tests.history.written import NOON, ended, enqueued, failed
 

@@ -16,7 +16,7 @@ from palermo.core.version import VERSION
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui.pages import queues
-from palermo.webui.render.stacks import stacks_of
+from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.state import usage
 from tests.helpers import eventually
 from tests.webui.server import Web

@@ -4,6 +4,7 @@ import contextvars
 import io
 import json
 import logging
+import signal
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from palermo.jobs import current
 from palermo.worker import logs
 from palermo.worker.logs import JsonFormatter, TextFormatter
+from tests.helpers import eventually
 from tests.worker.site import Site
 
 
@@ -142,6 +144,100 @@ def test_every_record_names_the_current_job_for_any_handler() -> None:
     assert stream.getvalue().splitlines() == ["[ ] outside", "[7 shop.send] inside"]
 
 
+EVENT = "job %s id=%s job=%s queue=%s slot=%d duration=%s"
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        (EVENT, ("finished", "7c9e", "shop.send", "mail", 2, 0.5)),
+        (EVENT, ("finished", "", "my job", "a=b", 2, 1e-05)),
+        (EVENT, ("finished", "1\n2026 INFO job finished id=2", "\x1b[2J", "'q\"", 2, True)),
+        ("job received id=%s error=%r share=%.2f left=%d%%", ("7", "x", 0.5, 3)),
+        ("all jobs are done", ()),
+    ],
+)
+def test_a_line_of_each_job_is_the_same_without_a_record(
+    text: str, args: tuple[object, ...], format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.123)
+    log, (ordinary, cheap) = logging.getLogger("palermo.worker"), (io.StringIO(), io.StringIO())
+
+    logs.configure(stream=ordinary, format=format)
+    log.info(text, *args)
+    logs.configure(stream=cheap, format=format)
+    monkeypatch.setattr(log, "makeRecord", None)
+    logs.log_event(log, logging.INFO, text, *args)
+
+    assert cheap.getvalue() == ordinary.getvalue()
+    assert "2023-11-14T22:13:20.123Z" in cheap.getvalue()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "root handler",
+        "logger's handler",
+        "parent's handler",
+        "logger's filter",
+        "handler's filter",
+        "factory",
+        "formatter",
+    ],
+)
+def test_whoever_watches_the_log_sees_the_lines_of_each_job(where: str) -> None:
+    logs.configure(stream=io.StringIO())
+    seen: list[str] = []
+    root, log = logging.getLogger(), logging.getLogger(f"palermo.{where}.worker")
+
+    class Watching(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(record.getMessage())
+
+    def pass_on(record: logging.LogRecord) -> bool:
+        seen.append(record.getMessage())
+        return True
+
+    class Formatting(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return str(pass_on(record))
+
+    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        made = logging.LogRecord(*args, **kwargs)
+        pass_on(made)
+        return made
+
+    match where:
+        case "root handler":
+            root.addHandler(Watching())
+        case "logger's handler":
+            log.addHandler(Watching())
+        case "parent's handler":
+            logging.getLogger(f"palermo.{where}").addHandler(Watching())
+        case "logger's filter":
+            log.addFilter(pass_on)
+        case "handler's filter":
+            root.handlers[0].addFilter(pass_on)
+        case "factory":
+            logging.setLogRecordFactory(make)
+        case "formatter":
+            root.handlers[0].setFormatter(Formatting())
+    logs.log_event(log, logging.INFO, EVENT, "finished", "1", "shop.send", "mail", 2, 0.5)
+
+    assert seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
+
+
+def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    logs.configure(stream=Gone())
+
+    logs.log_event(logging.getLogger("palermo.worker"), logging.INFO, EVENT, "finished", "1", "a", "b", 2, 0.5)
+
+
 def test_a_worker_that_logs_json_writes_nothing_else(site: Site) -> None:
     done, failed = site.enqueue("nothing"), site.enqueue("raises", "no luck")
 
@@ -154,6 +250,19 @@ def test_a_worker_that_logs_json_writes_nothing_else(site: Site) -> None:
     assert {"job", "queue", "attempt", "slot", "duration"} <= finished.keys()
     assert (finished["job"], finished["queue"], finished["attempt"]) == ("crew.nothing", "jobs", 1)
     assert broken["error"] == "ValueError: no luck"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_is_ended_has_logged_each_of_its_jobs_once(site: Site, number: signal.Signals) -> None:
+    nothing, raises, dies = site.enqueue("nothing"), site.enqueue("raises", "x"), site.enqueue("segfaults")
+    told = [f"job finished id={nothing} ", f"job failed id={raises} ", f"job failed id={dies} "]
+    process = site.start()
+    eventually(lambda: all(line in process.log for line in told))
+
+    process.send(number)
+    process.wait()
+
+    assert [process.log.count(line) for line in told] == [1, 1, 1]
 
 
 def test_the_attempt_is_told_when_a_job_runs_again(site: Site) -> None:

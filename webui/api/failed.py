@@ -3,14 +3,14 @@
 import math
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import iso_instant
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, JobRow, Jobs
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, JobRow, Jobs, Rows, Text
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import failed_filter
@@ -23,12 +23,8 @@ operations_router = APIRouter(prefix="/operations", tags=["operations"], respons
 #: The number of parts into which a group's history divides the time.
 PARTS = 24
 
-_LONG = Query(max_length=1_000)
-
-Text = Annotated[str | None, _LONG]
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-Id = Annotated[str, Path(max_length=1_000)]
 
 
 class Group(BaseModel):
@@ -45,13 +41,8 @@ class Group(BaseModel):
     history: list[int] = Field(description="How many failed in each part of the whole time, oldest part first.")
 
 
-class Groups(BaseModel):
+class Groups(Rows[Group]):
     """A page of groups."""
-
-    rows: list[Group]
-    total: int
-    page: int
-    limit: int
 
 
 class Filter(BaseModel):
@@ -115,13 +106,8 @@ class OperationRow(BaseModel):
     problems: list[str]
 
 
-class Operations(BaseModel):
+class Operations(Rows[OperationRow]):
     """The long commands that are running or waiting."""
-
-    rows: list[OperationRow]
-    total: int
-    page: int
-    limit: int
 
 
 #: The extra answer of a long command: 200 when it is over, 202 when it goes on.
@@ -158,14 +144,8 @@ def failed(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100,
     found.wait_until_read()
     index = found.view.index
     rows = index.page(filter, offset=(page - 1) * limit, limit=limit, newest=newest)
-    return Jobs.model_validate(
-        {
-            "rows": [found.row(each.message) for each in rows],
-            "total": index.count(filter),
-            "page": page,
-            "limit": limit,
-        }
-    )
+    shown = [found.row(each.message) for each in rows]
+    return Jobs.of(shown, total=index.count(filter), page=page, limit=limit)
 
 
 @router.get("/groups", name="api_failed_groups")
@@ -188,7 +168,7 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
         )
         for each in rows
     ]
-    return Groups(rows=shown, total=total, page=page, limit=limit)
+    return Groups.of(shown, total=total, page=page, limit=limit)
 
 
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
@@ -230,8 +210,7 @@ def discard(visit: Visiting, id: Id, response: Response) -> OperationRow:
 @operations_router.get("", name="api_operations")
 def operations(visit: Visiting) -> Operations:
     """The long commands that are running or waiting."""
-    rows = [_shown(each) for each in failed_jobs(visit.site).operations.running()]
-    return Operations(rows=rows, total=len(rows), page=1, limit=len(rows))
+    return Operations.whole([_shown(each) for each in failed_jobs(visit.site).operations.running()])
 
 
 @operations_router.get("/{id:palermo}", name="api_operation")

@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.errors import NotFound
 from palermo.history.listings import life
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, Rows, Text
 from palermo.webui.filters import audit_filter, history_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
@@ -15,7 +15,6 @@ from palermo.webui.state.listings import MAX_LIMIT
 
 router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
 
-Text = Annotated[str | None, Query(max_length=1_000)]
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
 
@@ -45,13 +44,8 @@ class FinishedRow(BaseModel):
     reason: str | None = Field(description="Why it was discarded, or who cancelled it.")
 
 
-class Finished(BaseModel):
+class Finished(Rows[FinishedRow]):
     """A page of finished jobs."""
-
-    rows: list[FinishedRow]
-    total: int
-    page: int
-    limit: int
 
 
 class Step(BaseModel):
@@ -85,13 +79,8 @@ class ActionRow(BaseModel):
     ids: list[str] = Field(description="The jobs it was about, at most 1,000.")
 
 
-class Actions(BaseModel):
+class Actions(Rows[ActionRow]):
     """A page of actions."""
-
-    rows: list[ActionRow]
-    total: int
-    page: int
-    limit: int
 
 
 @router.get("/history", name="api_history")
@@ -132,11 +121,11 @@ def history(
     known = journal_views(visit.site)
     known.check_ready()
     rows = [entry.row() for entry in known.index.page(filter, offset=(page - 1) * limit, limit=limit)]
-    return Finished.model_validate({"rows": rows, "total": known.index.count(filter), "page": page, "limit": limit})
+    return Finished.of(rows, total=known.index.count(filter), page=page, limit=limit)
 
 
 @router.get("/history/{id:palermo}", name="api_history_job")
-def history_of_job(visit: Visiting, id: Annotated[str, Path(max_length=1_000)]) -> Life:
+def history_of_job(visit: Visiting, id: Id) -> Life:
     """The journal's records of one job: the newest 1,000, oldest first."""
     known = journal_views(visit.site)
     known.check_ready()
@@ -165,4 +154,4 @@ def audit(
     known = journal_views(visit.site)
     known.check_ready()
     rows = known.audit.page(filter, offset=(page - 1) * limit, limit=limit)
-    return Actions.model_validate({"rows": rows, "total": known.audit.count(filter), "page": page, "limit": limit})
+    return Actions.of(rows, total=known.audit.count(filter), page=page, limit=limit)

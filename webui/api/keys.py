@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
@@ -29,20 +29,15 @@ class LimitRow(BaseModel):
     waiting: int = Field(description="How many are put aside, as far as that is known.")
 
 
-class Limits(BaseModel):
+class Limits(Rows[LimitRow]):
     """A page of the keys, by name."""
-
-    rows: list[LimitRow]
-    total: int
-    page: int
-    limit: int
 
 
 @limits_router.get("", name="api_limits")
 def limits(visit: Visiting, text: KeyText = "", page: PageNumber = 1, limit: PageLimit = 100) -> Limits:
     """The keys of limited jobs that have jobs running or waiting."""
     listing = listings.limits(visit, text=text, page=page, limit=limit)
-    return Limits.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+    return Limits.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 class KeyRow(BaseModel):
@@ -63,13 +58,8 @@ class KeyRow(BaseModel):
     next: str | None = Field(description="The job that is enqueued after it.")
 
 
-class Keys(BaseModel):
+class Keys(Rows[KeyRow]):
     """A page of the keys, by name."""
-
-    rows: list[KeyRow]
-    total: int
-    page: int
-    limit: int
 
 
 class ToFree(BaseModel):
@@ -90,7 +80,7 @@ class Freed(BaseModel):
 def unique(visit: Visiting, text: Text = "", page: PageNumber = 1, limit: PageLimit = 100) -> Keys:
     """The keys that jobs have."""
     listing = listings.keys(visit, text=text, page=page, limit=limit)
-    return Keys.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+    return Keys.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 @router.post("/free", name="api_free_keys")

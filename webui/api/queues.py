@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
 
@@ -36,29 +36,19 @@ class TenantRow(BaseModel):
     share: float = Field(description="How much of the queue it has, beside others' 1.")
 
 
-class Tenants(BaseModel):
+class Tenants(Rows[TenantRow]):
     """The tenants of a queue, those with the most jobs first."""
 
-    rows: list[TenantRow]
-    total: int
-    page: int
-    limit: int
 
-
-class Queues(BaseModel):
+class Queues(Rows[QueueRow]):
     """All queues, by name."""
-
-    rows: list[QueueRow]
-    total: int
-    page: int
-    limit: int
 
 
 @router.get("", name="api_queues")
 def queues(visit: Visiting) -> Queues:
     """All queues by name. `failed` is always among them."""
     rows = visit.inspector.queues()
-    return Queues.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
+    return Queues.whole(rows)
 
 
 @router.get("/{name:palermo}/jobs", name="api_queue_jobs")
@@ -69,7 +59,7 @@ def jobs(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 10
     would count against the delivery limit of their jobs.
     """
     listing = listings.jobs(visit, name, page=page, limit=limit, newest=newest)
-    return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+    return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 @router.get("/{name:palermo}/tenants", name="api_tenants")
@@ -82,7 +72,7 @@ def tenants(
     With thousands of tenants the counts may be some seconds old.
     """
     listing = visit.inspector.tenants(name, tenant, offset=(page - 1) * limit, limit=limit)
-    return Tenants.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+    return Tenants.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 @router.delete("/{name:palermo}/tenants/{tenant:palermo}", name="api_clear_tenant")

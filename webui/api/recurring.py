@@ -1,20 +1,18 @@
 """The API of recurring jobs: list, add, remove, enable, disable, run now."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import Row
 from palermo.errors import NotFound
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, Removed
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Id, Instant, Removed, Rows
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
 
 router = APIRouter(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
-
-Name = Annotated[str, Path(max_length=1_000)]
 
 
 class RecurringRow(BaseModel):
@@ -36,13 +34,8 @@ class RecurringRow(BaseModel):
     kwargs: dict[str, Any] | None
 
 
-class RecurringRows(BaseModel):
+class RecurringRows(Rows[RecurringRow]):
     """All recurring jobs, by name."""
-
-    rows: list[RecurringRow]
-    total: int
-    page: int
-    limit: int
 
 
 class NewRecurring(BaseModel):
@@ -68,7 +61,7 @@ class NewRecurring(BaseModel):
 def recurring(visit: Visiting) -> RecurringRows:
     """All recurring jobs, by name."""
     rows = listings.recurring(visit)
-    return RecurringRows.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
+    return RecurringRows.whole(rows)
 
 
 @router.post("", name="api_put_recurring", status_code=201)
@@ -84,34 +77,34 @@ def put(visit: Visiting, new: NewRecurring) -> RecurringRow:
 
 
 @router.get("/{name:palermo}", name="api_recurring_job")
-def one(visit: Visiting, name: Name) -> RecurringRow:
+def one(visit: Visiting, name: Id) -> RecurringRow:
     """One recurring job."""
     return _row(visit, name)
 
 
 @router.post("/{name:palermo}/run", name="api_run_recurring")
-def run(visit: Visiting, name: Name) -> Enqueued:
+def run(visit: Visiting, name: Id) -> Enqueued:
     """Enqueue it now, enabled or not. Its times stay as they are. Role: operator."""
     row = _row(visit, name)
     return Enqueued(id=actions.run_recurring(visit, name), job=row.job, queue=row.queue)
 
 
 @router.post("/{name:palermo}/enable", name="api_enable_recurring")
-def enable(visit: Visiting, name: Name) -> RecurringRow:
+def enable(visit: Visiting, name: Id) -> RecurringRow:
     """Enable it: it runs at its times again. Role: operator."""
     actions.switch_recurring(visit, name, on=True)
     return _row(visit, name)
 
 
 @router.post("/{name:palermo}/disable", name="api_disable_recurring")
-def disable(visit: Visiting, name: Name) -> RecurringRow:
+def disable(visit: Visiting, name: Id) -> RecurringRow:
     """Disable it: it does not run until it is enabled, even after restarts. Role: operator."""
     actions.switch_recurring(visit, name, on=False)
     return _row(visit, name)
 
 
 @router.delete("/{name:palermo}", name="api_remove_recurring")
-def remove(visit: Visiting, name: Name) -> Removed:
+def remove(visit: Visiting, name: Id) -> Removed:
     """Remove it. A job that code or configuration declares comes back when its worker starts. Role: operator."""
     actions.remove_recurring(visit, name)
     return Removed(removed=1)

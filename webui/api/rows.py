@@ -3,9 +3,10 @@
 The fields and names of all rows of the API are those of palermo.contract.rows, a contract.
 """
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from fastapi import Query
+from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui.state.listings import MAX_DEPTH, MAX_LIMIT
@@ -50,8 +51,34 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     for status, text in PROBLEMS.items()
 }
 
+#: A condition in an address, and the parts of addresses that are names or ids.
+Text = Annotated[str | None, Query(max_length=1_000)]
+Id = Annotated[str, Path(max_length=1_000)]
+
 PageNumber = Annotated[int, Query(ge=1, le=MAX_DEPTH, description="Which page, from 1.")]
 PageLimit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many rows on a page.")]
+
+
+R = TypeVar("R")
+
+
+class Rows(BaseModel, Generic[R]):
+    """A page of a list."""
+
+    rows: list[R]
+    total: int
+    page: int
+    limit: int
+
+    @classmethod
+    def of(cls, rows: Sequence[Any], *, total: int | None, page: int, limit: int) -> Self:
+        """The page with these rows, which are validated."""
+        return cls.model_validate({"rows": rows, "total": total, "page": page, "limit": limit})
+
+    @classmethod
+    def whole(cls, rows: Sequence[Any]) -> Self:
+        """The list as one page."""
+        return cls.of(rows, total=len(rows), page=1, limit=len(rows))
 
 
 class JobError(BaseModel):
@@ -99,13 +126,10 @@ class JobRow(BaseModel):
     parent: str | None = Field(default=None, description="The id of the job that enqueued it while it ran.")
 
 
-class Jobs(BaseModel):
+class Jobs(Rows[JobRow]):
     """A page of jobs."""
 
-    rows: list[JobRow]
-    total: int | None = Field(description="How many there are in all; null where nobody counted.")
-    page: int
-    limit: int
+    total: int | None = Field(description="How many there are in all; null where nobody counted.")  # type: ignore[assignment]
 
 
 class Removed(BaseModel):

@@ -3,7 +3,7 @@
 import time
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import Row
@@ -14,7 +14,7 @@ from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, JobRow, Jobs
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, JobRow, Jobs, Text
 from palermo.webui.filters import due_of, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -27,11 +27,9 @@ _DUE = "Due then or {}: ISO 8601 with a time zone, Unix seconds, or from now, su
 router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
 retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
 
-Name = Annotated[str | None, Query(max_length=1_000)]
 Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
-Id = Annotated[str, Path(max_length=1_000)]
 
 
 class Names(BaseModel):
@@ -105,8 +103,8 @@ class AlteredRows(BaseModel):
 @router.get("", name="api_scheduled")
 def scheduled(
     visit: Visiting,
-    queue: Name = None,
-    job: Name = None,
+    queue: Text = None,
+    job: Text = None,
     retries: bool | None = None,
     due_from: Due = None,
     due_until: Due = None,
@@ -172,8 +170,8 @@ def move(visit: Visiting, id: Id, moment: Moment) -> AlteredRow:
 @retries_router.get("", name="api_retries")
 def retries(
     visit: Visiting,
-    queue: Name = None,
-    job: Name = None,
+    queue: Text = None,
+    job: Text = None,
     due_from: Due = None,
     due_until: Due = None,
     page: Number = 1,
@@ -215,7 +213,7 @@ def give_up(visit: Visiting, id: Id) -> AlteredRow:
 
 def _page(visit: Visit, chosen: Conditions, page: int, limit: int) -> Jobs:
     listing = listings.scheduled(visit, chosen, page=page, limit=limit)
-    return Jobs.model_validate({"rows": listing.rows, "total": listing.total, "page": page, "limit": limit})
+    return Jobs.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 
 def _conditions(

@@ -1,21 +1,18 @@
 """The API of statistics: the counts of workers and clients, as the page of statistics and `palermo stats` show them."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from palermo.errors import NotFound
 from palermo.history.series import Window
 from palermo.history.statistics import report_row
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Text
+from palermo.webui.filters import only_one
+from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
 
 router = APIRouter(tags=["statistics"], responses=PROBLEM_RESPONSES)
-
-Name = Annotated[str | None, Query(max_length=1_000)]
 
 
 class Times(BaseModel):
@@ -103,22 +100,20 @@ class Stats(Counted):
 
 @router.get("/stats", name="api_stats")
 def stats(
-    visit: Visiting, window: Window = Window.DAY, queue: Name = None, job: Name = None, worker: Name = None
+    visit: Visiting, window: Window = Window.DAY, queue: Text = None, job: Text = None, worker: Text = None
 ) -> Stats:
     """What was processed and failed in the last hour, day, week or month, and how long it took.
 
     The statistics are of everything, by queue, job and worker, or of the one that is named. Workers and clients count,
     and the journal keeps the counts. 409 if the setting `journal` is off.
     """
-    chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
-    if len(chosen) > 1:
-        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+    chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
     known.check_ready()
     report = known.report(window, **chosen)
     if report is None:
-        [(by, name)] = chosen.items()
-        raise NotFound(f"nothing has been counted of {by} {name[:80]!r} in the last 30 days.")
+        of = "".join(f" of {by} {name[:80]!r}" for by, name in chosen.items())
+        raise NotFound(f"nothing has been counted{of} in the last 30 days.")
     if chosen:
         return Stats.model_validate(report_row(report, (), ()))
     snapshot = live_state(visit.site).snapshot()

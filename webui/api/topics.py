@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed, Rows
 from palermo.webui.site import Visiting
-from palermo.webui.state.listings import topology_view
+from palermo.webui.state.listings import topology
 
 router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
 
@@ -29,13 +29,9 @@ class TopicRow(BaseModel):
     paused: bool
 
 
-class Topics(BaseModel):
+class Topics(Rows[TopicRow]):
     """All groups, by name, and the exchanges that carry events to them."""
 
-    rows: list[TopicRow]
-    total: int
-    page: int
-    limit: int
     gateway: str = Field(description="The exchange that events are published to.")
     distributor: str = Field(description="The exchange that gives each group what its patterns match.")
     unsubscribed: str = Field(description="What becomes of events that nobody subscribes to: keep or refuse.")
@@ -60,10 +56,9 @@ class Replayed(BaseModel):
 @router.get("", name="api_topics")
 def topics(visit: Visiting) -> Topics:
     """All groups that subscribe to events, by name."""
-    wiring = topology_view(visit.site).row()
+    wiring = topology(visit.site).get()
     rows = wiring["groups"]
-    listed = {"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)}
-    return Topics.model_validate({**{name: wiring[name] for name in Topics.model_fields if name in wiring}, **listed})
+    return Topics.model_validate({**wiring, "rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
 
 
 @router.post("/{group:palermo}/replay", name="api_replay_topics")

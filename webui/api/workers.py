@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Rows
 from palermo.webui.site import Visiting
 
 router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
@@ -61,13 +61,8 @@ class OneWorker(WorkerRow):
     cpu: float | None = Field(description="Seconds of processor time that they have used; null if it did not say.")
 
 
-class Workers(BaseModel):
+class Workers(Rows[WorkerRow]):
     """All workers that are alive, by id."""
-
-    rows: list[WorkerRow]
-    total: int
-    page: int
-    limit: int
 
 
 class Answered(BaseModel):
@@ -82,8 +77,7 @@ class Answered(BaseModel):
 @router.get("", name="api_workers")
 def workers(visit: Visiting) -> Workers:
     """All workers that are alive, by id, with the jobs they run."""
-    rows = [masked_worker(row, visit.site.hidden) for row in visit.inspector.workers()]
-    return Workers.model_validate({"rows": rows, "total": len(rows), "page": 1, "limit": len(rows)})
+    return Workers.whole([masked_worker(row, visit.site.hidden) for row in visit.inspector.workers()])
 
 
 @router.get("/{id:palermo}", name="api_worker")

@@ -70,10 +70,3 @@ class FailedJobs:
 def failed_jobs(site: Site) -> FailedJobs:
     """The failed jobs of a site; made by the first call and kept as long as the site."""
     return site.component(FailedJobs, lambda: FailedJobs(site))
-
-
-def close_failed_jobs(site: Site) -> None:
-    """Close the failed jobs of a site that ends."""
-    found = site.remove(FailedJobs)
-    if found is not None:
-        found.close()

@@ -1,7 +1,6 @@
 """The page with the form that enqueues one job by hand. Other pages have a smaller form for the same."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query
 from starlette.requests import Request
@@ -52,7 +51,7 @@ def enqueue(
         made = actions.enqueue(visit, name, found["args"] or [], found["kwargs"] or {}, **options)
     except FORM_ERRORS as error:
         return _show(request, ShownForm("enqueue", {"job": job} | form.values, problems_of(error)))
-    to = path(request, "job", id=made.id) + "?" + urlencode({"queue": made.queue})
+    to = path(request, "job", {"queue": made.queue}, id=made.id)
     served = live_state(visit.site).is_served
     unknown = registry.find(made.job) is None
     note = plain_note(made.job, {}, visit.site.client.unique_job, served, made.queue) if unknown else ""

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
@@ -31,7 +32,6 @@ from palermo.webui.filters import (
 from palermo.webui.pages.forms import FORM_ERRORS
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
 
@@ -129,8 +129,7 @@ def page_of_failures(
 def read_again(request: Request, visit: Visiting) -> Response:
     """Read the failed jobs again now, even if a reading is not due."""
     actions.read_failures(visit)
-    to = path(request, "failures")
-    return redirect(request, f"{to}?{request.url.query}" if request.url.query else to)
+    return redirect(request, path(request, "failures", request.url.query))
 
 
 def chosen_filter(request: Request, visit: Visiting) -> FailedFilter:
@@ -186,7 +185,7 @@ def confirm(
         meant |= {"ids": ids, "number": len(ids)}
     if not meant["number"]:
         text = "No failed job matches that any more." if every else "Select some jobs first."
-        return redirect(request, _back(request, listed), text, level="note")
+        return redirect(request, path(request, "failures", listed), text, level="note")
     return page(
         request,
         "failures_confirm.html",
@@ -194,7 +193,7 @@ def confirm(
         meant=meant,
         asks=asks,
         typed=f"{meant['number']}" if meant["number"] > UNTYPED else "",
-        back=_back(request, listed),
+        back=path(request, "failures", listed),
         listed=listed,
     )
 
@@ -223,14 +222,15 @@ def act(
         done = actions.requeue(visit, which, queue=queue.strip() or None, expected=number or None, wait=PATIENCE)
     else:
         done = actions.discard(visit, which, expected=number or None, wait=PATIENCE)
-    return _told(request, done, _back(request, back))
+    # Only the query of the list that the user came from is taken, so it cannot lead anywhere else.
+    return told(request, done, path(request, "failures", back))
 
 
 @router.post("/failures/{id:palermo}/requeue", name="requeue_failed")
 def requeue_one(request: Request, visit: Visiting, id: str) -> Response:
     """Run one job again, unchanged."""
     done = actions.requeue(visit, id, wait=PATIENCE)
-    return _told(request, done, _back(request, request.url.query))
+    return told(request, done, path(request, "failures", request.url.query))
 
 
 @router.get("/failures/{id:palermo}/edit", name="edit_failed")
@@ -254,8 +254,8 @@ def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, De
     except FORM_ERRORS as error:
         return _form(request, id).show(request, row, form, error)
     if not done.over or not done.taken:
-        return _told(request, done, path(request, "failures"))
-    to = path(request, "job", id=id) + "?" + urlencode({"queue": changes["queue"] or row["queue"]})
+        return told(request, done, path(request, "failures"))
+    to = path(request, "job", {"queue": changes["queue"] or row["queue"]}, id=id)
     return redirect(request, to, "Requeued. This page shows its new run.")
 
 
@@ -291,16 +291,11 @@ def stop(request: Request, visit: Visiting, id: str) -> Response:
     return redirect(request, path(request, "operation", id=id))
 
 
-def _told(request: Request, done: Operation, back: str) -> Response:
+def told(request: Request, done: Operation, back: str) -> Response:
     if not done.over:
         return redirect(request, path(request, "operation", id=done.id))
     fine = done.status == "done" and not done.gone and not done.problems
     return redirect(request, back, done.outcome(), level="done" if fine else "note")
-
-
-def _back(request: Request, query: str) -> str:
-    """The list that the user came from. Only its query is taken, so it cannot lead anywhere else."""
-    return path(request, "failures") + (f"?{query}" if query else "")
 
 
 def _filter(query: str) -> FailedFilter:
@@ -313,4 +308,4 @@ def _filter(query: str) -> FailedFilter:
 def check_typed(typed: str, number: int, chosen: int) -> None:
     """Raises Refused (422) if so many jobs are meant that their number has to be typed, and another was."""
     if max(number, chosen) > UNTYPED and "".join(char for char in typed if char.isdecimal()) != str(number):
-        raise Refused(422, f"{plural(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")
+        raise Refused(422, f"{count(number, 'job')} were meant, and {typed!r} was typed. Go back and type {number}.")

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Form, Query
 from starlette.requests import Request
@@ -21,11 +20,9 @@ from palermo.inspector.again import REASONS
 from palermo.webui import actions
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
-from palermo.webui.render.attempts import attempts
 from palermo.webui.render.formats import PrettyJson, pretty_json
-from palermo.webui.render.origins import again_of, children_of, origin_of
+from palermo.webui.render.job_life import again_of, attempts, children_of, final_state, origin_of, timeline
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.render.timeline import final_state, timeline
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as
@@ -63,7 +60,7 @@ def job(
 ) -> Response:
     known = journal_views(visit.site)
     state = known.wait_until_read()
-    told = [] if known.off else life(known.index, known.audit, id)
+    told = life(known.index, known.audit, id)
     last = next((row for row in reversed(told) if row["kind"] in RUN_ENDS), None)
     named: Row = next((row for row in reversed(told) if row.get("queue")), {"queue": ""})
     found = find_job(visit.site, id, queue or named["queue"])
@@ -75,7 +72,7 @@ def job(
     returned, no_result = _returned(visit, id, kept) if (result or kept) and not found.state else (None, "")
     if not (found.state or found.remembered or told or returned):
         return _not_found(request, found, known, state, no_result)
-    written = None if known.off or found.message is not None else recorded(known.index, known.audit, id)
+    written = None if found.message is not None else recorded(known.index, known.audit, id)
     # While the job is somewhere, what is there is newer than what the journal recorded.
     row = found.row
     if written is not None and not found.state:
@@ -107,7 +104,7 @@ def job(
         kwargs=pretty_json(row["kwargs"]) if row and row["kwargs"] else None,
         attempts=attempts(found, told),
         origin=origin_of(message, row, told),
-        children=[] if known.off else children_of(known.index, id, limit=CHILDREN),
+        children=children_of(known.index, id, limit=CHILDREN),
         most_children=CHILDREN,
         key=key_facts(visit.site, found, message),
         again=again_of(id, told),
@@ -161,7 +158,7 @@ def _returned(visit: Visit, id: str, kept: Record | None) -> tuple[PrettyJson | 
 def requeue(request: Request, visit: Visiting, id: str) -> Response:
     known = live_state(visit.site).recent_jobs.get(id)
     done = actions.requeue(visit, id)
-    to = path(request, "job", id=id) + (f"?{urlencode({'queue': known.queue})}" if known and known.queue else "")
+    to = path(request, "job", {"queue": (known and known.queue) or ""}, id=id)
     return redirect(request, to, "Requeued. This page shows its new run." if done.over else _GOING_ON, level="done")
 
 
@@ -175,7 +172,7 @@ def discard(request: Request, visit: Visiting, id: str) -> Response:
 def cancel(request: Request, visit: Visiting, id: str, queue: Annotated[str, Form()] = "") -> Response:
     row = actions.cancel(visit, id)
     text = _CANCELLED.get(row["state"], f"Told {row['worker']} to stop it.")
-    to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
+    to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, text)
 
 
@@ -234,7 +231,7 @@ def save(
         done = actions.edit(visit, id, **form.changes(row, bare), waits_in=row["queue"])
     except FORM_ERRORS as error:
         return _edit_form(request, row).show(request, row, form, error)
-    return redirect(request, f"{path(request, 'job', id=id)}?{urlencode({'queue': done.queue})}", "Changed 1 job.")
+    return redirect(request, path(request, "job", {"queue": done.queue}, id=id), "Changed 1 job.")
 
 
 def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
@@ -246,7 +243,7 @@ def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
 
 
 def _to_new(request: Request, done: Job) -> Response:
-    to = f"{path(request, 'job', id=done.id)}?{urlencode({'queue': done.queue})}"
+    to = path(request, "job", {"queue": done.queue}, id=done.id)
     return redirect(request, to, "Enqueued again, as this new job.")
 
 
@@ -265,14 +262,14 @@ def _again_form(request: Request, id: str, known: RecordedJob) -> FormPage:
 
 
 def _edit_form(request: Request, row: Row) -> FormPage:
-    hint = "?" + urlencode({"queue": row["queue"]})
+    queue = {"queue": row["queue"]}
     waits = row["state"] == "pending"
     return FormPage(
         title="Edit",
         button="Save",
         section="queues" if waits else "retries" if row["state"] == "retrying" else "scheduled",
         crumb="Job",
-        action=path(request, "save_job", id=row["id"]) + hint,
-        back=path(request, "job", id=row["id"]) + hint,
+        action=path(request, "save_job", queue, id=row["id"]),
+        back=path(request, "job", queue, id=row["id"]),
         time_hint="at once" if waits else "as it is",
     )

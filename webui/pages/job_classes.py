@@ -2,13 +2,14 @@
 
 import inspect
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.recurring import RecurringJob
 from palermo.contract.rows import Row, iso_instant
+from palermo.core.failure import printable
 from palermo.errors import BrokerError
 from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
@@ -16,13 +17,15 @@ from palermo.history.statistics import Report
 from palermo.history.tally import Tally, times
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs import registry
+from palermo.jobs.definition import JobDefinition, JobSubscription
+from palermo.settings.settings import Settings
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.pages.failures import PARTS
 from palermo.webui.pages.statistics import report_context
 from palermo.webui.render import charts
-from palermo.webui.render.job_options import job_options
+from palermo.webui.render.formats import took
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
@@ -45,12 +48,10 @@ def job_classes(
     """All job classes: those that were counted in the window, the busiest first, and those whose code is here."""
     known = journal_views(visit.site)
     state = known.wait_until_read()
-    report = known.report(window) if state.ready else None
+    report = known.report(window)
     rows = [row for row in _rows(report) if name.casefold() in row["name"].casefold()]
     shown = rows[:_CLASSES]
     counts = known.statistics.counts(window, "job", [row["name"] for row in shown]) if state.ready else {}
-    here = path(request, "job_classes")
-    kept = {"name": name} if name else {}
     return page(
         request,
         "job_classes.html",
@@ -58,7 +59,7 @@ def job_classes(
         state=state,
         off=known.off,
         window=window.value,
-        windows=[(each.value, f"{here}?{urlencode({'window': each.value, **kept})}") for each in Window],
+        windows=[(each.value, path(request, "job_classes", {"window": each.value, "name": name})) for each in Window],
         name=name,
         rows=[{**row, "spark": charts.spark(counts.get(row["name"], ()))} for row in shown],
         total=len(rows),
@@ -80,7 +81,6 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
     state = known.wait_until_read()
     running = [job for job in running_jobs(live_state(visit.site).snapshot()) if job["job"] == name]
     definition = registry.find(name)
-    here = path(request, "job_class", name=name)
     return page(
         request,
         "job_class.html",
@@ -89,7 +89,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         off=known.off,
         level=known.level.value,
         name=name,
-        windows=[(each.value, f"{here}?{urlencode({'window': each.value})}") for each in Window],
+        windows=[(each.value, path(request, "job_class", {"window": each.value}, name=name)) for each in Window],
         running=running[:_RUNNING],
         running_count=len(running),
         options=None if definition is None else job_options(definition, visit.site.client.settings),
@@ -100,7 +100,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         waiting=None,
         **_failures(visit, name),
         **_last(visit, name),
-        **report_context(request, known.report(window, job=name) if state.ready else None, window, job=name),
+        **report_context(request, known.report(window, job=name), window, job=name),
     )
 
 
@@ -140,6 +140,38 @@ def _recurring(visit: Visit, name: str) -> list[Row]:
 def _last(visit: Visit, name: str) -> dict[str, Any]:
     """Its last runs that ended."""
     known = journal_views(visit.site)
-    if not known.progress.ready or known.off:
-        return {"finished": []}
-    return {"finished": [entry.row() for entry in known.index.page(HistoryFilter(job=name), limit=_LAST)]}
+    found = known.index.page(HistoryFilter(job=name), limit=_LAST) if known.ready else []
+    return {"finished": [entry.row() for entry in found]}
+
+
+# -- the options that a job declares, each as a name and a text
+
+#: The options that are shown if they are declared, in this order; those of the second line are in seconds.
+_PLAIN = (
+    *("priority", "retries", "backoff", "retry_on", "discard_on", "limit", "limit_key", "rate", "unique", "unique_key"),
+    *("on_duplicate", "tenant", "share", "batch", "keep_result", "default", "arguments", "serializer", "compression"),
+    *("sign", "recurring", "subscribes"),
+)
+_DURATIONS = ("timeout", "lock_for", "expires", "delay", "retry_for", "dedupe", "debounce", "throttle", "batch_wait")
+
+
+def job_options(definition: JobDefinition, settings: Settings) -> list[tuple[str, str]]:
+    """The options that a job declares, and its queue. Each is a name and a text."""
+    found = [("queue", printable(definition.queue_in(settings)))]
+    for name in (*_PLAIN, *_DURATIONS):
+        value = getattr(definition, name)
+        if value is not None and value is not False and value != "" and value != 0.0:
+            found.append((name, printable(took(value) if name in _DURATIONS else _text(value))))
+    return found
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, type):
+        return value.__name__
+    if isinstance(value, RecurringJob):
+        return value.in_words()
+    if isinstance(value, JobSubscription):
+        return f"{', '.join(value.topics)} as {value.group}"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(each) for each in value)
+    return f"by {getattr(value, '__qualname__', type(value).__name__)}()" if callable(value) else str(value)

@@ -1,12 +1,12 @@
 """The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
 
-from typing import Annotated
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract.rows import Listing
 from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.render.formats import element_key
@@ -19,50 +19,38 @@ router = APIRouter()
 #: Rows on a page.
 _LIMIT = 100
 
+Text = Annotated[str, Query(max_length=1_000)]
+Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
+
 
 @router.get("/limits", name="limits", dependencies=[known_names()])
-def limits(
-    request: Request,
-    visit: Visiting,
-    text: Annotated[str, Query(max_length=1_000)] = "",
-    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
-) -> Response:
+def limits(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
     """The keys of limited jobs, by name; only those that contain the text, if one is given."""
     listing = listings.limits(visit, text=text, page=number, limit=_LIMIT)
-    address = f"{path(request, 'limits')}?{urlencode({'text': text})}" if text else path(request, "limits")
+    return _page(request, "limits", listing, text, number)
+
+
+@router.get("/unique", name="unique", dependencies=[known_names()])
+def unique(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
+    """The keys that jobs have, by name; only those that contain the text, if one is given."""
+    listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
+    rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
+    address = path(request, "unique", {"text": text})
+    return _page(request, "unique", Listing(rows, listing.total), text, number, here=address)
+
+
+def _page(request: Request, route: str, listing: Listing, text: str, number: int, **more: Any) -> Response:
+    address = path(request, route, {"text": text})
     return page(
         request,
-        "limits.html",
+        f"{route}.html",
         rows=listing.rows,
         total=listing.total,
         number=number,
         limit=_LIMIT,
         text=text,
         at=f"{address}{'&' if text else '?'}page=",
-    )
-
-
-@router.get("/unique", name="unique", dependencies=[known_names()])
-def unique(
-    request: Request,
-    visit: Visiting,
-    text: Annotated[str, Query(max_length=1_000)] = "",
-    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
-) -> Response:
-    """The keys that jobs have, by name; only those that contain the text, if one is given."""
-    listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
-    address = f"{path(request, 'unique')}?{urlencode({'text': text})}" if text else path(request, "unique")
-    rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
-    return page(
-        request,
-        "unique.html",
-        rows=rows,
-        total=listing.total,
-        number=number,
-        limit=_LIMIT,
-        text=text,
-        at=f"{address}{'&' if text else '?'}page=",
-        here=address,
+        **more,
     )
 
 

@@ -1,7 +1,6 @@
 """The page of what is wrong at this moment, with what to do about it."""
 
 from typing import NamedTuple
-from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -47,7 +46,7 @@ def page_of_problems(request: Request, visit: Visiting) -> Response:
         # The footer names the broker; the name of the user that connects to it is for administrators of the machine.
         fine=[finding for finding in look.of_level("ok") if finding.check != "connection"],
         looked_at=iso_instant(look.at),
-        counted=not journal.off and journal.progress.ready,
+        counted=journal.ready,
     )
 
 
@@ -62,10 +61,10 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
         case "silent":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":
-            asked = urlencode({"job": name, "since": "15m"})
-            return ShownProblem(finding, "Their failures", f"{path(request, 'failures')}?{asked}")
+            to = path(request, "failures", {"job": name, "since": "15m"})
+            return ShownProblem(finding, "Their failures", to)
         case "retried":
-            return ShownProblem(finding, "Their retries", f"{path(request, 'retries')}?{urlencode({'job': name})}")
+            return ShownProblem(finding, "Their retries", path(request, "retries", {"job": name}))
 
 
 def _of_broker(request: Request, finding: Finding) -> ShownProblem:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row, silent_text
+from palermo.core.text import count
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.inspector.failed_filter import FailedFilter
@@ -22,13 +23,11 @@ from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query, field_text, known_names
 from palermo.webui.pages.enqueue import blank_form
 from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import foremost_workers, live_state, running_jobs, totals_of
-from palermo.webui.state.pauses import pause_of, pause_of_all
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most running jobs that the overview lists, and the most workers.
@@ -56,7 +55,6 @@ def overview(request: Request, visit: Visiting) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     known = journal_views(visit.site)
-    report = known.report(Window.HOUR) if not known.off and known.progress.ready else None
     return page(
         request,
         "overview.html",
@@ -70,8 +68,10 @@ def overview(request: Request, visit: Visiting) -> Response:
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
         sparks=_sparks(visit, snapshot.queues),
-        pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
-        chart=throughput_chart(live.sampler.samples(), snapshot.at, report=report, jobs=path(request, "history")),
+        pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
+        chart=throughput_chart(
+            live.sampler.samples(), snapshot.at, report=known.report(Window.HOUR), jobs=path(request, "history")
+        ),
     )
 
 
@@ -87,7 +87,7 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
         name=name,
         sparks=_sparks(visit, rows),
         all_paused=snapshot.all_paused,
-        pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
+        pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         form=blank_form(),
     )
 
@@ -95,7 +95,7 @@ def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
 def _sparks(visit: Visit, rows: Iterable[Row]) -> dict[str, Spark]:
     """The small charts of the last hour, by queue; none while the journal is being read, or if it is off."""
     known = journal_views(visit.site)
-    if known.off or not known.progress.ready:
+    if not known.ready:
         return {}
     counts = known.statistics.counts(Window.HOUR, "queue", [row["name"] for row in rows][:_SPARKS])
     return {name: spark(parts) for name, parts in counts.items()}
@@ -149,8 +149,8 @@ def queue(
         limit=LIMIT,
         searched=min(SEARCHED, line.pending),
         at="?" + urlencode({key: value for key, value in kept.items() if value} | {"page": ""}),
-        pause=pause_of(visit.site, name) if line.paused else None,
-        pause_of_all=pause_of_all(visit.site) if snapshot.all_paused else None,
+        pause=journal_views(visit.site).pause(name) if line.paused else None,
+        pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
         form=blank_form(queue=name),
         **_sharing(visit, name),
@@ -196,11 +196,10 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
         "report": None,
         "bars": None,
     }
-    known = journal_views(visit.site)
-    report = known.report(Window.HOUR, queue=queue) if not known.off and known.progress.ready else None
+    report = journal_views(visit.site).report(Window.HOUR, queue=queue)
     if report is None:
         return found
-    jobs = f"{path(request, 'history')}?{urlencode({'queue': queue})}"
+    jobs = path(request, "history", {"queue": queue})
     return found | {
         "report": report,
         "bars": bars(report.cells),
@@ -224,13 +223,13 @@ def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, numbe
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")
 def purge(request: Request, visit: Visiting, name: str) -> Response:
     removed = actions.purge(visit, name)
-    return redirect(request, path(request, "queue", name=name), f"Removed {plural(removed, 'job')} from {name}.")
+    return redirect(request, path(request, "queue", name=name), f"Removed {count(removed, 'job')} from {name}.")
 
 
 @router.post("/queues/{name:palermo}/delete", name="delete_queue")
 def delete(request: Request, visit: Visiting, name: str) -> Response:
     removed = actions.delete_queue(visit, name)
-    return redirect(request, path(request, "queues"), f"Deleted {name}, and {plural(removed, 'job')} in it.")
+    return redirect(request, path(request, "queues"), f"Deleted {name}, and {count(removed, 'job')} in it.")
 
 
 @router.post("/queues/pause", name="pause_all")

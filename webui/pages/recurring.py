@@ -16,6 +16,7 @@ from starlette.responses import Response
 from palermo.contract.recurring import MISSED, SHORTEST, RecurringJob
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.arguments import preview
+from palermo.core.text import count
 from palermo.core.times import parse_duration
 from palermo.core.topology import check_new_queue
 from palermo.errors import NotFound
@@ -35,7 +36,7 @@ from palermo.webui.pages.forms import (
     read_arguments,
 )
 from palermo.webui.render.charts import Spark, spark
-from palermo.webui.render.formats import element_key, moment, plural
+from palermo.webui.render.formats import element_key, moment
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -242,7 +243,7 @@ def _own_page(
     name = row["name"]
     # The ids of its runs begin with its name.
     wanted = HistoryFilter(job=row["job"], text=f"{name}@")
-    found = known.index.page(wanted, limit=_PAST) if state.ready and not known.off else []
+    found = known.index.page(wanted, limit=_PAST) if state.ready else []
     runs = [_run(entry) for entry in found if entry.id.startswith(f"{name}@")]
     return page(
         request,
@@ -304,7 +305,7 @@ def _spark(runs: Sequence[PastRun]) -> Spark:
     times = [max(1, round(run.took * 1_000)) for run in runs]
     bad = [run.state == "failed" for run in runs]
     drawn = spark([(0, ms) if failed else (ms, 0) for ms, failed in zip(times, bad, strict=True)])
-    return replace(drawn, text=f"{plural(len(runs), 'run')}, {sum(bad):,} failed; a bar is as high as its run was long")
+    return replace(drawn, text=f"{count(len(runs), 'run')}, {sum(bad):,} failed; a bar is as high as its run was long")
 
 
 # -- the forms
@@ -320,7 +321,7 @@ def _page(request: Request, visit: Visit, form: RecurringForm, problems: Mapping
         status=422 if problems else 200,
         rows=rows,
         sparks={row["name"]: _spark(known.recurring_runs.of(row["name"])) for row in rows},
-        reading=not known.off and not known.progress.ready,
+        reading=not known.off and not known.ready,
         level=known.level.value,
         names={row["name"] for row in live_state(visit.site).snapshot(5.0).queues},
         form=ShownForm("add", asdict(form), problems),

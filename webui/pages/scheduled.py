@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter, due_between
+from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which, counted
 from palermo.webui import actions
 from palermo.webui.filters import field_text, known_names
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields, later_of
 from palermo.webui.pages.job_form import Time
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting, visit_of
 from palermo.webui.state import listings
@@ -183,7 +183,7 @@ def confirm(
     number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
     if not number:
         text = f"No {job_list.noun} matches that any more." if every else "Select some jobs first."
-        return redirect(request, _back(request, job_list, wanted.query), text, level="note")
+        return redirect(request, path(request, job_list.name, wanted.query), text, level="note")
     return _ask(request, wanted, act, ids, number)
 
 
@@ -213,7 +213,8 @@ def act(
     retries = True if job_list is RETRIES else None
     rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
-    return redirect(request, _back(request, job_list, back), text, level=level)
+    # Only the query of the list that the user came from is taken, so it cannot lead anywhere else.
+    return redirect(request, path(request, job_list.name, back), text, level=level)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -234,7 +235,7 @@ def act_on_job(
         return _ask(request, ListFilter(job_list), act, [id], 1, time, problems)
     rows = actions.alter_scheduled(visit, act, id, at=at, later=later, wait=PATIENCE)
     text, level = outcome(act, rows, id=id)
-    to = path(request, "job", id=id) + (f"?{urlencode({'queue': queue})}" if queue else "")
+    to = path(request, "job", {"queue": queue}, id=id)
     return redirect(request, to, text, level=level)
 
 
@@ -261,10 +262,10 @@ def _ask(
         number=number,
         asks=None if ids else {name: text for name, text in wanted.written.items() if text},
         typed=f"{number}" if number > UNTYPED else "",
-        what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else plural(number, wanted.job_list.noun),
+        what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else count(number, wanted.job_list.noun),
         uncounted=retries is None,
         query=wanted.query,
-        back=_back(request, wanted.job_list, wanted.query),
+        back=path(request, wanted.job_list.name, wanted.query),
     )
 
 
@@ -276,7 +277,7 @@ def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str
     if id and gone:
         return f"Too late: job {id[:80]} has come due already, or was not there. Nothing was changed.", "note"
     now = act == MOVE and any(row["state"] == "enqueued" for row in rows)
-    text = f"{'Enqueued' if now else _DONE[act]} {plural(len(rows) - gone, 'job')}"
+    text = f"{'Enqueued' if now else _DONE[act]} {count(len(rows) - gone, 'job')}"
     if gone:
         return f"{text}; {gone:,} had come due already, or {'was' if gone == 1 else 'were'} not there.", "note"
     return f"{text}.", "done" if rows else "note"
@@ -298,8 +299,3 @@ def _filter(job_list: JobList, text: str) -> ListFilter:
 def _check(job_list: JobList, act: str) -> None:
     if act not in job_list.actions:
         raise Refused(422, f"{act[:40]!r} is no action of this page, which has {', '.join(job_list.actions)}.")
-
-
-def _back(request: Request, job_list: JobList, query: str) -> str:
-    """The list that the user came from. Only its query is taken, so it cannot lead anywhere else."""
-    return path(request, job_list.name) + (f"?{query}" if query else "")

@@ -91,14 +91,14 @@ def _is_known(visit: Visit, id: str) -> bool:
     if find_job(visit.site, id).state:
         return True
     views = journal_views(visit.site)
-    return not views.off and views.wait_until_read().ready and bool(life(views.index, views.audit, id))
+    return views.wait_until_read().ready and bool(life(views.index, views.audit, id))
 
 
 def _links(request: Request, query: SearchQuery, group: Group) -> list[Link]:
     """The pages that list all jobs of a group, filtered in the same way as far as they can."""
 
     def to(route: str, text: str, asked: str) -> Link:
-        return Link(text, path(request, route) + (f"?{asked}" if asked else ""))
+        return Link(text, path(request, route, asked))
 
     match group.state:
         case "failed":
@@ -116,9 +116,10 @@ def _links(request: Request, query: SearchQuery, group: Group) -> list[Link]:
             text = f"Show in {route.capitalize()}" if exact else f"{every} of these names" if known else every
             return [to(route, text, urlencode(known if route == "retries" else {**known, "retries": "no"}))]
         case "waiting":
-            asked = f"?{urlencode({'text': query.text})}" if query.text else ""
             queues = sorted((group.queues or {}).items(), key=lambda each: -each[1])[:5]
-            return [Link(f"Queue {name}", path(request, "queue", name=name) + asked) for name, _ in queues]
+            return [
+                Link(f"Queue {name}", path(request, "queue", {"text": query.text}, name=name)) for name, _ in queues
+            ]
         case "running":
             return [to("workers", "Workers", "")]
         case _:

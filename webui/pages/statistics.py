@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -13,10 +13,10 @@ from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
-from palermo.webui.filters import known_names
+from palermo.webui.filters import known_names, only_one
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 
@@ -46,23 +46,20 @@ def statistics(
     worker: Name = None,
 ) -> Response:
     """The statistics of one window: of everything, or of one queue, job or worker."""
-    chosen = {by: name for by, name in (("queue", queue), ("job", job), ("worker", worker)) if name}
-    if len(chosen) > 1:
-        raise Refused(422, f"statistics are of one queue, job or worker, and not of {' and '.join(chosen)} at once.")
+    chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
     state = known.wait_until_read()
-    report = known.report(window, **chosen) if state.ready else None
+    report = known.report(window, **chosen)
     waiting = None if job or worker else live_state(visit.site).sampler.waiting(window, queue)
-    here = path(request, "statistics")
     return page(
         request,
         "statistics.html",
         watched={"of": "history"},
         state=state,
         off=known.off,
-        windows=[(each.value, f"{here}?{urlencode({'window': each.value, **chosen})}") for each in Window],
+        windows=[(each.value, path(request, "statistics", {"window": each.value, **chosen})) for each in Window],
         chosen=next(iter(chosen.items()), None),
-        everything=f"{here}?{urlencode({'window': window.value})}",
+        everything=path(request, "statistics", {"window": window.value}),
         rows=_ROWS,
         waiting=None if waiting is None else charts.waiting_chart(waiting, report.deploys if report else ()),
         **report_context(request, report, window, **chosen),
@@ -74,7 +71,7 @@ def report_context(request: Request, report: Report | None, window: Window, **ch
     known = {"report": report, "window": window.value, "scale": (*_AGO[window], "now"), "rate": rate, "times": times}
     if report is None:
         return known
-    jobs = path(request, "history") + (f"?{urlencode(chosen)}" if chosen else "")
+    jobs = path(request, "history", chosen)
     cells, deploys = report.cells, report.deploys
     waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]
     return known | {
@@ -126,7 +123,8 @@ def _counters(snapshot: Snapshot) -> Iterator[tuple[str, int]]:
 
 def _counted(known: JournalViews) -> Iterator[tuple[str, int]]:
     """The counters of the journal, and the Unix second since when it has counted."""
-    report = known.report(Window.MONTH) if known.wait_until_read().ready else None
+    known.wait_until_read()
+    report = known.report(Window.MONTH)
     if report is None:
         return
     yield "journal.since", int(report.known)

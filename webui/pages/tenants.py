@@ -1,16 +1,15 @@
 """The page of tenants: how many jobs each has waiting in the queues that several tenants share."""
 
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.core.text import count
 from palermo.errors import PalermoError
 from palermo.webui import actions
 from palermo.webui.filters import known_names
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
 
@@ -26,8 +25,7 @@ Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
 @router.get("/clients", name="clients")
 def moved(request: Request) -> Response:
     """The address of this page before tenants had one name everywhere."""
-    query = f"?{request.url.query}" if request.url.query else ""
-    return redirect(request, path(request, "tenants") + query)
+    return redirect(request, path(request, "tenants", request.url.query))
 
 
 @router.get("/tenants", name="tenants", dependencies=[known_names()])
@@ -53,9 +51,9 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number 
 @router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
 @router.post("/clients/{name:palermo}/clear", name="clear_client")
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
-    to = path(request, "tenants") + "?" + urlencode({"queue": name})
+    to = path(request, "tenants", {"queue": name})
     try:
         removed = actions.clear_tenant(visit, name, tenant)
     except PalermoError as error:
         return redirect(request, to, str(error), level="error")
-    return redirect(request, to, f"Removed {plural(removed, 'job')} of {tenant} from {name}.")
+    return redirect(request, to, f"Removed {count(removed, 'job')} of {tenant} from {name}.")

@@ -9,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
+from palermo.core.text import count
 from palermo.core.topology import LITERAL
 from palermo.errors import TopicInvalid
 from palermo.webui import actions
 from palermo.webui.actions import AGES
-from palermo.webui.render.formats import element_key, plural
+from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
-from palermo.webui.state.listings import topology_view
+from palermo.webui.state.listings import topology
 
 router = APIRouter()
 
@@ -42,7 +43,7 @@ def replay(request: Request, visit: Visiting, group: str, topic: Text = "", age:
         )
     text = f"The replay to {group} continues; its queue shows the progress."
     if told is not None:
-        text = f"Replayed {plural(told, 'event')} to {group}."
+        text = f"Replayed {count(told, 'event')} to {group}."
     return redirect(request, path(request, "topics"), text, level="done" if told else "note")
 
 
@@ -54,7 +55,7 @@ def remove(request: Request, visit: Visiting, group: str) -> Response:
 
 
 def _page(request: Request, visit: Visit, *, problem: str = "", **more: Any) -> Response:
-    wiring = topology_view(visit.site).row()
+    wiring = topology(visit.site).get()
     rows = [_shown(row) for row in wiring["groups"]]
     # Programs with another prefix publish to another gateway: their groups have no place in this picture.
     drawn = [row for row in rows if row["queue"].removeprefix(LITERAL) == f"{wiring['prefix']}_{row['group']}"]

@@ -12,7 +12,7 @@ from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
 from palermo.webui.filters import field_text, known_names
-from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed
+from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed, told
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.pages.queues import waiting_filter
 from palermo.webui.render.rendering import page, path, redirect
@@ -49,7 +49,7 @@ def confirm(
         number = size if wanted == WaitingFilter() else visit.inspector.count_waiting(name, wanted, depth=DEPTH)
     if not number:
         said = "No waiting job matches that any more." if every else "Select some jobs first."
-        return redirect(request, _back(request, name, query), said, level="note")
+        return redirect(request, path(request, "queue", query, name=name), said, level="note")
     return _ask(request, visit, name, act, ids, number, query)
 
 
@@ -76,10 +76,8 @@ def act(
         done = actions.alter_waiting(visit, act, name, which, to=to, expected=number if ids else None, wait=PATIENCE)
     if problems:
         return _ask(request, visit, name, act, ids, number, back, to=to or "", problems=problems)
-    if not done.over:
-        return redirect(request, path(request, "operation", id=done.id))
-    fine = done.status == "done" and not done.gone and not done.problems
-    return redirect(request, _back(request, name, back), done.outcome(), level="done" if fine else "note")
+    # Only the query of the page that the user came from is taken, so it cannot lead anywhere else.
+    return told(request, done, path(request, "queue", back, name=name))
 
 
 def _ask(
@@ -108,7 +106,7 @@ def _ask(
         depth=DEPTH,
         typed=f"{number}" if number > UNTYPED else "",
         query=query,
-        back=_back(request, name, query),
+        back=path(request, "queue", query, name=name),
         **more,
     )
 
@@ -130,8 +128,3 @@ def _query(text: str, job: str) -> str:
 def _check(act: str) -> None:
     if act not in actions.WAITING_ROLES:
         raise Refused(422, f"{act[:40]!r} is no action on waiting jobs; those are {', '.join(actions.WAITING_ROLES)}.")
-
-
-def _back(request: Request, name: str, query: str) -> str:
-    """The queue that the user came from. Only its query is taken, so it cannot lead anywhere else."""
-    return path(request, "queue", name=name) + (f"?{query}" if query else "")

@@ -13,15 +13,15 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
+from palermo.core.text import count
 from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.render.charts import usage_chart, usage_spark
-from palermo.webui.render.formats import plural
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.render.stacks import stacks_of
+from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import usage
 from palermo.webui.state.journal_views import journal_views
@@ -56,7 +56,7 @@ def by_host(workers: Iterable[Row]) -> list[Host]:
 def _deployed(visit: Visit) -> Row:
     """The newest release that the journal knows, and since when it is deployed; empty texts for none."""
     known = journal_views(visit.site)
-    newest = known.statistics.newest_deploy if not known.off and known.progress.ready else None
+    newest = known.statistics.newest_deploy if known.ready else None
     if newest is None:
         return {"release": "", "at": None}
     return {"release": printable(newest.release), "at": iso_instant(newest.at)}
@@ -148,7 +148,7 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
 def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, Any]:
     """The charts of what a worker used, with the deploys in that time."""
     known = journal_views(visit.site)
-    report = known.report(Window.HOUR) if not known.off and known.progress.ready else None
+    report = known.report(Window.HOUR)
     deploys = report.deploys if report else []
     start = usage.begin(now)
     memory, cpu = [part.memory for part in parts], [part.cpu for part in parts]
@@ -186,13 +186,13 @@ def control(
     if number > 1 and not chosen:
         raise Refused(422, "the form does not say which workers are meant. Go back and choose again.")
     if len(chosen) > 1 and action in _TYPED and typed.strip() != str(len(chosen)):
-        meant = plural(len(chosen), "worker")
+        meant = count(len(chosen), "worker")
         raise Refused(422, f"{meant} were meant, and {typed!r} was typed. Go back and type {len(chosen)}.")
     rows = actions.control(visit, chosen or None, action)
     if action == "stack":
         return page(request, "stacks.html", answers=[_stacks(row) for row in rows if row["answered"]])
     silent = sum(not row["answered"] for row in rows)
-    text = _DONE[action].format(chosen[0] if len(chosen) == 1 else plural(len(rows), "worker"))
+    text = _DONE[action].format(chosen[0] if len(chosen) == 1 else count(len(rows), "worker"))
     if silent:
         text += f" {silent if len(chosen) != 1 else 'It'} did not answer yet, and may obey later."
     if gone := max(0, len(chosen) - len(rows)):

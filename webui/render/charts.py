@@ -26,6 +26,9 @@ from palermo.webui.state.waiting import WaitingJobs
 #: The units of a plot.
 WIDTH, HEIGHT = 600, 100
 
+#: The units of a small chart.
+_SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
+
 #: The percentiles that are drawn as lines.
 LINES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
@@ -291,7 +294,8 @@ def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:
     return [Label(round(100 * (deploy.at - start) / span, 2), deploy.release) for deploy in deploys]
 
 
-def _bars(below: Sequence[int], counts: Sequence[int], top: int) -> str:
+def _bars(below: Sequence[float], counts: Sequence[float], top: float) -> str:
+    """One path for all bars above zero. A bar is never too low to be seen."""
     width = WIDTH / max(1, len(counts))
     gap = min(0.8, width / 6)
     steps = []
@@ -333,17 +337,17 @@ def _round_up(number: float, step: float = 1) -> float:
         step *= 10
 
 
-def sparkline(history: Sequence[int], *, width: int = 96, height: int = 20) -> str:
+def sparkline(history: Sequence[int]) -> str:
     """The path of an SVG with a bar for each part of the history."""
     most = max(history, default=0)
     if not most:
         return ""
-    step = width / len(history)
+    step = _SPARK_WIDTH / len(history)
     parts = []
     for place, count in enumerate(history):
         if count:
-            tall = max(2.0, height * count / most)
-            parts.append(f"M{place * step:.1f} {height}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+            tall = max(2.0, _SPARK_HEIGHT * count / most)
+            parts.append(f"M{place * step:.1f} {_SPARK_HEIGHT}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
     return "".join(parts)
 
 
@@ -356,18 +360,18 @@ class Spark:
     text: str
 
 
-def spark(counts: Sequence[tuple[int, int]], *, width: int = 96, height: int = 20) -> Spark:
+def spark(counts: Sequence[tuple[int, int]]) -> Spark:
     """The small chart of how many runs succeeded and failed in each part of the time."""
     most = max((good + bad for good, bad in counts), default=0)
-    step = width / max(1, len(counts))
+    step = _SPARK_WIDTH / max(1, len(counts))
     done: list[str] = []
     failed: list[str] = []
     for nth, (good, bad) in enumerate(counts):
         foot = 0.0
         for number, steps in ((good, done), (bad, failed)):
             if number:
-                tall = max(_LEAST, height * number / most)
-                steps.append(f"M{nth * step:.1f} {height - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
+                tall = max(_LEAST, _SPARK_HEIGHT * number / most)
+                steps.append(f"M{nth * step:.1f} {_SPARK_HEIGHT - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
                 foot += tall
     good, bad = (sum(each[part] for each in counts) for part in (0, 1))
     return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed")
@@ -416,11 +420,12 @@ def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | 
             failed[bar] += sample.failed * share
     most = max((count / BAR for count in processed), default=0.0)
     top = _round_up(most, 0.1) if most > 0 else 1.0
-    succeeded = [max(0.0, all_ - bad) for all_, bad in zip(processed, failed, strict=True)]
+    good = [max(0.0, all_ - lost) / BAR for all_, lost in zip(processed, failed, strict=True)]
+    bad = [count / BAR for count in failed]
     nothing = [0.0] * BARS
     return Chart(
-        done=_rate_bars(nothing, succeeded, top),
-        failed=_rate_bars(succeeded, failed, top),
+        done=_bars(nothing, good, top),
+        failed=_bars(good, bad, top),
         top=top,
         processed_count=sum(sample.processed for sample in samples),
         failed_count=sum(sample.failed for sample in samples),
@@ -431,7 +436,7 @@ def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | 
             step=BAR,
             bars={"done": "succeeded", "failed": "failed"},
             lines={},
-            rows=[(round(good / BAR, 3), round(bad / BAR, 3)) for good, bad in zip(succeeded, failed, strict=True)],
+            rows=[(round(done, 3), round(lost, 3)) for done, lost in zip(good, bad, strict=True)],
             deploys=[] if report is None else [each for each in report.deploys if each.at >= end - WINDOW],
             jobs=jobs,
         ),
@@ -471,16 +476,3 @@ def _bars_of(sample: Sample, end: float) -> list[tuple[int, float]]:
         if 0 <= bar < BARS and overlap > 0:
             found.append((bar, overlap / sample.span))
     return found
-
-
-def _rate_bars(below: Sequence[float], counts: Sequence[float], top: float) -> str:
-    """One path for all bars above zero. A bar is never too low to be seen."""
-    width = WIDTH / BARS
-    steps = []
-    for nth, (base, count) in enumerate(zip(below, counts, strict=True)):
-        if count <= 0 or top <= 0:
-            continue
-        height = max(1.5, count / BAR / top * HEIGHT)
-        foot = HEIGHT - base / BAR / top * HEIGHT
-        steps.append(f"M{nth * width + 0.4:g} {foot:.1f}h{width - 0.8:g}v-{height:.1f}h-{width - 0.8:g}z")
-    return "".join(steps)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from palermo.core.text import count as plural
+
 #: The most characters of one value that a page shows. The API has all of it.
 MAX_SHOWN = 100_000
 
@@ -91,11 +93,6 @@ def absolute(instant: str) -> str:
     """`2026-11-21 09:03:12 UTC`."""
     at = moment(instant)
     return instant if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 job`, `2,000 jobs`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def element_key(name: str) -> str:

@@ -4,6 +4,8 @@ A signed cookie carries the message.
 """
 
 import hashlib
+import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -97,33 +99,35 @@ def page(
     known["static"] = lambda file: static(request, file)
     if visit is None:
         return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
-    nonce = visit.nonce or tokens.new_nonce()
+    nonce = visit.nonce or secrets.token_urlsafe(18)
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
     known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
-    known |= {"here": _here(request), "asked": "", "signs_out": _signs_out(request, visit)}
+    # Whether this browser has a session that it can end.
+    signs_out = visit.site.existing(SignIn) is not None and "authorization" not in request.headers
+    known |= {"here": _here(request), "asked": "", "signs_out": signs_out}
     known |= {"offers": lambda: offers(visit.site), "time_zones": time_zones}
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
     if not visit.nonce:
-        tokens.set_nonce(response, visit, nonce)
+        # It lasts until the browser is closed.
+        tokens.set_cookie(response, visit, tokens.COOKIE, nonce)
     if known["flashes"]:
-        clear_flash(response, visit)
+        response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")
     return response
 
 
-def _signs_out(request: Request, visit: Visit) -> bool:
-    """Whether this browser has a session that it can end."""
-    return visit.site.existing(SignIn) is not None and "authorization" not in request.headers
+def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, **names: str) -> str:
+    """The path of a page by the name of its route, as the browser must request it, and its query.
 
-
-def path(request: Request, route: str, **names: str) -> str:
-    """The path of a page by the name of its route, as the browser must request it. The caller may append a query."""
+    Of the values of a query those that are empty are left out.
+    """
     # The application's url_path_for would try its routes one after the other, for each link of a page.
     found = visit_of(request).site.routes[route]
-    return str(request.scope.get("root_path", "")) + str(found.url_path_for(route, **names))
+    asked = query if isinstance(query, str) else urlencode({name: value for name, value in query.items() if value})
+    return f"{request.scope.get('root_path', '')}{found.url_path_for(route, **names)}" + (f"?{asked}" if asked else "")
 
 
 def _here(request: Request) -> str:
@@ -143,7 +147,9 @@ def redirect(request: Request, to: str, message: str = "", *, level: str = "done
     """Redirect to another page after a form. That page shows `message` once, at level done, note or error."""
     response = RedirectResponse(to, status_code=303)
     if message:
-        write_flash(response, request.scope[VISIT], message, level)
+        visit = visit_of(request)
+        flash = tokens.sealed(visit.site.secret, [level, message[:_MAX_TEXT]], "flash", visit.user.name)
+        tokens.set_cookie(response, visit, COOKIE, flash, max_age=60)
     return response
 
 
@@ -162,19 +168,8 @@ class Message(NamedTuple):
     text: str
 
 
-def write_flash(response: Response, visit: Visit, text: str, level: str) -> None:
-    """Show this text on the next page."""
-    message = tokens.sealed(visit.site.secret, [level, text[:_MAX_TEXT]], "flash", visit.user.name)
-    tokens.set_cookie(response, visit, COOKIE, message, max_age=60)
-
-
 def read_flash(request: Request) -> list[Message]:
     """The message of the last form. Messages without our signature are ignored."""
     visit = visit_of(request)
     found = tokens.unsealed(visit.site.secret, request.cookies.get(COOKIE, ""), "flash", visit.user.name)
     return [Message(*found)] if found else []
-
-
-def clear_flash(response: Response, visit: Visit) -> None:
-    """Delete the message's cookie: this page shows it."""
-    response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")

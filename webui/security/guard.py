@@ -24,7 +24,6 @@ from palermo.webui.security.request import (
     FORM,
     JSON,
     SAFE,
-    PathInvalid,
     check_media_type,
     forwarded_request,
     host_of,
@@ -139,10 +138,7 @@ class Guard:
     async def _refusal(self, request: Request) -> Response | None:
         """Check the request and set its visit. Returns a response that ends it here, else None. Raises Refused."""
         scope, headers, rules = request.scope, request.headers, self._rules
-        try:
-            root, path = split_path(scope)
-        except PathInvalid as error:
-            raise Refused(400, f"{error}.") from None
+        root, path = split_path(scope)
         forwarded = forwarded_request(scope, headers, prefix=rules.prefix, trusted=rules.trust_proxy)
         scope.update(moved(root + forwarded.prefix, path))
         scope.update({"scheme": forwarded.scheme, auth.CLIENT: forwarded.client, auth.HOST: forwarded.host})

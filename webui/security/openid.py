@@ -82,8 +82,9 @@ class OpenIdProvider:
         """
         state = tokens.unsealed(self._secret, request.cookies.get(_name(request), ""), "openid") or {}
         request.scope["session"] = state
+        provider = await self._asked(self._app.load_server_metadata())
         options = {
-            "iss": {"essential": True, "value": await self._named_issuer()},
+            "iss": {"essential": True, "value": str(provider.get("issuer", self._issuer))},
             "aud": {"essential": True, "value": self._audience},
         }
         token = await self._asked(self._app.authorize_access_token(request, claims_options=options))
@@ -103,9 +104,6 @@ class OpenIdProvider:
                 f" in {self._claim!r}.",
             )
         return User(name, max(roles))
-
-    async def _named_issuer(self) -> str:
-        return str((await self._asked(self._app.load_server_metadata())).get("issuer", self._issuer))
 
     async def _asked(self, answer: Any) -> Any:
         """What this coroutine of authlib returns, with its errors as answers for people. Raises Refused."""

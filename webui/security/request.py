@@ -52,10 +52,6 @@ FORM, JSON = "application/x-www-form-urlencoded", "application/json"
 # -- the path
 
 
-class PathInvalid(ValueError):
-    """A path that is not UTF-8."""
-
-
 class NameConvertor(Convertor[str]):
     """One part of a path that is a name, percent-encoded."""
 
@@ -74,7 +70,7 @@ register_url_convertor("palermo", NameConvertor())
 def split_path(scope: Scope) -> tuple[str, str]:
     """The root under which the application is mounted, and the path in it, with `%` and `/` of names left encoded.
 
-    Raises PathInvalid.
+    Raises Refused (400).
     """
     root: str = scope.get("root_path", "").rstrip("/")
     parts = [_decoded(part) for part in _raw(scope).split("/")]
@@ -100,7 +96,7 @@ def _decoded(part: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise PathInvalid("the address is not UTF-8") from None
+        raise Refused(400, "the address is not UTF-8.") from None
 
 
 # -- the host, and whether another site's page made the browser send the request

@@ -9,7 +9,6 @@ import binascii
 import hashlib
 import hmac
 import json
-import secrets
 from typing import Any
 
 from starlette.responses import Response
@@ -20,11 +19,8 @@ from palermo.webui.site import Visit
 #: The form field and the header (of scripts) that carry the token.
 FIELD, HEADER = "token", "x-palermo-token"
 
+#: The cookie with the nonce that the browser's tokens are bound to.
 COOKIE = "palermo_browser"
-
-
-def new_nonce() -> str:
-    return secrets.token_urlsafe(18)
 
 
 def form_token(visit: Visit, nonce: str) -> str:
@@ -64,11 +60,6 @@ def cookie_of_port(name: str, scope: Scope) -> str:
     """A cookie's name with the port in it: browsers send the cookies of one port to all ports of a machine."""
     server = scope.get("server")
     return f"{name}_{server[1]}" if server and server[1] else name
-
-
-def set_nonce(response: Response, visit: Visit, nonce: str) -> None:
-    """Set the cookie that the browser's tokens are bound to. It lasts until the browser is closed."""
-    set_cookie(response, visit, COOKIE, nonce)
 
 
 def set_cookie(response: Response, visit: Visit, name: str, value: str, *, max_age: int | None = None) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from argon2 import Parameters, PasswordHasher, extract_parameters
+from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import Argon2Error, InvalidHashError
 
 from palermo.errors import SettingInvalid
@@ -85,7 +85,9 @@ def read(path: Path) -> Users:
             continue
         name, role, secret = (part.strip() for part in (*line.split(":", 2), "", "")[:3])
         try:
-            user = User(_checked(name), Role.named(role))
+            if not name:
+                raise ValueError("the name is empty")
+            user = User(name, Role.named(role))
             if secret.startswith(_SHA256) and len(secret) == len(_SHA256) + 64:
                 tokens[secret.removeprefix(_SHA256).lower()] = user
             else:
@@ -123,12 +125,6 @@ def verify(hashed: str, password: str) -> bool:
         return False
 
 
-def _checked(name: str) -> str:
-    if not name:
-        raise ValueError("the name is empty")
-    return name
-
-
 def _hash(secret: str) -> str:
     try:
         extract_parameters(secret)
@@ -139,10 +135,7 @@ def _hash(secret: str) -> str:
 
 def _dummy_hash(passwords: Mapping[str, tuple[User, str]]) -> str:
     """The hash of a random password, as expensive to check as the most expensive one in the file."""
-    dearest = max((extract_parameters(each) for _, each in passwords.values()), key=_cost, default=None)
+    known = (extract_parameters(each) for _, each in passwords.values())
+    dearest = max(known, key=lambda each: each.memory_cost * each.time_cost, default=None)
     hasher = HASHER if dearest is None else PasswordHasher.from_parameters(dearest)
     return hasher.hash(secrets.token_urlsafe())
-
-
-def _cost(parameters: Parameters) -> int:
-    return parameters.memory_cost * parameters.time_cost

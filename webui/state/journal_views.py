@@ -6,11 +6,14 @@ If the setting `journal` is "off", nothing is read.
 
 import threading
 import time
+from itertools import takewhile
 
 from palermo.client.recorded_jobs import RecordedJob, SearchedArguments
+from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
 from palermo.errors import BrokerUnavailable, NotFound
 from palermo.history.audit import AuditLog
+from palermo.history.filters import AuditFilter
 from palermo.history.index import Index
 from palermo.history.journal_reader import JournalFollower, Progress
 from palermo.history.listings import recorded
@@ -22,6 +25,9 @@ from palermo.webui.site import Refused, Site
 
 #: Seconds that a report of statistics is cached, and the most reports in the cache.
 _REPORT_CACHED, _MAX_REPORTS = 1.0, 64
+
+#: The most actions that are looked through for a pause.
+_ACTIONS = 200
 
 
 class JournalViews:
@@ -53,6 +59,11 @@ class JournalViews:
         return self.level is JournalLevel.OFF
 
     @property
+    def ready(self) -> bool:
+        """Whether the journal has been read. It never is while the settings switch it off."""
+        return self.progress.ready
+
+    @property
     def progress(self) -> Progress:
         """How far the reading has come."""
         return self.following.progress
@@ -78,7 +89,12 @@ class JournalViews:
         )
 
     def report(self, window: Window, **chosen: str) -> Report | None:
-        """The report of Statistics.report, at most a second old: all readers in that second share it."""
+        """The report of Statistics.report, at most a second old: all readers in that second share it.
+
+        None while the journal is being read, or if it is off.
+        """
+        if not self.ready:
+            return None
         key = (window, *sorted(chosen.items()))
         with self._reports_lock:
             at, known = self._reports.get(key, (0.0, None))
@@ -89,6 +105,21 @@ class JournalViews:
                 self._reports.clear()
             self._reports[key] = (time.monotonic(), found)
             return found
+
+    def pause(self, queue: str | None = None) -> Row | None:
+        """The action that paused a queue, or all, with its user, time and reason; None if the journal does not know it.
+
+        That is the last pause with a reason since the last resume, else the last pause: who pauses a queue again
+        without a reason does not take away the reason of the first.
+        """
+        if not self.ready:
+            return None
+        suffix = " all" if queue is None else ""
+        # The pattern fits pause and resume. A queue's name may look like a pattern: it is compared here.
+        rows = self.audit.page(AuditFilter(action=f"*[sm]e{suffix}"), limit=_ACTIONS)
+        own = (row for row in rows if row["queue"] == queue and row["outcome"] == "done")
+        pauses = list(takewhile(lambda row: row["action"] == f"pause{suffix}", own))
+        return next((row for row in pauses if row["what"]), pauses[0] if pauses else None)
 
     def close(self) -> None:
         """Stop reading and throw the views away. Nothing is lost by that."""
@@ -110,10 +141,3 @@ def recorded_job(site: Site, id: str) -> RecordedJob:
     if found is None:
         raise NotFound(f"the journal recorded no arguments of job {id[:80]!r}, so it cannot be run again from here.")
     return found
-
-
-def close_journal_views(site: Site) -> None:
-    """Close the views of the journal of a site that ends."""
-    found = site.remove(JournalViews)
-    if found is not None:
-        found.close()

@@ -3,16 +3,11 @@
 An event topology is a listing of groups and exchanges. It is cached, so that many readers cause few requests.
 """
 
-import threading
-import time
-from collections.abc import Callable
-
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector import keys as inspector_keys
-from palermo.inspector.inspector import Inspector
 from palermo.jobs.redaction import masked_arguments, masked_row
-from palermo.webui.site import Refused, Site, Visit
+from palermo.webui.site import Cached, Refused, Site, Visit
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most rows on a page, and the most jobs that pages lead into a queue: reading a page holds all jobs before it.
@@ -58,28 +53,10 @@ def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
     return inspector_keys.listed(visit.inspector, text, offset=(page - 1) * limit, limit=limit)
 
 
-class TopologyView:
-    """The cached event topology of one site. Safe to share between threads."""
-
-    def __init__(self, inspector: Inspector, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._inspector = inspector
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._cached: tuple[float, Row] | None = None
-
-    def row(self) -> Row:
-        """The topology, at most 2 seconds old: see Inspector.wiring. Raises BrokerError."""
-        with self._lock:
-            if self._cached is None or self._clock() - self._cached[0] > _CACHED:
-                row = self._inspector.wiring()
-                self._cached = (self._clock(), row)
-            return self._cached[1]
-
-    def clear(self) -> None:
-        """Empty the cache, after this process has changed the topology."""
-        self._cached = None
+class Topology(Cached[Row]):
+    """The event topology of one site: see Inspector.wiring. Getting it raises BrokerError."""
 
 
-def topology_view(site: Site) -> TopologyView:
-    """The event topology of a site; made by the first call."""
-    return site.component(TopologyView, lambda: TopologyView(site.inspector))
+def topology(site: Site) -> Topology:
+    """The event topology of a site, at most 2 seconds old; clear it after a change."""
+    return site.component(Topology, lambda: Topology(_CACHED, site.inspector.wiring))

@@ -1,6 +1,5 @@
 """The names that forms offer while somebody types: jobs with their signatures, queues and time zones."""
 
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -9,7 +8,7 @@ from zoneinfo import available_timezones
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.jobs import registry
-from palermo.webui.site import Site
+from palermo.webui.site import Cached, Site
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.search import job_names
 
@@ -39,12 +38,8 @@ class Offers:
         return self.jobs.get(job, "")
 
 
-class _CachedOffers:
+class _CachedOffers(Cached[Offers]):
     """The last offers of one site."""
-
-    def __init__(self) -> None:
-        self.offers = Offers({}, ())
-        self.until = 0.0
 
 
 def offers(site: Site) -> Offers:
@@ -52,10 +47,7 @@ def offers(site: Site) -> Offers:
 
     At most ten seconds old. If the broker does not tell something, it is left out.
     """
-    cached = site.component(_CachedOffers, _CachedOffers)
-    if time.monotonic() > cached.until:
-        cached.offers, cached.until = _known(site), time.monotonic() + _CACHED
-    return cached.offers
+    return site.component(_CachedOffers, lambda: _CachedOffers(_CACHED, lambda: _known(site))).get()
 
 
 def _known(site: Site) -> Offers:

@@ -15,7 +15,7 @@ from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
 from palermo.inspector.problems import COUNTED, Outcomes, PresentProblem, outcomes, present
 from palermo.inspector.rates import Snapshot
-from palermo.webui.site import Site
+from palermo.webui.site import Cached, Site
 from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, live_state
 
@@ -50,7 +50,7 @@ class Problems:
         self._lock = threading.Lock()
         self._look = BrokerLook()
         self._thread: threading.Thread | None = None
-        self._counted: tuple[float, int] = (-_CACHED, 0)
+        self._counted = Cached(_CACHED, self._count)
 
     def now(self) -> list[PresentProblem]:
         """What is wrong with queues, workers and jobs. Raises BrokerError."""
@@ -60,16 +60,15 @@ class Problems:
 
     def count(self) -> int:
         """How many things are wrong, by what is known already: the broker is not asked."""
-        at, number = self._counted
-        if time.monotonic() - at < _CACHED:
-            return number
+        return self._counted.get()
+
+    def _count(self) -> int:
         live = self._site.existing(LiveState)
         snapshot = live.sampler.last if live else None
         number = len(self._present(snapshot, live.oldest.known())) if live and snapshot else 0
         look = self._look
         if look.at is not None and time.time() - look.at < LOOK_COUNTS:
             number += len(look.of_level("problem"))
-        self._counted = (time.monotonic(), number)
         return number
 
     def look(self) -> BrokerLook:
@@ -100,7 +99,7 @@ class Problems:
 
     def _outcomes(self) -> dict[str, Outcomes]:
         views = self._site.existing(JournalViews)
-        if views is None or views.off or not views.progress.ready:
+        if views is None or not views.ready:
             return {}
         return outcomes(views.statistics.recent_jobs(COUNTED))
 

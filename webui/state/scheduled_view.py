@@ -124,7 +124,7 @@ class ScheduledView:
 
     def progress(self) -> tuple[int, int] | None:
         """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
-        asked = _start_thread(lambda: listing_progress(self._reading_inspector), "palermo-progress")
+        asked = start_thread(lambda: listing_progress(self._reading_inspector), "palermo-progress")
         try:
             return asked.result(_SHORT_TIMEOUT)
         except (TimeoutError, PalermoError):
@@ -225,7 +225,7 @@ class ScheduledView:
             finally:
                 self.clear()
 
-        return _start_thread(act, f"palermo-{action.replace(' ', '-')}")
+        return start_thread(act, f"palermo-{action.replace(' ', '-')}")
 
     def clear(self) -> None:
         """Empty the cache."""
@@ -292,7 +292,7 @@ class ScheduledView:
                     self._running -= 1
                     cached.ended_at = self._clock()
 
-        cached.listing = _start_thread(read, "palermo-scheduled")
+        cached.listing = start_thread(read, "palermo-scheduled")
         return cached
 
 
@@ -304,7 +304,7 @@ def _digest(shown: object) -> str:
     return hashlib.blake2b(json.dumps(shown).encode(), digest_size=8).hexdigest()
 
 
-def _start_thread(work: Callable[[], T], name: str) -> "Future[T]":
+def start_thread(work: Callable[[], T], name: str) -> "Future[T]":
     """Do the work on a daemon thread. Returns its future."""
     future: Future[T] = Future()
 

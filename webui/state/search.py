@@ -26,8 +26,8 @@ from palermo.inspector.rates import Snapshot
 from palermo.inspector.waiting import contains
 from palermo.jobs import registry
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
-from palermo.webui.filters import CHIPS, SEARCHED_STATES, SearchQuery
-from palermo.webui.site import Site, Visit
+from palermo.webui.filters import CHIPS, SEARCHED_STATES, SearchQuery, quoted
+from palermo.webui.site import Cached, Site, Visit
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
@@ -48,6 +48,9 @@ _PATIENCE = 1.0
 #: The part of `publish_timeout` for which the page waits for all places before it shows what was found until then, and
 #: the seconds for which a search waits for the page to look again.
 _MOMENT, _KEPT = 0.05, 10.0
+
+#: The most names of each kind that have the words of a search.
+_NAMES = 8
 
 #: Where a place has not been looked at yet.
 _SEARCHED = "which are still being searched"
@@ -427,32 +430,27 @@ def _fits(query: SearchQuery, row: Row, at: str | None) -> bool:
 # -- what is offered while somebody types
 
 
-class Suggestions:
-    """The names that a search is offered. They are what other pages have read already: no broker is asked."""
+class Suggestions(Cached[dict[str, list[str]]]):
+    """The names that a search is offered: of queues, jobs and tenants, at most ten seconds old."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._at = -_OFFERED_FOR
-        self._names: dict[str, list[str]] = {}
 
-    def names(self) -> dict[str, list[str]]:
-        """Names of queues, jobs and tenants, at most ten seconds old."""
-        if time.monotonic() - self._at >= _OFFERED_FOR:
-            self._names, self._at = self._known(), time.monotonic()
-        return self._names
+def _offered(site: Site) -> dict[str, list[str]]:
+    return site.component(Suggestions, lambda: Suggestions(_OFFERED_FOR, lambda: _known(site))).get()
 
-    def _known(self) -> dict[str, list[str]]:
-        live = self._site.existing(LiveState)
-        snapshot = live.sampler.last if live else None
-        queues = [row["name"] for row in snapshot.queues if not is_failed(row["name"])] if snapshot else []
-        failed = self._site.existing(FailedJobs)
-        ready = failed is not None and failed.view.state.ready
-        tenants = failed.view.index.names("tenant") if failed is not None and ready else ()
-        return {
-            "queue": queues[:_QUEUES_OFFERED],
-            "job": sorted(job_names(self._site))[:_JOBS_OFFERED],
-            "tenant": sorted(tenants)[:_TENANTS_OFFERED],
-        }
+
+def _known(site: Site) -> dict[str, list[str]]:
+    """What other pages have read already: no broker is asked."""
+    live = site.existing(LiveState)
+    snapshot = live.sampler.last if live else None
+    queues = [row["name"] for row in snapshot.queues if not is_failed(row["name"])] if snapshot else []
+    failed = site.existing(FailedJobs)
+    ready = failed is not None and failed.view.state.ready
+    tenants = failed.view.index.names("tenant") if failed is not None and ready else ()
+    return {
+        "queue": queues[:_QUEUES_OFFERED],
+        "job": sorted(job_names(site))[:_JOBS_OFFERED],
+        "tenant": sorted(tenants)[:_TENANTS_OFFERED],
+    }
 
 
 def job_names(site: Site) -> set[str]:
@@ -462,21 +460,17 @@ def job_names(site: Site) -> set[str]:
     if failed is not None and failed.view.state.ready:
         jobs |= set(failed.view.index.names("job"))
     views = site.existing(JournalViews)
-    if views is not None and views.progress.ready:
+    if views is not None and views.ready:
         jobs |= set(views.index.names("job"))
     return jobs
 
 
 def suggestions(site: Site) -> list[str]:
     """The chips that a search is offered while somebody types, the names of queues and jobs first."""
-    names = site.component(Suggestions, lambda: Suggestions(site)).names()
-    chips = [f"{chip}:{_quoted(name)}" for chip in ("queue", "job", "tenant") for name in names[chip]]
+    names = _offered(site)
+    chips = [f"{chip}:{quoted(name)}" for chip in ("queue", "job", "tenant") for name in names[chip]]
     more = [f"{chip}:{CHIPS[chip][0]}" for chip in ("error", "worker", "older", "newer")]
     return [*chips, *(f"state:{state}" for state in SEARCHED_STATES), *more]
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"' if " " in name else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,7 +482,7 @@ class Names:
     jobs: tuple[str, ...] = ()
 
 
-def names(site: Site, query: SearchQuery, *, most: int = 8) -> Names:
+def names(site: Site, query: SearchQuery) -> Names:
     """The names that have the words of a query without chips, one that equals them first. Raises BrokerError."""
     if query.chips or not query.text:
         return Names()
@@ -496,10 +490,10 @@ def names(site: Site, query: SearchQuery, *, most: int = 8) -> Names:
 
     def chosen(known: Iterable[str]) -> tuple[str, ...]:
         found = [name for name in known if wanted in name.casefold()]
-        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[:most])
+        return tuple(sorted(found, key=lambda name: (name.casefold() != wanted, name))[:_NAMES])
 
     snapshot = live_state(site).snapshot(5.0)
-    offered = site.component(Suggestions, lambda: Suggestions(site)).names()
+    offered = _offered(site)
     return Names(
         chosen(row["name"] for row in snapshot.queues if not is_failed(row["name"])),
         chosen(row["id"] for row in snapshot.workers),

@@ -93,7 +93,7 @@ class RabbitmqBroker:
         self.try_publish = self._outbox.try_publish
         self._failed_sweeps = FailedSweeps(self._outbox.failed_log)
         self._failed_turn = sweeping.FailedTurn(self._exchange)
-        self._leader_client = LeaderClient(session, connection, self._declarer_on, self.workers)
+        self._leader_client = LeaderClient(session, connection, self._declarer_on, self.workers, self._open_publisher)
         self._limits = LimitClient(self._leader_client)
         self.keys = RabbitmqKeys(
             session, connection, self._outbox, self._leader_client.ask, self._leader_client.silence

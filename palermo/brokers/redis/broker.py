@@ -1,16 +1,17 @@
 """Redis as a broker: it implements palermo.contract.broker.Broker on one server."""
 
 import asyncio
+import itertools
 import json
 import logging
 import secrets
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
 from palermo.brokers.redis import limits, sweep, workers
-from palermo.brokers.redis.attempts import Attempts
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose
 from palermo.brokers.redis.events import RedisEvents
@@ -20,10 +21,10 @@ from palermo.brokers.redis.recurring import Recurring
 from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
 from palermo.brokers.redis.store import Store, open_store
-from palermo.brokers.redis.tenants import RedisTenants
+from palermo.brokers.redis.sweep import clear_tenant
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
+from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters, Tenant
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -327,3 +328,68 @@ def _batch(messages: Iterable[Message]) -> Iterator[Message]:
         size += len(message.body)
         if size >= _BATCH_BYTES:
             return
+
+
+class RedisTenants:
+    """The tenants of one exchange's queues. See palermo.contract.broker.Tenants."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def of(self, queue: str) -> list[Tenant]:
+        found = [
+            Tenant(name=name.decode(), pending=pending, share=float(share))
+            for name, pending, share in await self._store.run("look", "tenants", queue)
+            if pending
+        ]
+        return sorted(found, key=lambda tenant: (-tenant.pending, tenant.name))
+
+    async def totals(self) -> Mapping[str, int]:
+        counts = await self._store.fields("tenant-jobs")
+        return {queue.decode(): int(count) for queue, count in counts.items()}
+
+    async def clear(self, queue: str, tenant: str) -> int:
+        removed = await clear_tenant(self._store, queue, tenant)
+        if not removed:
+            raise NotFound(
+                f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."
+            )
+        return removed
+
+
+# -- attempts: each has a token by which Redis knows one that is sent again over another session
+
+#: The most tokens of one client that Redis remembers.
+_MAX_TOKENS = 1024
+
+#: Seconds for which Redis remembers a token, at least.
+_LEAST_SECONDS = 60.0
+
+
+class Attempts:
+    """The attempts of one client that have no answer yet. Handed on from each session to the next; for any thread."""
+
+    def __init__(self, timeout: float) -> None:
+        """`timeout` is the time of a publish, in seconds: so long it is sent again and again."""
+        self._client = secrets.token_hex(8)
+        self._numbers = itertools.count()
+        self._seconds = max(2 * timeout, _LEAST_SECONDS)
+        #: By the object's own number: the message, its token's number, and when it is forgotten; the oldest first.
+        self._unanswered: dict[int, tuple[Message, int, float]] = {}
+
+    def begin(self, first: Message) -> tuple[str, int, int]:
+        """The token of the attempt to store this message, or a batch that begins with it, for scripts/publish.lua.
+
+        The same token as before if the same object was begun and got no answer.
+        """
+        unanswered, now = self._unanswered, time.monotonic()
+        # The message is kept, so that no other object gets its number meanwhile.
+        _, number, _ = unanswered.setdefault(id(first), (first, next(self._numbers), now + self._seconds))
+        for object_number, (_, _, until) in list(islice(unanswered.items(), 2)):
+            if until < now:
+                unanswered.pop(object_number, None)
+        return f"sent:{self._client}:{number % _MAX_TOKENS}", number, int(self._seconds)
+
+    def end(self, first: Message) -> None:
+        """Forget an attempt that succeeded."""
+        self._unanswered.pop(id(first), None)

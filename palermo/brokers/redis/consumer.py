@@ -22,7 +22,7 @@ from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Refused, Step, Store
-from palermo.brokers.redis.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run, try_change_keys
+from palermo.brokers.redis.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
 from palermo.brokers.redis.workers import CommandListener, Heartbeat
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key, runs_alone
@@ -144,10 +144,9 @@ class RedisConsumer:
             again = delivery.redelivered
             found[:] = [start_run(states, delivery.message, worker=self._worker, run=run, again=again)]
 
-        try:
-            await change_keys(self._store, keys_of([delivery.message]), decide, conditions=[self._still_ours(claim)])
-        except Refused:
-            raise self._went_back(delivery) from None
+        keys = keys_of([delivery.message])
+        if await change_keys(self._store, keys, decide, conditions=[self._still_ours(claim)]):
+            raise self._went_back(delivery)
         started = admitted(delivery, found[0])
         if started is None:
             log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
@@ -187,9 +186,10 @@ class RedisConsumer:
             # Deleted with the next claim, in one step.
             self._delete_soon(claim)
         else:
-            found = await self._apply(delivery, self._steps(claim, settlement), run_end)
+            held = [self._still_ours(claim)]
+            failed = await self._change(delivery, run_end, held, self._steps(claim, settlement))
             self._forget(claim)
-            if not found:
+            if failed:
                 self._unhold(delivery)
                 raise self._went_back(delivery)
         self._unhold(delivery)
@@ -316,7 +316,7 @@ class RedisConsumer:
             self._forget(claim)
         del self._done[: self._deleting]
         if answer[0] == b"gone" or answer[1] < self._deleting:
-            self._lose(BrokerUnavailable(f"Redis at {self._store.server}: another process took this worker for dead."))
+            self._lose(self._store.taken_for_dead())
         elif answer[0] == b"old":
             self._begin(self._served.refresh(), self._work_soon)
         else:
@@ -397,7 +397,7 @@ class RedisConsumer:
 
     def _check_gone(self, answer: Sequence[bytes]) -> None:
         if answer and answer[0] == b"gone":
-            self._lose(BrokerUnavailable(f"Redis at {self._store.server}: another process took this worker for dead."))
+            self._lose(self._store.taken_for_dead())
             self._check()
 
     # -- settling ------------------------------------------------------------
@@ -416,20 +416,17 @@ class RedisConsumer:
             case Release():
                 return [("give_back", self._holder, claim.number)]
 
-    async def _apply(self, delivery: Delivery, steps: Sequence[Step], run_end: KeyReport | None) -> bool:
-        """Make the changes of a settlement, and that of the job's key; returns whether the job was still ours."""
+    async def _change(
+        self, delivery: Delivery, run_end: KeyReport | None, conditions: Sequence[Step], changes: Sequence[Step]
+    ) -> int:
+        """Change a job, and its key; returns the number of the condition that did not hold, 0 if all did."""
 
         def decide(states: KeyStates) -> None:
             if run_end is not None:
                 end_run(states, delivery.message, run_end)
 
         names = keys_of([delivery.message]) if run_end is not None else []
-        try:
-            held = [self._still_ours(delivery.token)]
-            await change_keys(self._store, names, decide, conditions=held, changes=steps)
-        except Refused:
-            return False
-        return True
+        return await change_keys(self._store, names, decide, conditions=conditions, changes=changes)
 
     async def _postpone(
         self, delivery: Delivery, verdict: RunLater, conditions: Sequence[Step], changes: Sequence[Step]
@@ -439,15 +436,7 @@ class RedisConsumer:
         steps = [*self._steps(delivery.token, Reschedule(waiting)), *changes]
         if demand is not None and not verdict.reserved:
             steps.insert(2, ("wait", demand.key))
-        run_end = key_report(delivery, Reschedule(waiting))
-
-        def decide(states: KeyStates) -> None:
-            if run_end is not None:
-                end_run(states, delivery.message, run_end)
-
-        names = keys_of([delivery.message]) if run_end is not None else []
-        outcome = await try_change_keys(self._store, names, decide, conditions=conditions, changes=steps)
-        return outcome.failed
+        return await self._change(delivery, key_report(delivery, Reschedule(waiting)), conditions, steps)
 
     async def _give_back(self, claim: Claim) -> None:
         with contextlib.suppress(BrokerError, Refused):

@@ -5,7 +5,7 @@ and has woken it in turn. What that costs is in docs/guides/performance.md.
 
 One connection serves all threads. While a thread uses it the others go the ordinary way, where commands overlap. What
 goes wrong here goes the ordinary way too, which tells what it was: the command is sent again there, and Redis knows it
-by its token (attempts.py).
+by its token (Attempts in broker.py).
 """
 
 import contextlib

@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from palermo.brokers.redis.jobs import from_blob, to_blob, to_job
+from palermo.brokers.redis.jobs import from_blob, to_blob
 from palermo.brokers.redis.log import Entry, Log, id_of, place_of
-from palermo.brokers.redis.store import Step, Store
+from palermo.brokers.redis.store import Step, Store, puts
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
@@ -46,7 +46,7 @@ class RedisEvents:
                     f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
                     " worker that subscribes, or have such events kept by the setting events_unsubscribed."
                 )
-            steps = self._puts(_job(event, one) for one in wanting)
+            steps = puts(_job(event, one) for one in wanting)
             if self._keep:
                 at = event.message.queued_at or now
                 steps += self._log.appended(to_blob(event.message), now, event.topic, at)
@@ -100,7 +100,7 @@ class RedisEvents:
             next = entries[-1].place + 1
             seen += len(entries)
             jobs = [_old(_job(event, subscription, run=run)) for event in self._matching(entries, subscription, old)]
-            await self._store.change((), self._puts(jobs))
+            await self._store.change((), puts(jobs))
             replayed += len(jobs)
             if progress is not None:
                 progress(SweepProgress(total=total, seen=seen, moved=replayed))
@@ -126,13 +126,12 @@ class RedisEvents:
         after: Step = ("unset", "groups-told", group)
         if entries:
             after = ("set", "groups-told", group, f"{id_of(entries[-1].place)} {newest.decode()}")
-        await self._store.change([("field", "groups-told", group, state)], [after, *self._puts(jobs)])
+        await self._store.change([("field", "groups-told", group, state)], [after, *puts(jobs)])
         return len(jobs)
 
     async def _groups(self) -> tuple[bytes | bool, list[Subscription]]:
         """The version of the subscriptions, and all of them by group."""
-        fields = await self._store.call("HGETALL", self._store.key("groups"))
-        states = dict(zip(fields[::2], fields[1::2], strict=True))
+        states = await self._store.fields("groups")
         version = states.pop(_VERSION.encode(), False)
         return version, [Subscription.from_plain(json.loads(states[group])) for group in sorted(states)]
 
@@ -149,10 +148,6 @@ class RedisEvents:
             for one in entries
             if one.at >= oldest and old.matches(subscription, one.topic, one.at)
         ]
-
-    def _puts(self, jobs: Iterable[Message]) -> list[Step]:
-        now = clock.wall_clock()
-        return [("put", now, to_job(job)) for job in jobs]
 
 
 def _changed() -> list[Step]:

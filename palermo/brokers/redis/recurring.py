@@ -2,10 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterable
 
-from palermo.brokers.redis.jobs import to_job
-from palermo.brokers.redis.store import Step, Store
+from palermo.brokers.redis.store import Step, Store, puts
 from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.core.message import Message
@@ -28,8 +26,7 @@ class Recurring:
 
     async def all(self) -> list[RecurringEntry]:
         """All entries, by name; those that cannot be read here are left out."""
-        fields = await self._store.call("HGETALL", self._store.key("recurring"))
-        states = dict(zip(fields[::2], fields[1::2], strict=True))
+        states = await self._store.fields("recurring")
         return [entry for name in sorted(states) if (entry := _read(states[name])) is not None]
 
     async def change(self, change: EntryChange) -> None:
@@ -42,7 +39,7 @@ class Recurring:
             unreadable = state is not None and old is None
             removes = unreadable and change.action == REMOVE
             entry, jobs = (None, []) if removes else change.made_to(old, clock.now())
-            steps = [*_puts(jobs)]
+            steps = puts(jobs)
             if entry is None:
                 steps.append(("entry", change.name, False, False))
             elif entry is not old:
@@ -72,15 +69,10 @@ class Recurring:
                 await self._store.change(condition, [("entry", name, kept, now + _RETRY_AFTER if kept else False)])
                 return []
             jobs, after = entry.fired(now)
-            await self._store.change(condition, [*_puts(jobs), _written(after)])
+            await self._store.change(condition, [*puts(jobs), _written(after)])
             return jobs
 
         return await self._store.retried(attempt)
-
-
-def _puts(jobs: Iterable[Message]) -> list[Step]:
-    now = clock.wall_clock()
-    return [("put", now, to_job(job)) for job in jobs]
 
 
 def _written(entry: RecurringEntry) -> Step:

@@ -12,7 +12,7 @@ from typing import Any
 
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.recurring import Recurring
-from palermo.brokers.redis.store import Refused, Step, Store
+from palermo.brokers.redis.store import Step, Store
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys, jobs_removed, keys_of
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
@@ -183,11 +183,8 @@ class ScheduledJobs:
             jobs_removed(states, [message])
 
         conditions: list[Step] = [("field", "later-places", number, place)]
-        try:
-            await change_keys(self._store, keys_of([message]), decide, conditions=conditions, changes=[step])
-        except Refused:
-            return False
-        return True
+        names = keys_of([message])
+        return not await change_keys(self._store, names, decide, conditions=conditions, changes=[step])
 
     async def _chosen(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[str, Message]]:
         """The numbers and messages that the filter matches, soonest first."""

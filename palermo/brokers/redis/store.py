@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -35,6 +35,16 @@ _QUICK_BYTES = 65_536
 
 #: A condition or a change, as scripts/change.lua names them: its name and its values.
 Step = tuple[Any, ...]
+
+
+#: How many fields of a hash are read at once where all of them are looked at.
+_SCAN_SIZE = 500
+
+
+def puts(jobs: Iterable[Message]) -> list[Step]:
+    """The changes that put these jobs into their queues."""
+    now = clock.wall_clock()
+    return [("put", now, to_job(job)) for job in jobs]
 
 
 class Refused(Exception):
@@ -89,6 +99,21 @@ class Store:
     async def call(self, command: str, *arguments: Any) -> Any:
         """The answer to a command of Redis. Raises BrokerUnavailable, BrokerRefused, PublishRefused."""
         return await self._within(self._connection.call(command, *arguments))
+
+    async def fields(self, name: str) -> dict[bytes, bytes]:
+        """All fields of a hash. Raises what `call` raises."""
+        found = await self.call("HGETALL", self.key(name))
+        return dict(zip(found[::2], found[1::2], strict=True))
+
+    async def scan(self, name: str) -> AsyncIterator[tuple[bytes, bytes]]:
+        """The fields of a large hash, read step by step; one that changes meanwhile may come twice or not at all."""
+        cursor = b"0"
+        while True:
+            cursor, found = await self.call("HSCAN", self.key(name), cursor, "COUNT", _SCAN_SIZE)
+            for field, value in zip(found[::2], found[1::2], strict=True):
+                yield field, value
+            if cursor == b"0":
+                return
 
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""
@@ -203,6 +228,10 @@ class Store:
     def closed_error(self) -> BrokerUnavailable:
         """The error of a call after `close`."""
         return BrokerUnavailable(f"the session with Redis at {self.server} is closed. Open another.")
+
+    def taken_for_dead(self) -> BrokerUnavailable:
+        """The error of a worker whose lease has ended."""
+        return BrokerUnavailable(f"Redis at {self.server}: another process took this worker for dead.")
 
     def translated(self, error: BaseException) -> BrokerError:
         """Our own error for one that a future of `begin` failed with."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from palermo.brokers.redis.jobs import from_blob, id_in, to_job
-from palermo.brokers.redis.store import Refused, Step, Store
+from palermo.brokers.redis.store import Step, Store
 from palermo.brokers.redis.unique_keys import KeyStates, as_they_run, change_keys, jobs_removed, keys_of, read_states
 from palermo.contract import clock
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
@@ -116,17 +116,8 @@ async def _remove_keyed(
     def decide(states: KeyStates) -> None:
         jobs_removed(states, [message], drop_next=drop_next)
 
-    try:
-        await change_keys(
-            store,
-            keys_of([message]),
-            decide,
-            conditions=[("waits", queue, tenant, number)],
-            changes=[("remove", queue, tenant, number, 0, False)],
-        )
-    except Refused:
-        return 0
-    return 1
+    conditions, changes = [("waits", queue, tenant, number)], [("remove", queue, tenant, number, 0, False)]
+    return int(not await change_keys(store, keys_of([message]), decide, conditions=conditions, changes=changes))
 
 
 #: One message that leaves the queue: its number, itself, and the move to make, or None to remove it.

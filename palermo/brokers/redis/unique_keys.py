@@ -6,10 +6,9 @@ palermo/core/unique_rules.py decides; what it decides is written only if nobody 
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
-from palermo.brokers.redis.jobs import id_in, to_job
-from palermo.brokers.redis.store import Outcome, Refused, Step, Store
+from palermo.brokers.redis.jobs import id_in
+from palermo.brokers.redis.store import Step, Store, puts
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
@@ -22,9 +21,6 @@ from palermo.errors import PublishRefused
 
 #: The most claims, or due keys, that one step handles.
 _BATCH_SIZE = 200
-
-#: How many jobs are read at once where all of them are looked at.
-_SCAN_SIZE = 500
 
 
 class KeyStates:
@@ -54,9 +50,7 @@ class KeyStates:
     @property
     def changes(self) -> list[Step]:
         """The new states, and the jobs to publish with them."""
-        now = clock.wall_clock()
-        published: list[Step] = [("put", now, to_job(job)) for job in self._jobs]
-        return published + [self._change(name) for name in self._changed]
+        return puts(self._jobs) + [self._change(name) for name in self._changed]
 
     def _change(self, name: str) -> Step:
         before, key = _key(name, self._read[name]).holder, self._keys[name]
@@ -131,7 +125,7 @@ class RedisKeys:
 
     async def orphaned(self) -> list[OrphanedKey]:
         keys = [key for key in await self._shown("") if key.holder is not None and key.holder.until is None]
-        ids = await self._ids_of_jobs() if keys else set()
+        ids = {id_in(blob) async for _, blob in self._store.scan("jobs")} if keys else set()
         return [
             OrphanedKey(key=key.name, id=key.holder.id, queue=key.holder.queue, since=key.holder.since)
             for key in keys
@@ -196,48 +190,10 @@ class RedisKeys:
         return answers
 
     async def _shown(self, text: str) -> list[Key]:
-        now, found = clock.now(), dict[bytes, bytes]()
-        cursor = b"0"
-        while True:
-            cursor, fields = await self._store.call("HSCAN", self._store.key("keys"), cursor, "COUNT", _SCAN_SIZE)
-            found.update(zip(fields[::2], fields[1::2], strict=True))
-            if cursor == b"0":
-                break
+        now = clock.now()
+        found = {name: state async for name, state in self._store.scan("keys")}
         keys = (unique_rules.current(_key(name.decode(), found[name]), now) for name in sorted(found))
         return [key for key in keys if key.is_shown(text)]
-
-    async def _ids_of_jobs(self) -> set[str]:
-        ids: set[str] = set()
-        cursor = b"0"
-        while True:
-            cursor, fields = await self._store.call("HSCAN", self._store.key("jobs"), cursor, "COUNT", _SCAN_SIZE)
-            ids.update(map(id_in, fields[1::2]))
-            if cursor == b"0":
-                return ids
-
-
-async def try_change_keys(
-    store: Store,
-    names: Iterable[str],
-    decide: Callable[[KeyStates], None],
-    *,
-    conditions: Sequence[Step] = (),
-    changes: Sequence[Step] = (),
-) -> Outcome:
-    """Have `decide` decide about these keys, and write it together with other changes, if the other conditions hold.
-
-    `decide` is called again if others change a key meanwhile.
-    """
-    wanted = list(dict.fromkeys(names))
-    while True:
-        states = await read_states(store, wanted)
-        decide(states)
-        own, all_changes = states.conditions, [*changes, *states.changes]
-        if not all_changes:
-            return Outcome(0, [])
-        outcome = await store.try_change([*conditions, *own], all_changes)
-        if outcome.failed <= len(conditions):
-            return outcome
 
 
 async def change_keys(
@@ -247,12 +203,22 @@ async def change_keys(
     *,
     conditions: Sequence[Step] = (),
     changes: Sequence[Step] = (),
-) -> list[Any]:
-    """Do as `try_change_keys` does; returns what the changes answer. Raises Refused if another condition fails."""
-    outcome = await try_change_keys(store, names, decide, conditions=conditions, changes=changes)
-    if outcome.failed:
-        raise Refused(f"condition {outcome.failed}")
-    return outcome.answers
+) -> int:
+    """Have `decide` decide about these keys, and write it together with other changes, if the other conditions hold.
+
+    `decide` is called again if others change a key meanwhile. Returns the number of the other condition that did not
+    hold, from 1; 0 if all did.
+    """
+    wanted = list(dict.fromkeys(names))
+    while True:
+        states = await read_states(store, wanted)
+        decide(states)
+        own, all_changes = states.conditions, [*changes, *states.changes]
+        if not all_changes:
+            return 0
+        outcome = await store.try_change([*conditions, *own], all_changes)
+        if outcome.failed <= len(conditions):
+            return outcome.failed
 
 
 def start_run(states: KeyStates, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:

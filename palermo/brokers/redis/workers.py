@@ -15,7 +15,7 @@ from typing import Any
 
 from palermo.brokers.redis.store import Store
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
-from palermo.errors import BrokerError, BrokerUnavailable
+from palermo.errors import BrokerError
 
 #: Seconds after which a worker that has not renewed its lease has lost its jobs: a job whose worker was killed runs
 #: again within five seconds.
@@ -170,7 +170,7 @@ class Heartbeat:
             report = self._report()
             text = "" if report == self._reported else json.dumps(report.to_plain())
             if not await self._store.run("worker", "beat", self._holder, LEASE, text):
-                raise BrokerUnavailable(f"Redis at {self._store.server}: another process took this worker for dead.")
+                raise self._store.taken_for_dead()
             self._reported = report
             beats += 1
             if beats % _LOOK_EVERY == 0:

@@ -8,8 +8,8 @@ from django.conf import settings
 
 from palermo.core.text import nearest
 from palermo.errors import SettingInvalid
-from palermo.settings.program import declare_settings
 from palermo.settings.readers import READERS
+from palermo.settings.settings import declare_settings
 
 SOURCE = "settings.PALERMO"
 

@@ -33,6 +33,7 @@ from palermo.core.limits import LimitDemand
 from palermo.core.message import Message
 from palermo.errors import BrokerUnavailable
 from palermo.worker.ipc.frames import Report
+from palermo.worker.logs import log_event
 from palermo.worker.parent.shutdown import RestartReason
 
 log = logging.getLogger("palermo.worker")
@@ -222,7 +223,9 @@ def _error(failure: Failure) -> dict[str, str]:
 def log_received(slot: int, delivery: Delivery) -> None:
     """Log that the broker has handed out a job. It may still wait for a key or a limit."""
     again = "yes" if delivery.redelivered else "no"
-    log.debug(
+    log_event(
+        log,
+        logging.DEBUG,
         "job received id=%s job=%s queue=%s attempt=%d slot=%d redelivered=%s",
         *_job_values(slot, delivery.message),
         again,
@@ -232,7 +235,8 @@ def log_received(slot: int, delivery: Delivery) -> None:
 def log_settled(slot: int, message: Message, settlement: type[Settlement]) -> None:
     """Log what the broker was told to do with a job that has ended."""
     told = _SETTLED[settlement]
-    log.debug("job settled id=%s job=%s queue=%s attempt=%d slot=%d as=%s", *_job_values(slot, message), told)
+    text = "job settled id=%s job=%s queue=%s attempt=%d slot=%d as=%s"
+    log_event(log, logging.DEBUG, text, *_job_values(slot, message), told)
 
 
 #: What a settlement does, in a word or two.
@@ -246,7 +250,8 @@ _SETTLED: dict[type[Settlement], str] = {
 
 def log_start(slot: int, message: Message) -> None:
     """Log that a run begins."""
-    log.debug("job started id=%s job=%s queue=%s attempt=%d slot=%d", *_job_values(slot, message))
+    text = "job started id=%s job=%s queue=%s attempt=%d slot=%d"
+    log_event(log, logging.DEBUG, text, *_job_values(slot, message))
 
 
 def log_end(slot: int, message: Message, result: Result, *, began: float, ran: bool, by: str) -> None:
@@ -291,11 +296,13 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
 def log_success(slot: int, message: Message, began: float, *, skipped: bool = False) -> None:
     """Log that a job has returned, or was skipped."""
     if log.isEnabledFor(logging.INFO):
-        log.info(
-            "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%.3f",
+        log_event(
+            log,
+            logging.INFO,
+            "job %s id=%s job=%s queue=%s attempt=%d slot=%d duration=%s",
             "skipped" if skipped else "finished",
             *_job_values(slot, message),
-            clock.now() - began,
+            round(clock.now() - began, 3),
         )
 
 

@@ -22,8 +22,8 @@ from palermo.webui.pages.forms import ShownForm
 from palermo.webui.pages.problems import ShownProblem
 from palermo.webui.render import charts, rendering
 from palermo.webui.render.formats import pretty_json
+from palermo.webui.render.job_life import Event
 from palermo.webui.render.rendering import Message
-from palermo.webui.render.timeline import Event
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.waiting import WaitingJobs
 

@@ -109,7 +109,6 @@ PERSISTENT = 2
 #: The properties of our own messages with a JSON body, and of those that a restart of RabbitMQ may lose.
 PERSISTENT_JSON = Properties(delivery_mode=PERSISTENT, content_type="application/json")
 TRANSIENT_JSON = Properties(delivery_mode=1, content_type="application/json")
-TRANSIENT = Properties(delivery_mode=1)
 
 #: The queue by which RabbitMQ sends a reply to the connection that asked (direct reply-to).
 REPLY_TO = "amq.rabbitmq.reply-to"

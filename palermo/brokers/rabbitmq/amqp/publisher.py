@@ -17,6 +17,9 @@ from palermo.contract.broker import OnPublished
 from palermo.core.topology import QUORUM
 from palermo.errors import NotFound, PalermoError, PublishRefused
 
+#: The properties of a message that is dropped unless a consumer can take it at once.
+_EMPTY = Properties(delivery_mode=1, expiration="0")
+
 
 class Unroutable(PublishRefused):
     """No queue is bound for the message: the queue was deleted since it was declared."""
@@ -86,6 +89,21 @@ class Publisher:
         await channel.call(channel.raw.confirm_delivery, publisher._on_confirm)
         publisher._wire.acks_to(channel.raw, publisher._settle)
         return publisher
+
+    async def finds(self, queue: str) -> bool:
+        """Whether there is a queue of this name. Raises the session's error.
+
+        RabbitMQ returns an empty message if there is none; else that expires, or its consumer takes no notice of it. A
+        passive declare of a queue that is not there, or that another connection holds, is answered by an error: it
+        closes the channel, costs RabbitMQ a millisecond, and is logged there.
+        """
+        try:
+            await self.send("", queue, _EMPTY, b"")
+        except Unroutable:
+            return False
+        except Nacked:
+            pass  # it is there, and cannot take a message
+        return True
 
     def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
         """Send one message; the future is done when the broker has stored it.
@@ -253,7 +271,7 @@ class RecordQueue:
 
     async def exists(self) -> bool:
         """Whether the queue was ever made."""
-        return (await self._connection.probe(self.name)).exists
+        return await (await self._publisher()).finds(self.name)
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""

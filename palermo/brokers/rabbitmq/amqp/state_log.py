@@ -218,6 +218,9 @@ class StateLog:
     def _on_delivery(self, channel: Channel, got: Got) -> None:
         if not channel.is_open:
             return  # RabbitMQ takes it back
+        if not got.body:
+            channel.ack(got.tag)  # Publisher.finds: somebody looked whether the queue is there
+            return
         record = Record(channel, got.tag, asyncio.get_running_loop().time())
         ours = self._coming.pop(got.body, None)
         if ours is not None and not ours.done():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
 from palermo.brokers.rabbitmq.leadership.operations import (
     BriefOperation,
@@ -68,10 +69,10 @@ class LeaderRequests:
         self._queues = {duty: leader_queue(exchange, duty) for duty in Duty}
         self._rpcs = {duty: Rpc(connection, queue, silence=_SILENCE) for duty, queue in self._queues.items()}
 
-    async def vacant(self, duties: Collection[Duty]) -> list[Duty]:
-        """Those of these duties that have no leader."""
-        probes = await asyncio.gather(*(self.connection.probe(self._queues[duty]) for duty in duties))
-        return [duty for duty, probe in zip(duties, probes, strict=True) if not probe.exists]
+    async def vacant(self, duties: Collection[Duty], publisher: Publisher) -> list[Duty]:
+        """Those of these duties that have no leader. Raises the session's error."""
+        found = await asyncio.gather(*(publisher.finds(self._queues[duty]) for duty in duties))
+        return [duty for duty, has_leader in zip(duties, found, strict=True) if not has_leader]
 
     async def tell(self, operation: Operation[None]) -> None:
         """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
@@ -95,12 +96,14 @@ class LeaderClient:
         connection: Connection,
         declarer: Callable[[Connection], Declarer],
         workers: Callable[[], Awaitable[WorkerList]],
+        publisher: Callable[[], Awaitable[Publisher]],
     ) -> None:
-        """`workers` returns all workers, those too that do not answer."""
+        """`workers` returns all workers, those too that do not answer. `publisher` opens one on the connection."""
         self._session = session
         self._workers = workers
         self._connection = connection
         self._declarer = declarer
+        self._publisher = publisher
         self._requests = LeaderRequests(connection, session.exchange)
         self._standing_by = False
         #: The leaders in this session: those that go on leading, and those that lead for one operation.
@@ -125,7 +128,7 @@ class LeaderClient:
             while self._connection.error is None:
                 try:
                     mine = {*leading, *self._leaders}
-                    vacant = await self._requests.vacant(set(Duty) - mine)
+                    vacant = await self._requests.vacant(set(Duty) - mine, await self._publisher())
                     for duty in candidate.look(vacant, mine, loop.time()):
                         if (leader := await self._take(duty, fired)) is not None:
                             leading[duty] = asyncio.ensure_future(self._lead(leader))
@@ -221,7 +224,7 @@ class LeaderClient:
 
     async def silence(self) -> LeaderUnavailable | None:
         """The error of a leader in keys that does not answer; None if it answers, or none leads. Raises BrokerError."""
-        if Duty.KEYS in self._leaders or await self._requests.vacant((Duty.KEYS,)):
+        if Duty.KEYS in self._leaders or await self._requests.vacant((Duty.KEYS,), await self._publisher()):
             return None
         with suppress(TimeoutError):
             async with asyncio.timeout(_SIGN):

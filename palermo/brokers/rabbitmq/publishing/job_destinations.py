@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import TRANSIENT, Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue, Unroutable
+from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
@@ -206,11 +206,7 @@ class TenantQueues:
 
     async def _are_deleted(self) -> bool:
         """Whether the leader is deleting queues now."""
-        try:
-            await (await self._publisher()).send("", deletion_lock(self._exchange), TRANSIENT, b"")
-        except Unroutable:
-            return False
-        return True
+        return await (await self._publisher()).finds(deletion_lock(self._exchange))
 
     async def _declare_all(self, tenant_queues: list[TenantQueue], arguments: Mapping[str, Any]) -> bool:
         """Make those that are missing. Returns whether one was."""

@@ -194,7 +194,7 @@ class KeyLog:
 
     async def exists(self) -> bool:
         """Whether the log's queue exists: whether anybody has ever needed a key."""
-        return (await self._connection.probe(self._queue)).exists
+        return await (await self._outbox.open()).finds(self._queue)
 
     async def open(self) -> tuple[dict[str, Key], list[tuple[Mapping[str, Any], Record]]]:
         """Read the whole log, and publish again the jobs that may not be stored. Returns the keys and the ends of runs.

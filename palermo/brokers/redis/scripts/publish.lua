@@ -1,5 +1,5 @@
 -- Stores jobs, once however often it is called with one token: a client that gets no answer calls it again, and either
--- call may come first. ARGV: the time, the token's key, value and lifetime in seconds (attempts.py), then for each job its queue,
+-- call may come first. ARGV: the time, the token's key, value and lifetime in seconds (Attempts in broker.py), then for each job its queue,
 -- tenant, share, priority, '1' if it has a unique key, the instant at which it is due ('' for now), id and message.
 
 -- Fast path: the worker gets the job with the message that wakes it, and does not have to claim it first.

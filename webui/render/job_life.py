@@ -1,16 +1,21 @@
-"""The timeline of a job: the known steps of its life in order, from enqueued to where it is now.
+"""The life of a job as its page tells it: its steps in order, its runs, and where it came from.
 
 The steps come from the journal if it has records of the job, else from the job's headers and from what this process
-has seen.
+has seen. The runs come from both.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
+from palermo.contract.recurring_entries import RECURRING
 from palermo.contract.rows import Row, iso_instant
+from palermo.core.failure import printable
 from palermo.core.journal_records import RUN_ENDS, RecordKind
+from palermo.core.message import EVENT_ID, Message
 from palermo.history.entry import STATE_OF
+from palermo.history.index import Index
 from palermo.webui.render.formats import moment, took
 from palermo.webui.state.job import FoundJob
 from palermo.webui.state.live_state import Run
@@ -202,3 +207,121 @@ def _with_durations(events: list[Event]) -> list[Event]:
         # One side has whole seconds, the other milliseconds, so the difference can be negative.
         timed.append(replace(event, took=None if seconds is None or seconds <= 0 else seconds))
     return timed
+
+
+# -- the runs: one row for each that ended
+
+#: The states of runs after which the job simply waits again, in a word.
+_WAITS_AGAIN = {RecordKind.SNOOZED: "snoozed", RecordKind.RELEASED: "given back"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One run of a job."""
+
+    number: int | None
+    #: How it ended: done, failed, discarded, cancelled, snoozed, given back, or running.
+    state: str
+    error: str = ""
+    #: The error's text, or why it was discarded or who cancelled it.
+    message: str = ""
+    #: ISO 8601.
+    ended_at: str | None = None
+    #: Seconds that it ran.
+    took: float | None = None
+    worker: str | None = None
+
+
+def attempts(job: FoundJob, life: Sequence[Row]) -> list[AttemptRow]:
+    """The runs of a job, the newest first; a run of which the journal tells nothing has its error alone."""
+    rows = [_recorded(row) for row in life if row["kind"] in RUN_ENDS]
+    known = {row.number for row in rows if row.state == "failed"}
+    rows += [
+        AttemptRow(
+            number=told["attempt"],
+            state="failed",
+            error=told["class"],
+            message=told["message"],
+            ended_at=told["failed_at"],
+        )
+        for told in (job.row["attempts"] if job.row else ())
+        if told["attempt"] not in known
+    ]
+    if job.state == "running":
+        number = max((row.number or 0 for row in rows), default=0) + 1
+        rows.append(AttemptRow(number=number, state="running", worker=job.worker))
+    # Of one number the later comes first: a run that was given back has the number of the next one.
+    return sorted(rows, key=lambda row: row.number or 0)[::-1]
+
+
+def _recorded(row: Row) -> AttemptRow:
+    kind = row["kind"]
+    error: dict[str, Any] = row["error"] or {"class": "", "message": row.get("text") or ""}
+    by = row.get("by")
+    return AttemptRow(
+        number=row["attempt"],
+        state=_WAITS_AGAIN.get(kind) or ("failed" if kind == RecordKind.RETRIED else STATE_OF.get(kind) or kind),
+        error=error["class"],
+        message=error["message"] or (f"by {by}" if isinstance(by, str) and by else ""),
+        ended_at=row["at"],
+        took=row["took"],
+        worker=row["worker"],
+    )
+
+
+# -- the origin: parent, event or recurring job; the children, and the jobs that ran it again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What made a job; a field is empty if it is not that, or not known."""
+
+    #: The name of the recurring job.
+    recurring: str = ""
+    #: The topic and the id of the event.
+    topic: str = ""
+    event: str = ""
+    #: The id of the job that enqueued it, or published its event, while it ran.
+    parent: str = ""
+
+
+def origin_of(message: Message | None, row: Row | None, life: Sequence[Row]) -> Origin:
+    """The origin of a job, from its headers, from its row, and from the journal's records of it."""
+    extra = {} if message is None else message.extra
+    fired = next((step.get("name") for step in life if step["kind"] == RecordKind.FIRED), None)
+    name = extra.get(RECURRING) or fired
+    parent = (row or {}).get("parent") or next((step["parent"] for step in life if "parent" in step), "")
+    return Origin(
+        recurring=printable(name) if isinstance(name, str) else "",
+        topic=printable(message.topic) if message is not None else "",
+        event=printable(str(extra[EVENT_ID])) if message is not None and message.topic else "",
+        parent=printable(parent) if isinstance(parent, str) else "",
+    )
+
+
+def children_of(index: Index, id: str, *, limit: int) -> list[Row]:
+    """The jobs that a job enqueued, each as the journal's newest record of it tells, the newest first."""
+    return [
+        {
+            "id": each.id,
+            "job": each.job or None,
+            "queue": each.queue,
+            "state": each.state or "enqueued",
+            "at": iso_instant(each.at),
+        }
+        for each in index.children(id, limit=limit)
+    ]
+
+
+def again_of(id: str, life: Sequence[Row]) -> tuple[str, list[str]]:
+    """The job that this one runs again, "" if it runs none, and the jobs that run this one again."""
+    before, after = "", list[str]()
+    for row in life:
+        if row["kind"] != "action" or row["action"] != "run again" or row["outcome"] != "done":
+            continue
+        old, _, new = str(row["what"]).rpartition(" as ")
+        if new == id:
+            before = old
+        elif old == id:
+            after.append(new)
+    return before, after
