@@ -31,7 +31,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
-from palermo.worker.ipc.frames import HEADER, SUCCESS, load, pack_message, pack_reply, unpack_message
+from palermo.worker.ipc.frames import HEADER, SUCCESS, fields_of, load, pack, pack_reply, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
@@ -209,7 +209,7 @@ async def main(place: Ground, *, runs: int) -> None:
     cut = [(read_delivery(data, 0, number, consumer), data) for data in came]
     read = [(found, data) for found, data in cut if isinstance(found, Delivered)]
     messages = [read_delivered(found, data, jobs.QUEUE) for found, data in read]
-    frames = [pack_message("run", one) for one in messages]
+    frames = [pack(("run", fields_of(one))) for one in messages]
     job_events, orders = parent.worker.job_events, parent.worker._orders
     now = time.time()
 
@@ -224,7 +224,7 @@ async def main(place: Ground, *, runs: int) -> None:
         ("parent", lambda: parent.run(came)),
         ("  reading three frames", each(lambda data: read_delivery(data, 0, number, consumer), came)),
         ("  properties and headers to a message", each(lambda one: read_delivered(one[0], one[1], jobs.QUEUE), read)),
-        ("  its frame for the slot", each(lambda one: pack_message("run", one), messages)),
+        ("  its frame for the slot", each(lambda one: pack(("run", fields_of(one))), messages)),
         ("  the journal's counts", each(recorded, messages)),
         ("  what is remembered of it", each(lambda one: orders.job_ended(one, SUCCEEDED, settled=True), messages)),
         ("slot", each(lambda _: slot.turn(), messages)),

@@ -18,6 +18,9 @@ from palermo.serializers.tags import MAX_DEPTH, Format, is_plain, restored, tagg
 TAG: Final = "$palermo"
 _BOM: Final = b"\xef\xbb\xbf"
 
+#: The white space of RFC 8259.
+_BLANKS: Final = " \t\n\r"
+
 
 def _wrap(kind: str, value: object, name: str) -> object:
     return {TAG: kind, "class": name, "value": value} if name else {TAG: kind, "value": value}
@@ -58,7 +61,10 @@ class JsonSerializer:
         try:
             text = data.removeprefix(_BOM).decode()
             decoder = _tag_decoder(classes) if "$" in text and TAG in text else _PLAIN_DECODER
-            value = _decoded(decoder, text)
+            # Not `decode`, which looks for blanks around the value at some cost: hardly any body has them.
+            value, end = decoder.raw_decode(text := text.strip(_BLANKS))
+            if end != len(text):
+                raise json.JSONDecodeError("Extra data", text, end)
         except RecursionError as error:
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
         except ValueError as error:
@@ -67,15 +73,6 @@ class JsonSerializer:
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
         return value
-
-
-def _decoded(decoder: json.JSONDecoder, text: str) -> object:
-    """The one value in the text. It looks for blanks around it only if there are some: hardly any body has them."""
-    try:
-        value, end = decoder.raw_decode(text)
-    except json.JSONDecodeError:
-        end = -1
-    return value if end == len(text) else decoder.decode(text)
 
 
 def _refuse_constant(text: str) -> NoReturn:

@@ -82,8 +82,6 @@ _HASHED: Final = ("set", "frozenset", "dict")
 #: The most members with one hash in a set or a dict that is made to run a job.
 _SAME_HASH: Final = 100
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
-#: An object that is no key of any dict.
-_NOTHING: Final = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +118,17 @@ def is_plain(value: Any, form: Format, room: int = MAX_DEPTH) -> bool:
     It checks the types of a long list or dict at once, and single items only where they are few or nested.
     So it costs less than the encoding, and for flat values a fraction of it.
     """
-    return _is_plain(value, form.scalars, form.keys, form.reserved or _NOTHING, room)
-
-
-def _is_plain(value: Any, scalars: frozenset[type], keys: frozenset[type], reserved: object, room: int) -> bool:
-    kind = type(value)
+    kind, scalars = type(value), form.scalars
     if kind is dict:
-        if reserved in value or not room:
+        keys = form.keys
+        if not room or (form.reserved and form.reserved in value):
             return False
         if len(value) > _FEW and keys.issuperset(map(type, value)) and scalars.issuperset(map(type, value.values())):
             return True
         for key, item in value.items():
             if type(key) not in keys:
                 return False
-            if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+            if type(item) not in scalars and not is_plain(item, form, room - 1):
                 return False
         return True
     if kind is list:
@@ -141,8 +136,8 @@ def _is_plain(value: Any, scalars: frozenset[type], keys: frozenset[type], reser
             return False
         if len(value) > _FEW and scalars.issuperset(map(type, value)):
             return True
-        for item in value:
-            if type(item) not in scalars and not _is_plain(item, scalars, keys, reserved, room - 1):
+        for item in value:  # noqa: SIM110 - a generator costs twice as much
+            if type(item) not in scalars and not is_plain(item, form, room - 1):
                 return False
         return True
     return kind in scalars

@@ -87,9 +87,9 @@ class Client:
         with tracing.enqueuing(job) as span:
             prepared = prepare(self, job, args, kwargs, options, self.unique_job)
             if prepared.key_request is not None:
-                return prepared.handle_for(io.enqueue_unique(_traced(span, prepared.key_request)))
+                return prepared.handle_for(io.enqueue_unique(_traced_request(span, prepared.key_request)))
             if prepared.message is not None:
-                io.wait(io.send(span.traced(prepared.message)))
+                io.wait(io.send(prepared.message if span is None else span.traced(prepared.message)))
                 prepared.run_after_hooks()
         return prepared.job
 
@@ -121,9 +121,9 @@ class Client:
                 self._announced.learn(lambda: io.result(asked))
             prepared = prepare(self, job, args, kwargs, options, self.unique_job)
             if prepared.key_request is not None:
-                return prepared.handle_for(await io.enqueue_unique_async(_traced(span, prepared.key_request)))
+                return prepared.handle_for(await io.enqueue_unique_async(_traced_request(span, prepared.key_request)))
             if prepared.message is not None:
-                await io.publish_async(span.traced(prepared.message))
+                await io.publish_async(_traced(span, prepared.message))
                 prepared.run_after_hooks()
         return prepared.job
 
@@ -148,8 +148,10 @@ class Client:
             try:
                 for batch in batches(prepared, made):
                     plain = [each.message for each in batch if each.message is not None and each.key_request is None]
-                    messages = [span.traced(message) for message in plain]
-                    key_requests = [_traced(span, each.key_request) for each in batch if each.key_request is not None]
+                    messages = [_traced(span, message) for message in plain]
+                    key_requests = [
+                        _traced_request(span, each.key_request) for each in batch if each.key_request is not None
+                    ]
                     before = waiting[-1][0] if waiting else None
                     waiting.append((io.send(messages, after=before, key_requests=key_requests), batch))
                     if len(waiting) == BATCHES:
@@ -172,7 +174,7 @@ class Client:
         io = self._io()
         with tracing.enqueuing(topic) as span:
             made = prepare_event(self, topic, payload, dict(options))
-            io.wait(io.send(replace(made, message=span.traced(made.message))))
+            io.wait(io.send(replace(made, message=_traced(span, made.message))))
         return made.message.id
 
     async def publish_async(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
@@ -180,7 +182,7 @@ class Client:
         io = self._io()
         with tracing.enqueuing(topic) as span:
             made = prepare_event(self, topic, payload, dict(options))
-            await io.publish_async(replace(made, message=span.traced(made.message)))
+            await io.publish_async(replace(made, message=_traced(span, made.message)))
         return made.message.id
 
     def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
@@ -283,8 +285,12 @@ class Client:
             opener(self._session.address)
 
 
-def _traced(span: tracing.Enqueuing, key_request: KeyRequest) -> KeyRequest:
-    return replace(key_request, message=span.traced(key_request.message))
+def _traced(span: tracing.Enqueuing | None, message: Message) -> Message:
+    return message if span is None else span.traced(message)
+
+
+def _traced_request(span: tracing.Enqueuing | None, key_request: KeyRequest) -> KeyRequest:
+    return replace(key_request, message=_traced(span, key_request.message))
 
 
 _default: Client | None = None

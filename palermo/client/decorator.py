@@ -403,13 +403,18 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
     return target
 
 
-def _client() -> "Client":
+def _import_client() -> "Client":
+    global _client
     module = sys.modules.get("palermo.client.client")
     if module is None or not hasattr(module, "default_client"):  # not imported yet, or only in part
         with forking.guard:
             module = import_module("palermo.client.client")
-    client: Client = module.default_client()
-    return client
+    _client = module.default_client
+    return _client()
+
+
+#: The default client; the first call imports its code.
+_client: "Callable[[], Client]" = _import_client
 
 
 def _dequeue(definition: JobDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:

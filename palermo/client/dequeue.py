@@ -48,7 +48,8 @@ def dequeue(
     finally:
         record_action(client, actor, "dequeue", queue=place, count=judge.count, what=name)
     if definition is not None:
-        hooks.run_after_hooks("after_dequeue", definition, args or (), kwargs or {})
+        for hook in hooks.hooks_for("after_dequeue", definition):
+            hook(*(args or ()), **(kwargs or {}))
     return judge.count
 
 

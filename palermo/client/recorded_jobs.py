@@ -37,6 +37,7 @@ FIELDS = frozenset(
 _OPTIONS = tuple(
     (name, HEADER_OF[name][0]) for name in ("max_retries", "timeout", "lock_for", "keep_result", "tenant", "share")
 )
+_OPTIONAL = frozenset({*(name for name, _ in _OPTIONS), "expires_at"})
 _OF_ONE_RUN = frozenset({RESERVATION, FOREIGN, "traceparent", "tracestate", "baggage"})
 
 #: The most bytes of headers that a record holds.
@@ -49,7 +50,9 @@ MAX_SEARCHED = 500
 class HiddenSigns:
     """Tells in few steps whether arguments may hold a hidden value: they hold a part of a hidden name."""
 
-    def __init__(self, patterns: Sequence[str], names: Callable[[str], Sequence[str]] = redaction.parameters) -> None:
+    def __init__(
+        self, patterns: Sequence[str], names: Callable[[str], Sequence[str] | None] = redaction.parameters
+    ) -> None:
         """`names` gives the names of a job's parameters, where its code is known."""
         self._patterns = tuple(patterns)
         self._names = names
@@ -63,13 +66,15 @@ class HiddenSigns:
         for sign in self._signs:
             if sign in lower:
                 return True
-        return any(is_hidden(name, self._patterns) for name in self._names(job))
+        return any(is_hidden(name, self._patterns) for name in self._names(job) or ())
 
 
 class RecordedArguments:
     """Makes the fields of a record that hold a job's arguments and options."""
 
-    def __init__(self, settings: "Settings", parameters: Callable[[str], Sequence[str]] = redaction.parameters) -> None:
+    def __init__(
+        self, settings: "Settings", parameters: Callable[[str], Sequence[str] | None] = redaction.parameters
+    ) -> None:
         """`parameters` gives the names of a job's parameters, where its code is known."""
         self._settings = settings
         self._parameters = parameters
@@ -90,7 +95,10 @@ class RecordedArguments:
             said = self._decoded(message)
         if message.arguments and "body" in said and "inexact" not in said:
             said["arguments"] = message.arguments
-        return said | self._options(message)
+        # Most messages have none of these, and a look at which fields they have says so.
+        if message.extra or message.properties or not _OPTIONAL.isdisjoint(vars(message)):
+            said |= self._options(message)
+        return said
 
     def _decoded(self, message: Message) -> dict[str, Any]:
         if len(message.body) > self._most:
@@ -99,7 +107,7 @@ class RecordedArguments:
         if found is None:
             return self._preview(message, UNREADABLE)
         bare = {"job": message.job, "args": as_json(found[0]), "kwargs": as_json(found[1])}
-        shown = masked_arguments(bare, self._patterns, self._parameters(message.job))
+        shown = masked_arguments(bare, self._patterns, self._parameters(message.job) or ())
         as_it_is = message.content_type == JSON and not message.content_encoding
         if as_it_is and shown == bare:
             return {"body": message.body.decode()}
@@ -116,7 +124,7 @@ class RecordedArguments:
         row = {"job": message.job, "args": None, "kwargs": None, "preview": message.preview}
         said = {
             "inexact": inexact,
-            "preview": masked_row(row, self._patterns, self._parameters(message.job))["preview"] or "",
+            "preview": masked_row(row, self._patterns, self._parameters(message.job) or ())["preview"] or "",
         }
         return said if message.content_type == JSON else {**said, "content_type": message.content_type}
 
@@ -135,7 +143,7 @@ class RecordedArguments:
             }
         if headers and len(json.dumps(headers)) <= _MAX_HEADERS:
             said["headers"] = headers
-        if message.priority:
+        if message.properties and message.priority:
             said["priority"] = message.priority
         if message.expires_at is not None:
             start = max(message.run_at or 0.0, message.queued_at or message.created_at or 0.0)

@@ -73,8 +73,10 @@ class Recorder:
         `arguments` makes the fields of a record that hold a job's arguments and options; without it none are recorded.
         """
         self.level = level
-        self._wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
-        self._arguments = arguments if level is JournalLevel.ALL else None
+        #: The kinds of records that are written down at all.
+        self.wanted = frozenset(kind for kind in RecordKind if is_wanted(kind, level))
+        #: Makes the fields of a record that hold a job's arguments and options; none below the level "all".
+        self.arguments = arguments if arguments is not None and level is JournalLevel.ALL else _no_arguments
         self._writer = writer
         self._now = now
         self._journal: Journal | None = None
@@ -91,8 +93,9 @@ class Recorder:
         self._counts_pause = COUNTS_SOON
         #: Whether everything must be stored at once.
         self._flushing = False
-        #: Records that are written only if they still hold when the next batch goes: the beginning of a long run.
-        self._tentative: dict[object, Callable[[], Record]] = {}
+        #: Makes records that are written only if they are still here when the next batch goes: the beginning of a long
+        #: run. Nearly all are taken out before. After one is put in, `remind` sees to the batch.
+        self.tentative: dict[object, Callable[[], Record]] = {}
         self._confirmations: dict[int, asyncio.Future[None]] = {}
         self._unstored: tuple[bytes, list[Record]] | None = None
         self._lost = 0
@@ -110,37 +113,16 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         if self._has_any:
-            self._set_timer()
+            self.remind()
 
     def detach(self) -> None:
         """The session is lost: keep what is gathered until the next `attach`."""
         self._journal = None
 
-    def wants(self, kind: str) -> bool:
-        """Whether records of this kind are written down at all."""
-        return kind in self._wanted
-
-    def arguments(self, message: Message) -> dict[str, Any]:
-        """The fields of a record that hold a job's arguments and options; none below the level "all"."""
-        return {} if self._arguments is None else self._arguments(message)
-
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
-        if kind in self._wanted:
-            self._append({"kind": kind, "at": self._at(at), **fields})
-
-    def add_unless_withdrawn(self, key: object, kind: str, fields: Callable[[], Record], *, at: float) -> None:
-        """Add a record of what happened at this instant, unless `withdraw(key)` is called before the next batch.
-
-        Only then `fields` is called: nearly every job is withdrawn.
-        """
-        if kind in self._wanted:
-            self._tentative[key] = lambda: {"kind": kind, "at": self._at(at), **fields()}
-            self._set_timer()
-
-    def withdraw(self, key: object) -> None:
-        """Take back the record that `add_unless_withdrawn` added under this key."""
-        self._tentative.pop(key, None)
+        if kind in self.wanted:
+            self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def count(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
         """Count one more job of this name in this queue for this outcome; its wait and its run took so many seconds."""
@@ -156,7 +138,23 @@ class Recorder:
             counts.run.add(took)
         self._counted += 1
         if self._timer is None or self._counted == COUNTS:
-            self._set_timer()
+            self.remind()
+
+    def remind(self) -> None:
+        """Set the timer so that what is gathered is stored in time."""
+        if self._sending is not None or self._closed or self._journal is None:
+            return
+        # Fast path: the loop is asked for its time once a batch, and not for each job.
+        if self._timer is not None and self._for_records:
+            return
+        loop = asyncio.get_running_loop()
+        at = loop.time() + (FLUSH_EVERY if self._has_records else max(FLUSH_EVERY, self._counts_in))
+        if self._timer is not None:
+            # After a failure the timer says when to try again.
+            if self._failures or self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer, self._for_records = loop.call_at(at, self._flush), self._has_records
 
     @property
     def is_failing(self) -> bool:
@@ -168,7 +166,7 @@ class Recorder:
 
         Raises BrokerUnavailable if that takes longer than so many seconds; the record may be stored later all the same.
         """
-        record = {"kind": kind, "at": self._at(None), **fields}
+        record = {"kind": kind, "at": round(self._now(), 3), **fields}
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._confirmations[id(record)] = future
         self._append(record)
@@ -209,7 +207,7 @@ class Recorder:
     @property
     def _has_records(self) -> bool:
         """Whether there is anything besides counts."""
-        return bool(self._waiting or self._tentative or self._unstored or self._lost)
+        return bool(self._waiting or self.tentative or self._unstored or self._lost)
 
     @property
     def _counts_in(self) -> float:
@@ -217,9 +215,6 @@ class Recorder:
         if self._flushing or self._counted >= COUNTS:
             return 0.0
         return max(0.0, self._counts_at + self._counts_pause - asyncio.get_running_loop().time())
-
-    def _at(self, at: float | None) -> float:
-        return round(self._now() if at is None else at, 3)
 
     def _append(self, record: Record) -> None:
         if len(self._waiting) >= MOST_WAITING and id(record) not in self._confirmations:
@@ -231,23 +226,7 @@ class Recorder:
         if (len(self._waiting) >= BATCH or self._size > BATCH_BYTES) and not self._failures:
             self._flush()
         else:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        """Set the timer so that what is gathered is stored in time."""
-        if self._sending is not None or self._closed or self._journal is None:
-            return
-        # Fast path: the loop is asked for its time once a batch, and not for each job.
-        if self._timer is not None and self._for_records:
-            return
-        loop = asyncio.get_running_loop()
-        at = loop.time() + (FLUSH_EVERY if self._has_records else max(FLUSH_EVERY, self._counts_in))
-        if self._timer is not None:
-            # After a failure the timer says when to try again.
-            if self._failures or self._timer.when() <= at:
-                return
-            self._timer.cancel()
-        self._timer, self._for_records = loop.call_at(at, self._flush), self._has_records
+            self.remind()
 
     def _flush(self) -> None:
         if self._timer is not None:
@@ -257,7 +236,7 @@ class Recorder:
         if self._sending is not None or journal is None or not self._has_any:
             return
         if not self._has_records and self._counts_in > 0:
-            self._set_timer()
+            self.remind()
             return
         self._sending = asyncio.ensure_future(self._store(journal))
         self._sending.add_done_callback(self._on_stored)
@@ -274,7 +253,7 @@ class Recorder:
         elif len(self._waiting) >= BATCH or self._confirmations:
             self._flush()
         elif self._has_any:
-            self._set_timer()
+            self.remind()
 
     async def _store(self, journal: Journal) -> None:
         batch, records = self._unstored or self._next_batch()
@@ -298,7 +277,7 @@ class Recorder:
 
     def _next_batch(self) -> tuple[bytes, list[Record]]:
         """The next batch as bytes, and its records."""
-        now = self._at(None)
+        now = round(self._now(), 3)
         records: list[Record] = []
         size = 0
         while self._waiting and len(records) < BATCH and size < BATCH_BYTES:
@@ -307,8 +286,8 @@ class Recorder:
             size += characters
         self._size -= size
         if not self._waiting:
-            records += [make() for make in self._tentative.values()]
-            self._tentative = {}
+            records += [make() for make in self.tentative.values()]
+            self.tentative = {}
             if self._counts_in <= 0:
                 records += [counts.record(now, queue, job) for (queue, job), counts in self._counts.items()]
                 self._counts, self._counted = {}, 0
@@ -360,6 +339,10 @@ def record_dropped(recorder: Recorder, message: Message, answer: EnqueueAnswer) 
         # Jobs that share a key have the same name and queue, unless the caller chose the key.
         fields = {"id": answer.instead_of, "job": message.job, "queue": message.queue, "reason": reason}
         recorder.add(RecordKind.DISCARDED, fields)
+
+
+def _no_arguments(message: Message) -> dict[str, Any]:
+    return {}
 
 
 def _characters(record: Record) -> int:

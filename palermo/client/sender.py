@@ -35,12 +35,12 @@ _TELLING_BYTES = 65_536
 
 
 class PendingPublish:
-    """A pending publish: the messages, and the wait for its end. All but `wait` belongs to the I/O thread."""
+    """A pending publish: the messages, and the wait for its end. All but `done` belongs to the I/O thread."""
 
     __slots__ = (
-        "_done",
         "after",
         "answers",
+        "done",
         "error",
         "explaining",
         "finished",
@@ -89,8 +89,9 @@ class PendingPublish:
         self.task: asyncio.Task[None] | None = None
         #: Finds out why it gets no answer.
         self.explaining: asyncio.Task[None] | None = None
-        self._done = threading.Lock()
-        self._done.acquire()
+        #: Held until it has ended. One thread may wait for that, and not after it has taken the lock.
+        self.done = threading.Lock()
+        self.done.acquire()
 
     @property
     def stored(self) -> list[Message]:
@@ -98,13 +99,6 @@ class PendingPublish:
         there = (EnqueueOutcome.STORED, EnqueueOutcome.KEPT, EnqueueOutcome.NEXT)
         answers = zip(self.key_requests, self.answers or (), strict=False)
         return [key_request.message for key_request, answer in answers if answer.outcome in there]
-
-    def wait(self, timeout: float) -> bool:
-        """Wait until it has ended, and return whether that was within this time.
-
-        Only one thread may wait, and not after True.
-        """
-        return self._done.acquire(timeout=timeout)
 
     @property
     def may_be_silent(self) -> bool:
@@ -120,8 +114,10 @@ class PendingPublish:
         self.error = error
         self.after = None
         self.sent.set()
+        if self.explaining is not None:
+            self.explaining.cancel()
         if self.future is None:
-            self._done.release()
+            self.done.release()
         elif self.future.set_running_or_notify_cancel():
             if error is None:
                 self.future.set_result(None)
@@ -243,7 +239,8 @@ class Sender:
             return  # the publish has ended, or goes on in another way
         if error is None:
             self._on_stored(pending)
-            self._end(pending, None)
+            self._in_flight.pop(pending, None)
+            pending.finish()
             return
         if isinstance(error, BrokerUnavailable):
             pending.last = error
@@ -349,8 +346,6 @@ class Sender:
 
     def _end(self, pending: PendingPublish, error: BaseException | None) -> None:
         self._in_flight.pop(pending, None)
-        if pending.explaining is not None:
-            pending.explaining.cancel()
         pending.finish(error)
 
     def _check_deadlines(self) -> None:

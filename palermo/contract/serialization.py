@@ -341,11 +341,11 @@ class Serializers:
         given = raw if message.content_type == OCTETS and is_untyped(message) and not message.topic else None
         if sniffed and given is None:
             message = with_media_type(message)
-        kind = media_type(message.content_type)
+        kind, body = media_type(message.content_type), None
         if kind == SIGNED:
             job, id = message.signed_job, message.signed_id
             kind, body = self._signer().unwrap(self._decompressed(message), job=job, id=id)
-            serializer = self._permitted(media_type(kind), message, accept)
+            kind = media_type(kind)
         elif accept.signed_only:
             raise MediaTypeRefused(
                 f"message {message.id} is not signed and this worker accepts only signed messages. "
@@ -357,8 +357,10 @@ class Serializers:
             return None
         elif sniffed and is_untyped(message):
             return message.body
-        else:
-            serializer = self._permitted(kind, message, accept)
+        serializer = self.get(kind)
+        if not accept.permits(serializer):
+            raise self._refused(serializer, kind, message, accept)
+        if body is None:
             body = self._decompressed(message)
         return (
             serializer.loads(body, {**self._formats.classes, **classes} if self._formats.classes else classes)
@@ -467,13 +469,10 @@ class Serializers:
         for name in sorted(accept.names):
             self.get(name)
 
-    def _permitted(self, kind: str, message: Message, accept: Accept) -> Serializer:
-        serializer = self.get(kind)
-        if accept.permits(serializer):
-            return serializer
+    def _refused(self, serializer: Serializer, kind: str, message: Message, accept: Accept) -> MediaTypeRefused:
         known = {each.media_type: each for each in self._formats.serializers.values()}
         accepted = ", ".join(sorted(name for name, each in known.items() if accept.permits(each))) or "nothing"
-        raise MediaTypeRefused(
+        return MediaTypeRefused(
             f"message {message.id} is {kind} and this worker accepts only {accepted}. "
             f"Add --accept {serializer.name} if you trust the publisher."
         )

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 #: Seconds that the connection's own thread waits for the socket lock. Others hold it for microseconds.
@@ -21,10 +22,12 @@ class SocketLock:
     what was on its way.
     """
 
-    __slots__ = ("_lock", "_lost", "_socket")
+    __slots__ = ("_lock", "_lost", "_socket", "give_back")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        #: Releases the lock, after `take` or `borrow`.
+        self.give_back: Callable[[], None] = self._lock.release
         self._lost = False
         #: The connection's socket by a descriptor of our own: the transport's descriptor might be another file's by the
         #: time that we write.
@@ -51,10 +54,6 @@ class SocketLock:
     def borrow(self) -> bool:
         """Take the lock, for another thread. If True, it may `write`, as long as nothing else waits to be written."""
         return self._socket is not None and self._lock.acquire(blocking=False)
-
-    def give_back(self) -> None:
-        """Release the lock, after `take` or `borrow`."""
-        self._lock.release()
 
     def write(self, data: bytes) -> int:
         """Write to the socket. Returns how many bytes it took; on an error 0: the connection's thread finds out."""

@@ -7,8 +7,9 @@ is a quarter of an octave wider than the one before. Histograms are merged by ad
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeGuard
 
 #: How many durations each bucket has.
@@ -30,10 +31,8 @@ def upper(bucket: int) -> float:
 #: Looked up twice for each job that runs, at a third of the cost of a logarithm.
 _UPPER = [upper(number) for number in range(LAST)]
 
-
-def bucket(seconds: float) -> int:
-    """The bucket of a duration; a negative one, which comes from clocks that differ, counts as zero."""
-    return bisect_left(_UPPER, seconds)
+#: The bucket of a duration; a negative one, which comes from clocks that differ, counts as zero.
+bucket: Callable[[float], int] = partial(bisect_left, _UPPER)
 
 
 def merge(into: Histogram, other: Mapping[int, int] | Mapping[str, int]) -> None:

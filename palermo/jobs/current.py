@@ -5,6 +5,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from palermo.core.message import NO_HEADERS, PARENT, Headers
+
 T = TypeVar("T")
 
 
@@ -74,6 +76,13 @@ def current_job() -> CurrentJob | None:
     made = found()
     _current.set(made)
     return made
+
+
+def parent_header() -> Headers:
+    """The header, for jobs that are enqueued, that names the job in which this code runs, if it runs in one."""
+    if _current.get() is None or (current := current_job()) is None:
+        return NO_HEADERS
+    return {PARENT: current.id}
 
 
 def set_current_job(current: CurrentJob | Callable[[], CurrentJob]) -> None:

@@ -190,17 +190,6 @@ class JobDefinition:
         named = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
         return sum(one.default is one.empty for one in named), len(named)
 
-    def instantiate(self) -> object | None:
-        """A fresh object of a class job, for one run; None for a function job."""
-        return self.target() if self.is_class else None
-
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], instance: object | None = None) -> Any:
-        """Run the job, on a new object unless one is given; a coroutine function returns its coroutine."""
-        if not self.is_class:
-            return self.target(*args, **kwargs)
-        made: Any = self.target() if instance is None else instance
-        return made.process(*args, **kwargs)
-
     def hooks(self, kind: str, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
         """The job's own hooks of one kind, inherited ones too, by name; call them with the job's arguments.
 
@@ -212,7 +201,7 @@ class JobDefinition:
         if not names:
             return ()
         if instance is None and any(bound for _, bound in names):
-            instance = self.instantiate()
+            instance = self.target()
         return tuple(getattr(instance if bound else self.target, name) for name, bound in names)
 
     @cached_property

@@ -320,15 +320,3 @@ def run_before_hooks(
         return not calls or all(call(*args, **kwargs) is not False for call in calls)
     except (DontEnqueue, DontProcess):
         return False
-
-
-def run_after_hooks(
-    kind: str,
-    definition: HookedJob,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    instance: object | None = None,
-) -> None:
-    """Run the hooks of an `after_…` kind. An error of one is raised, and the hooks behind it do not run."""
-    for call in hooks_for(kind, definition, instance):
-        call(*args, **kwargs)

@@ -23,7 +23,7 @@ from palermo.worker.child.executor import Executor, OnError
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.reporting import Reporter
 from palermo.worker.child.shared_slots import is_awaitable
-from palermo.worker.ipc.frames import HEADER, load, pack_message, unpack_message, unpack_report
+from palermo.worker.ipc.frames import fields_of, unpack_message, unpack_report
 from palermo.worker.limits import Limits, lock_expired
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.registered import Registered
@@ -67,7 +67,7 @@ class LocalPool:
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         limited = Limits().limited(message, self._registered.timeouts, self._registered.locks)
-        sent = unpack_message(load(pack_message("run", limited)[HEADER:])[1])
+        sent = unpack_message(fields_of(limited))
         definition = self._jobs.find(sent.job)
         run = LocalRun(self, slot, sent, done, awaitable=definition is not None and is_awaitable(definition))
         self._run, self._errors = run, {}

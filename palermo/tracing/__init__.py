@@ -9,8 +9,9 @@ other programs nothing is imported and no header is written; the check costs a l
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message
@@ -20,46 +21,20 @@ if TYPE_CHECKING:
 
 
 class Enqueuing(Protocol):
-    """The span of an enqueue, current while it is entered."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *raised: Any) -> None: ...
+    """The span of an enqueue."""
 
     def traced(self, message: Message) -> Message:
         """The message with the headers that join its runs to this span."""
 
 
 class Running(Protocol):
-    """The span of a run, current while it is entered: spans of the job are below it."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *raised: Any) -> None: ...
+    """The span of a run."""
 
     def ended(self, result: RunResult) -> RunResult:
         """Record how the run went; returns the result."""
 
 
-class _Untraced:
-    """Both spans where nothing is traced."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        pass
-
-    def traced(self, message: Message) -> Message:
-        return message
-
-    def ended(self, result: RunResult) -> RunResult:
-        return result
-
-
-_UNTRACED = _Untraced()
+_UNTRACED = nullcontext[None]()
 
 #: Functions that return headers for the messages of the context that enqueues.
 _header_sources: list[Callable[[], Mapping[str, str]]] = []
@@ -71,21 +46,22 @@ def add_header_source(function: Callable[[], Mapping[str, str]]) -> None:
         _header_sources.append(function)
 
 
-class _WithHeaders(_Untraced):
+class _WithHeaders:
     """The span of an enqueue that only other tracers know of."""
-
-    __slots__ = ()
 
     def traced(self, message: Message) -> Message:
         headers = {name: value for function in _header_sources for name, value in function().items()}
         return replace(message, extra={**message.extra, **headers}) if headers else message
 
 
-_WITH_HEADERS = _WithHeaders()
+_WITH_HEADERS = nullcontext(_WithHeaders())
 
 
-def enqueuing(job: "JobDefinition | str | None") -> Enqueuing:
-    """The span of enqueuing a job; with None, of one call that enqueues any number of any jobs."""
+def enqueuing(job: "JobDefinition | str | None") -> AbstractContextManager[Enqueuing | None]:
+    """Enter the span of enqueuing a job; with None, of one call that enqueues any number of any jobs.
+
+    It is current meanwhile. None where nothing is traced.
+    """
     provider = _provider()
     if provider is None:
         return _WITH_HEADERS if _header_sources else _UNTRACED
@@ -94,8 +70,11 @@ def enqueuing(job: "JobDefinition | str | None") -> Enqueuing:
     return EnqueueSpan(provider, "" if job is None else job if isinstance(job, str) else job.name)
 
 
-def running(message: Message, *, worker: str, crashed: bool = False) -> Running:
-    """The span of running a message in the slot with this tag; `crashed` if it was another process that ran it."""
+def running(message: Message, *, worker: str, crashed: bool = False) -> AbstractContextManager[Running | None]:
+    """Enter the span of running a message in the slot with this tag; `crashed` if it was another process that ran it.
+
+    It is current meanwhile: spans of the job are below it. None where nothing is traced.
+    """
     provider = _provider()
     if provider is None:
         return _UNTRACED

@@ -74,24 +74,10 @@ def test_a_coroutine_function_can_be_a_job() -> None:
     async def fetch(url: str) -> str:
         return url
 
-    coroutine = fetch.definition.call(["x"], {})
+    coroutine = fetch.definition.target("x")
 
     assert inspect.iscoroutine(coroutine)
     coroutine.close()
-
-
-def test_each_run_of_a_class_job_has_an_object_of_its_own() -> None:
-    class Count:
-        def __init__(self) -> None:
-            self.runs = 0
-
-        def process(self) -> int:
-            self.runs += 1
-            return self.runs
-
-    definition = palermo.job(Count).definition
-
-    assert [definition.call([], {}), definition.call([], {})] == [1, 1]
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
@@ -102,7 +88,7 @@ def test_process_may_be_a_static_or_class_method(kind: Callable[..., Any]) -> No
     made: Any = palermo.job(type("Kind", (), {"process": kind(process)}))
 
     made.definition.bind(["x"], {})
-    assert made.definition.call(["x"], {}) == "x"
+    assert made.definition.target().process("x") == "x"
 
 
 def test_a_job_wrapped_by_another_decorator_keeps_its_parameters_and_place() -> None:

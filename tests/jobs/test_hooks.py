@@ -125,10 +125,11 @@ class Work(Base):
 
 def test_a_class_has_its_methods_as_hooks_inherited_ones_too_on_the_object_that_runs() -> None:
     definition = palermo.job(Work).definition
-    instance = definition.instantiate()
+    instance = definition.target()
 
-    definition.call(["x"], {}, instance)
-    hooks.run_after_hooks("after_process", definition, ["x"], {}, instance)
+    instance.process("x")
+    for hook in hooks.hooks_for("after_process", definition, instance):
+        hook("x")
 
     assert called == [
         ("process", instance, "x"),

@@ -168,10 +168,13 @@ async def test_a_short_run_leaves_no_record_of_its_beginning_and_a_long_one_does
     async with tape() as journal:
         recorder = Recorder(JournalLevel.ALL, "pid:1@h")
         recorder.attach(journal)
-        recorder.add_unless_withdrawn(1, RecordKind.STARTED, lambda: fields("short"), at=1.0)
-        recorder.withdraw(1)
+        started = {"kind": RecordKind.STARTED, "at": 1.0}
+        recorder.tentative[1] = lambda: started | fields("short")
+        recorder.remind()
+        del recorder.tentative[1]
         recorder.add(RecordKind.SUCCEEDED, fields("short"))
-        recorder.add_unless_withdrawn(1, RecordKind.STARTED, lambda: fields("long"), at=1.0)
+        recorder.tentative[1] = lambda: started | fields("long")
+        recorder.remind()
 
         found = await journal.until(2)
 

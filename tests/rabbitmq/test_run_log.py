@@ -289,7 +289,7 @@ def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_the
         log = worker.consumer._run_log
 
         async def is_at_rest() -> bool:
-            return log._ticking is None
+            return log.ticking is None
 
         await until(is_at_rest, True)
         await worker.die()
@@ -298,7 +298,7 @@ def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_the
         worker.runs("a")
         log.watch()
 
-        assert log._ticking is None
+        assert log.ticking is None
 
     play(session, act)
 

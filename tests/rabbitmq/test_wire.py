@@ -32,7 +32,7 @@ from palermo.core.lifecycle import JobState, fail, requeue, retry
 from palermo.core.message import KNOWN_HEADERS, Message, headers_size
 from palermo.core.unique_keys import message_from_plain, message_to_plain
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
-from palermo.worker.ipc.frames import pack_message
+from palermo.worker.ipc.frames import fields_of, pack
 from tests import hostile
 from tests.core.test_message import a_message, values
 
@@ -274,7 +274,7 @@ def test_whatever_the_broker_delivers_can_be_read_and_written_again_in_one_frame
 
     message = message_of(read_properties(data, 0), b"[]", taken_from="jobs")
 
-    pickle.loads(pack_message("run", message)[4:])
+    pickle.loads(pack(("run", fields_of(message)))[4:])
     json.dumps(job_row(message, JobState.PENDING, Serializers()), ensure_ascii=False).encode()
     failure = from_exception(ValueError("no"), failed_at=1)
     for copy in (

@@ -173,6 +173,18 @@ def test_f4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_a
     eventually(lambda: site.pending() == 0)
 
 
+def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(any_site: Site) -> None:
+    site = any_site
+    for row in ("1", "2"):
+        site.enqueue("crash", [str(site.notes_path), row], module="crew_batches")
+    site.enqueue("exits", 3)
+
+    site.burst("-c", "1", modules=("crew_batches", "crew"))
+
+    assert [json.loads(line) for line in site.notes()] == [["1", 2], ["2", 2]]
+    assert [error for error, _ in site.errors().values()] == ["palermo.errors.JobCrashed"]
+
+
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_f4_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench, index: int) -> None:
     marks = BatchMarks(slots=2)

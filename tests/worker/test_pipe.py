@@ -29,8 +29,8 @@ from palermo.worker.ipc.frames import (
     SUCCESS,
     FrameBuffer,
     InvalidFrame,
+    fields_of,
     pack,
-    pack_message,
     pack_reply,
     pack_result,
     unpack_message,
@@ -158,7 +158,7 @@ def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
         policy_retries=1, max_retries=7, retrying_since=9.5, timeout=3.0, expires_at=4.0, keep_result=True,
     )  # fmt: skip
 
-    kind, fields, more = pickle.loads(pack_message("run", message, "more")[4:])
+    kind, fields, more = pickle.loads(pack(("run", fields_of(message), "more"))[4:])
 
     assert (kind, more) == ("run", "more")
     assert unpack_message(fields) == message

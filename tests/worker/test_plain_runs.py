@@ -18,7 +18,7 @@ from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobTerminated
 from palermo.jobs import hooks
 from palermo.worker.child.slot import Slot
-from palermo.worker.ipc.frames import HEADER, SUCCESS, pack, pack_message
+from palermo.worker.ipc.frames import HEADER, SUCCESS, fields_of, pack
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
 from palermo.worker.process import SlotTitle
 from tests.worker.bench import Bench
@@ -259,7 +259,7 @@ class Turns:
 
     def run(self, message: Message) -> bytes:
         """What it answers to this message."""
-        self.parent.sendall(pack_message("run", message))
+        self.parent.sendall(pack(("run", fields_of(message))))
         assert self.slot.turn()
         return self.parent.recv(65_536)
 
@@ -316,5 +316,5 @@ def test_what_a_message_does_not_have_is_not_sent() -> None:
     plain = Message(id="1", queue="q", job="j", body=b"[]", created_at=5, preview="")
     rare = Message(id="1", queue="q", job="j", body=b"[]", created_at=5, preview="", max_retries=0, keep_result=False)
 
-    assert pickle.loads(pack_message("run", plain)[HEADER:])[1][-1] in (None, {})
-    assert pickle.loads(pack_message("run", rare)[HEADER:])[1][-1] == {"max_retries": 0, "keep_result": False}
+    assert pickle.loads(pack(("run", fields_of(plain)))[HEADER:])[1][-1] in (None, {})
+    assert pickle.loads(pack(("run", fields_of(rare)))[HEADER:])[1][-1] == {"max_retries": 0, "keep_result": False}

@@ -104,13 +104,16 @@ def _reason(error: Exception) -> str:
 class JobCall:
     """Collects the messages of one call of a job, and their results: those of a batch have one each."""
 
-    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "batched", "definition")
+    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "args", "batched", "definition", "kwargs")
 
     def __init__(self, on_mark: OnMark = ignore_mark) -> None:
         """`on_mark` is called with the position of a message whose item of a batch is marked."""
         self._on_mark = on_mark
         #: The job; None until there is a message that it can be called for.
         self.definition: JobDefinition | None = None
+        #: The positional and the keyword arguments of the last message; a job that takes a batch gets `batch` instead.
+        self.args: list[Any] = []
+        self.kwargs: dict[str, Any] = {}
         #: Whether the job takes a list, with one item for each message.
         self.batched = False
         self._batch: Batch[Any] | None = None
@@ -120,20 +123,18 @@ class JobCall:
     def add(self, message: Message, definition: JobDefinition, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Add the next message: the job can be called for it, with these arguments."""
         self._callable.append((len(self._callable) + len(self._refused), message, args, kwargs))
-        self.definition = definition
+        self.definition, self.args, self.kwargs = definition, args, kwargs
         self.batched = definition.batch is not None
 
     def refuse(self, result: Result) -> None:
         """Give the next message this result: the job cannot be called for it."""
         self._refused[len(self._callable) + len(self._refused)] = result
 
-    def arguments(self) -> tuple[list[Any], dict[str, Any]]:
-        """Its positional and its keyword arguments. A batch has one: the list of its messages' arguments."""
-        if not self.batched:
-            return self._callable[0][2:]
+    def batch(self) -> Batch[Any]:
+        """The one argument of a job that takes batches: the list of its messages' arguments."""
         items = ((args or list(kwargs.values()))[0] for _, _, args, kwargs in self._callable)
         self._batch = watched(items, lambda position, done: self._on_mark(self._callable[position][0], done))
-        return [self._batch], {}
+        return self._batch
 
     def errors(self, error: BaseException | None) -> list[BaseException | None]:
         """The error of each message of a batch, after the call raised `error` or ended well; None for those done."""
@@ -249,7 +250,8 @@ class Executor:
                     else:
                         coroutine = steps.send(returned)
             except StopIteration as end:
-                return span.ended(cast("RunResult", end.value))
+                result = cast("RunResult", end.value)
+                return result if span is None else span.ended(result)
 
     def crashed(self, message: Message, failure: Failure) -> RunResult:
         """Decide the result of a job whose process died under it, and call hooks and failure back ends."""
@@ -268,7 +270,8 @@ class Executor:
                     else:
                         coroutine = steps.send(returned)
             except StopIteration as end:
-                return span.ended(cast("RunResult", end.value))
+                result = cast("RunResult", end.value)
+                return result if span is None else span.ended(result)
 
     def _steps(
         self, call: JobCall, message: Message, reports: ProgressReports | None
@@ -279,13 +282,15 @@ class Executor:
         """
         if call.definition is None:
             return call.ended()
-        definition, (args, kwargs) = call.definition, call.arguments()
+        definition, args, kwargs = call.definition, call.args, call.kwargs
+        if call.batched:
+            args, kwargs = [call.batch()], {}
         current.set_current_job(partial(self._current, message, reports, batched=call.batched))
         begun = entered = False
         value: Any = None
-        instance: object | None = None
+        instance: Any = None
         try:
-            instance = definition.instantiate()
+            instance = definition.target() if definition.is_class else None
             begun = True
             try:
                 self._interrupts.enter(message.timeout)
@@ -296,13 +301,15 @@ class Executor:
                     for hook in around:
                         stack.enter_context(_context(hook, args, kwargs))
                     entered = True
-                    value = definition.call(args, kwargs, instance)
+                    process = definition.target if instance is None else instance.process
+                    value = process(*args, **kwargs)
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
-                hooks.run_after_hooks("after_process", definition, args, kwargs, instance)
+                for hook in hooks.hooks_for("after_process", definition, instance):
+                    hook(*args, **kwargs)
                 if call.batched:
                     return self._batch_ended(call, None, instance)
-                return call.ended(self._return_values.succeeded(message, definition, value))
+                return self._return_values.succeeded(message, definition, value)
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
@@ -425,7 +432,8 @@ class Executor:
 
     def _crashed(self, message: Message, failure: Failure) -> RunResult:
         with tracing.running(message, worker=self._worker, crashed=True) as span:
-            return span.ended(self._judge_crash(message, failure))
+            result = self._judge_crash(message, failure)
+            return result if span is None else span.ended(result)
 
     def _judge_crash(self, message: Message, failure: Failure) -> RunResult:
         call = JobCall()

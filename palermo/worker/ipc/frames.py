@@ -139,12 +139,8 @@ _RARE = (
 _NOTHING_RARE = frozenset(one.name for one in fields(Message)).difference(_RARE, ["companions"])
 
 
-def pack_message(kind: str, message: Message, *more: Any) -> bytes:
-    """A frame that hands a message to a slot, with the fields that running it needs."""
-    return pack((kind, _fields(message), *more))
-
-
-def _fields(message: Message) -> tuple[Any, ...]:
+def fields_of(message: Message) -> tuple[Any, ...]:
+    """What a frame to a slot tells of a message: the fields that running it needs."""
     plain = not message.extra and _NOTHING_RARE.issuperset(vars(message))
     return *_usual(message), None if plain else _rare(message)
 
@@ -154,12 +150,12 @@ def _rare(message: Message) -> dict[str, Any]:
     if message.extra:
         found["extra"] = dict(message.extra)
     if message.companions:
-        found["companions"] = tuple(map(_fields, message.companions))
+        found["companions"] = tuple(map(fields_of, message.companions))
     return found
 
 
 def unpack_message(sent: tuple[Any, ...]) -> Message:
-    """The message that pack_message packed, without the fields that only the broker needs."""
+    """The message whose fields `fields_of` gave, without the fields that only the broker needs."""
     id, queue, job, body, content_type, created_at, preview, rare = sent
     found = {
         "id": id,

@@ -23,6 +23,8 @@ class BlockingPipe:
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
+        #: Sends a whole frame.
+        self.write: Callable[[bytes], None] = end.sendall
         self._data = b""
         self._timeout: float | None = None
 
@@ -75,13 +77,12 @@ class BlockingPipe:
         limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
-    def write(self, frame: bytes) -> None:
-        """Send a whole frame."""
-        self._socket.sendall(frame)
-
 
 class SlotPipe(asyncio.Protocol):
     """The parent's end of a slot's socket pair. The transport buffers frames that the slot has not read yet."""
+
+    #: Sends a whole frame. A socket pair that has closed is reported by `on_end`, not here.
+    write: Callable[[bytes], None]
 
     def __init__(
         self,
@@ -99,10 +100,7 @@ class SlotPipe(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not an isinstance check: uvloop's transport is no subclass.
         self._transport = cast(asyncio.Transport, transport)
-
-    def write(self, frame: bytes) -> None:
-        """Send a whole frame. A socket pair that has closed is reported by `on_end`, not here."""
-        self._transport.write(frame)
+        self.write = self._transport.write
 
     def data_received(self, data: bytes) -> None:
         if data == SUCCESS and self._frames is None:

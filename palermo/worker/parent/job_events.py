@@ -61,7 +61,7 @@ class JobEvents:
         #: Counts a run for the worker's metrics, at every journal level; None without metrics.
         self.count_run: CountRun | None = None
         #: Whether each run that ends well gets a record.
-        self._every_run = recorder.wants(RecordKind.SUCCEEDED)
+        self._every_run = RecordKind.SUCCEEDED in recorder.wanted
         self._warned = False
 
     def worker_started(self, info: WorkerInfo) -> None:
@@ -93,8 +93,8 @@ class JobEvents:
     def run_began(self, slot: int, message: Message, at: float) -> None:
         """Record that a run begins in a slot, at this Unix time."""
         if self._every_run:
-            fields = partial(_run, slot, message, wait=message.waited(at))
-            self.recorder.add_unless_withdrawn(slot, RecordKind.STARTED, fields, at=at)
+            self.recorder.tentative[slot] = partial(_started, slot, message, at)
+            self.recorder.remind()
 
     def run_limited(self, slot: int, message: Message, demand: LimitDemand) -> None:
         """Record that a job was put aside, because its limit or its rate does not let it run now."""
@@ -156,18 +156,19 @@ class JobEvents:
         If not `settled`, the broker could not store that, and the job may run again. A job that was cancelled before
         it ran has `began_at` = `ended_at`. `written` is what `store_result` returned.
         """
-        kind, more = _kind(result, by)
+        more: Mapping[str, Any]
+        kind, more = (RecordKind.SUCCEEDED, {}) if result is SUCCEEDED else _kind(result, by)
         wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
         self.recorder.count(kind, message.queue, message.job, wait, took)
         if self.count_run is not None:
             self.count_run(kind, message.queue, message.job, wait, took)
         if self._every_run:
-            self.recorder.withdraw(slot)
+            self.recorder.tentative.pop(slot, None)
         elif kind is RecordKind.SUCCEEDED and settled:
             return
         if not settled:
             kind, more, written = RecordKind.RELEASED, {}, False
-        if not written and self.recorder.wants(kind):
+        if not written and kind in self.recorder.wanted:
             said = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
                 # Here and not at its enqueue, which would cost a program much: until now the broker has them. A job
@@ -188,10 +189,13 @@ def _run(slot: int, message: Message, **seconds: float | None) -> dict[str, Any]
     }
 
 
+def _started(slot: int, message: Message, at: float) -> dict[str, Any]:
+    """The record of a run that began at this Unix time."""
+    return {"kind": RecordKind.STARTED, "at": round(at, 3), **_run(slot, message, wait=message.waited(at))}
+
+
 def _kind(result: Result, by: str) -> tuple[RecordKind, Mapping[str, Any]]:
     """The kind of journal record for a result, and its fields."""
-    if result is SUCCEEDED:  # the common case
-        return RecordKind.SUCCEEDED, {}
     match result:
         case Succeeded(skipped, value, refused):
             said: dict[str, Any] = {"skipped": True} if skipped else {}
@@ -324,30 +328,28 @@ Write = Callable[[RecordKind, Mapping[str, Any]], None]
 class Progress:
     """The progress and log lines of the present job of one slot."""
 
-    __slots__ = ("_reported", "_timer", "_unwritten", "_write", "fraction", "lines", "text")
+    __slots__ = ("_reported", "_timer", "_unwritten", "_write", "fraction", "lines", "runs", "text")
 
-    def __init__(self) -> None:
+    def __init__(self, write: Write) -> None:
+        """`write` records the job's log lines, and its progress at most once a second."""
+        #: Whether a job runs. What comes after its end is left out.
+        self.runs = False
         self.fraction: float | None = None
         self.text = ""
         self.lines: deque[str] = deque(maxlen=KEPT_LINES)
-        self._write: Write | None = None
+        self._write = write
         self._timer: asyncio.TimerHandle | None = None
         #: Whether the job has reported anything, as few jobs do; whether its newest progress is not yet recorded.
         self._reported = self._unwritten = False
 
-    def begin(self, write: Write) -> None:
-        """A job begins. `write` records its log lines, and its progress at most once a second."""
-        self._write = write
-
     def add(self, report: Report) -> None:
         """Take a report of the job."""
-        write = self._write
-        if write is None:
+        if not self.runs:
             return
         self._reported = True
         for line in report.lines:
             self.lines.append(line)
-            write(RecordKind.LOG, {"text": line})
+            self._write(RecordKind.LOG, {"text": line})
         if report.moved:
             self.fraction, self.text = report.fraction, report.text
             self._unwritten = True
@@ -358,7 +360,7 @@ class Progress:
         """The job has ended: record its last progress, and forget the job."""
         if self._reported:
             self._forget()
-        self._write = None
+        self.runs = False
 
     def _forget(self) -> None:
         if self._timer is not None:
@@ -378,6 +380,5 @@ class Progress:
 
     def _record(self) -> None:
         self._unwritten = False
-        if self._write is not None:
-            said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
-            self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))
+        said: dict[str, Any] = {} if self.fraction is None else {"fraction": round(self.fraction, 4)}
+        self._write(RecordKind.PROGRESS, said | ({"text": self.text} if self.text else {}))

@@ -146,7 +146,7 @@ class Orders:
         """Remember how a job ended, and whether its result was settled."""
         id, remembered = message.id, self._ended
         if settled:
-            self.outcomes.forget(id)
+            self.outcomes.kept.pop(id, None)
         remembered.pop(id, None)
         remembered[id] = _Ended(message.job, message.queue, result, settled)
         if len(remembered) > _REMEMBERED:

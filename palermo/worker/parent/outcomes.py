@@ -74,35 +74,32 @@ class Outcomes:
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._kept: dict[str, Outcome] = {}
+        #: By job. The outcome of a job that has run again, and was settled, is to be taken out.
+        self.kept: dict[str, Outcome] = {}
 
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of the jobs whose outcome is known."""
         self._forget_old()
-        return tuple(self._kept)
+        return tuple(self.kept)
 
     def keep(self, message: Message, result: Result, *, slot: str) -> None:
         """Remember a job that has ended, and whose delivery the broker had taken back. Ignores Interrupted."""
         if isinstance(result, Interrupted):
             return
-        self._kept.pop(message.id, None)
-        self._kept[message.id] = Outcome(message=message, result=result, slot=slot, at=self._now())
-        if len(self._kept) > MAX_OUTCOMES:
-            del self._kept[next(iter(self._kept))]
-
-    def forget(self, id: str) -> None:
-        """Forget a job: it ran again, and was settled."""
-        self._kept.pop(id, None)
+        self.kept.pop(message.id, None)
+        self.kept[message.id] = Outcome(message=message, result=result, slot=slot, at=self._now())
+        if len(self.kept) > MAX_OUTCOMES:
+            del self.kept[next(iter(self.kept))]
 
     def find(self, id: str) -> Outcome | None:
         """The job's outcome; None if it is not known."""
         self._forget_old()
-        return self._kept.get(id)
+        return self.kept.get(id)
 
     def _forget_old(self) -> None:
-        while self._kept and self._now() - next(iter(self._kept.values())).at > KEEP_FOR:
-            del self._kept[next(iter(self._kept))]
+        while self.kept and self._now() - next(iter(self.kept.values())).at > KEEP_FOR:
+            del self.kept[next(iter(self.kept))]
 
 
 def outcome_to_plain(result: Result) -> Mapping[str, Any]:

@@ -20,13 +20,11 @@ class QueueSizeWatch:
         self,
         *,
         sizes: Callable[[], Awaitable[Mapping[str, int] | None]],
-        hook: Callable[[Mapping[str, int]], Awaitable[float]],
+        on_sizes: Callable[[Mapping[str, int]], Awaitable[None]],
     ) -> None:
-        """`sizes` gives None while there is no session with the broker; `hook` gives the seconds of the pace."""
+        """`sizes` gives None while there is no session with the broker."""
         self._sizes = sizes
-        self._hook = hook
-        #: The least seconds between the starts of two jobs in a slot.
-        self.pace = 0.0
+        self._on_sizes = on_sizes
 
     async def run(self) -> None:
         """Watch, until cancelled."""
@@ -38,5 +36,5 @@ class QueueSizeWatch:
                 sizes, began = None, time.monotonic()  # if the session is lost, the slots notice that themselves
             took = time.monotonic() - began
             if sizes is not None:
-                self.pace = await self._hook(sizes)
+                await self._on_sizes(sizes)
             await asyncio.sleep(max(_EVERY, _PAUSE_FACTOR * took))

@@ -77,6 +77,8 @@ class WorkerState(Protocol):
     taking: bool
     #: Whether each queue has its own queue of failed jobs, or all share one.
     failed_per_queue: bool
+    #: The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
+    pace: float
     #: Set once the worker stops.
     stopping: asyncio.Event
 
@@ -96,10 +98,6 @@ class WorkerState(Protocol):
 
     #: By queue, the job that takes its messages without a job's name.
     defaults: Mapping[str, str]
-
-    @property
-    def pace(self) -> float:
-        """The least seconds between the starts of two jobs in a slot."""
 
     def job_began(self) -> None:
         """A slot has taken a job."""
@@ -124,15 +122,16 @@ class SlotTask:
         #: The slot's name in consumer tags and failures.
         self.tag = tag
         #: The progress and the log lines of the job that it runs.
-        self.progress = Progress()
+        self.progress = Progress(self._job_reported)
         self._worker = worker
         self._taken: list[Delivery] = []
         #: The job that it runs or waits for permission to run, and whether it has that permission.
         self._admitted: Message | None = None
         self.permitted = False
         self._started_at = 0.0
-        #: The session and the delivery of the plain job that it runs while its task sleeps; the task that settles it.
-        self._plain: tuple[BrokerSession, Delivery] | None = None
+        #: The session, the delivery and the message of the plain job that it runs while its task sleeps; the task that
+        #: settles it.
+        self._plain: tuple[BrokerSession, Delivery, Message] | None = None
         self._settling: asyncio.Task[None] | None = None
         #: Set once that job is over, if its own task waits for that.
         self._freed: asyncio.Future[None] | None = None
@@ -315,7 +314,8 @@ class SlotTask:
                 self._started_at = ended_at = clock.now()
                 message = replace(message, companions=tuple(each.message for each in taken[1:]))
             results = (Interrupted(),) * len(taken)
-            self._run_began(message)
+            worker.job_events.run_began(self.number, message, self._started_at)
+            self.progress.runs = True
             if delivery.cancelled:
                 results = (Cancelled(),)
             elif delivery.duplicate_of:
@@ -340,10 +340,6 @@ class SlotTask:
                 )
                 worker.job_ended(each.message, result, settled=False)
 
-    def _run_began(self, message: Message) -> None:
-        self._worker.job_events.run_began(self.number, message, self._started_at)
-        self.progress.begin(self._job_reported)
-
     def _job_reported(self, kind: RecordKind, said: Mapping[str, Any]) -> None:
         """Record the progress or a log line of its job, or of the first of a batch."""
         self._worker.job_events.job_reported(self.number, self._taken[0].message, kind, said)
@@ -359,14 +355,17 @@ class SlotTask:
 
     def _take(self, session: BrokerSession, delivery: Delivery) -> bool:
         """Have a plain job run. False if the worker takes no jobs or keeps a pace, or the job may run in a batch."""
-        worker, message = self._worker, self._named(delivery.message)
+        worker, message = self._worker, delivery.message
+        if not message.job:
+            message = self._named(message)
         if self._plain is not None or not worker.taking or worker.pace or message.job in worker.batches:
             return False
         # First of all: the slot begins while the rest is noted here.
         worker.pool.run(self.number, message, self._plain_ended)
-        self._plain, self._taken, self._started_at = (session, delivery), [delivery], clock.now()
+        self._plain, self._taken, self._started_at = (session, delivery, message), [delivery], clock.now()
         worker.job_began()
-        self._run_began(message)
+        worker.job_events.run_began(self.number, message, self._started_at)
+        self.progress.runs = True
         if log.isEnabledFor(logging.DEBUG):
             log_received(self.number, delivery)
             log_start(self.number, message)
@@ -375,8 +374,8 @@ class SlotTask:
     def _plain_ended(self, result: RunResult) -> None:
         """Acknowledge a plain job that has returned without a result to keep. A task settles any other."""
         assert self._plain is not None
-        (session, delivery), began, ended_at = self._plain, self._started_at, clock.now()
-        worker, message = self._worker, self._named(delivery.message)
+        (session, delivery, message), began, ended_at = self._plain, self._started_at, clock.now()
+        worker = self._worker
         self.progress.end()
         if result is SUCCEEDED and not message.keep_result:
             try:

@@ -96,11 +96,12 @@ class Worker:
             self._idle_watch = IdleWatch(
                 idle=self._idle, count_pending=self._count_pending, on_empty=self._on_queues_empty
             )
+        self.pace = 0.0
         self._size_watch: QueueSizeWatch | None = None
         if "queue_size" in registered.hooks:
-            self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, hook=self._on_queue_sizes)
+            self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, on_sizes=self._on_queue_sizes)
         self._stall_watchdog = StallWatchdog(self)
-        arguments = RecordedArguments(options.settings, lambda job: registered.parameters.get(job, ()))
+        arguments = RecordedArguments(options.settings, registered.parameters.get)
         recorder = Recorder(JournalLevel(options.settings.journal), self._id, arguments=arguments.fields, now=now)
         self.job_events = JobEvents(recorder)
         self.pool = pool
@@ -437,11 +438,6 @@ class Worker:
 
     # The sizes of the queues.
 
-    @property
-    def pace(self) -> float:
-        """The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it."""
-        return 0.0 if self._size_watch is None else self._size_watch.pace
-
     async def _queue_sizes(self) -> dict[str, int] | None:
         session = self.sessions.current
         if session is None:
@@ -449,8 +445,8 @@ class Worker:
         pending = {queue.name: queue.pending for queue in await session.broker.queues()}
         return {name: pending[name] for name in self._selection.select(pending)}
 
-    async def _on_queue_sizes(self, sizes: Mapping[str, int]) -> float:
-        return await self.pool.hook("queue_size", sizes)
+    async def _on_queue_sizes(self, sizes: Mapping[str, int]) -> None:
+        self.pace = await self.pool.hook("queue_size", sizes)
 
     # Hooks, background tasks, title, end.
 

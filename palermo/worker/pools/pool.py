@@ -21,7 +21,7 @@ from palermo.core.lifecycle import (
     results_of_each,
 )
 from palermo.core.message import Message
-from palermo.worker.ipc.frames import Report, pack_message
+from palermo.worker.ipc.frames import Report, fields_of, pack
 from palermo.worker.pools.children import Children
 from palermo.worker.registered import Registered
 
@@ -101,7 +101,7 @@ class ForkedPool(Pool, Protocol):
 def pack_crashed(message: Message, failure: Failure, *slot: int) -> bytes:
     """The frame that asks a slot for the result of a job that ended with this failure; `slot` if slots share it."""
     values: dict[str, Any] = {name: getattr(failure, name) for name in Failure.__slots__}
-    return pack_message("crashed", message, values, *slot)
+    return pack(("crashed", fields_of(message), values, *slot))
 
 
 def crash_result(answer: RunResult, failure: Failure) -> RunResult:

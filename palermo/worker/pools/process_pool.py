@@ -17,7 +17,7 @@ from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled,
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobOutOfMemory, JobTimeout
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import pack_message, unpack_changes, unpack_report, unpack_results
+from palermo.worker.ipc.frames import fields_of, pack, unpack_changes, unpack_report, unpack_results
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
@@ -45,8 +45,7 @@ class ProcessSlot:
 
     __slots__ = (
         *("forked_at", "cancelling", "changes", "end_reason", "jobs", "kill_error", "message", "number", "pid", "pipe"),
-        *("done", "replacing", "signalled", "timers"),
-        "_waiter",
+        *("done", "marked", "replacing", "signalled", "timers", "waiter"),
     )
 
     def __init__(self, number: int) -> None:
@@ -63,6 +62,8 @@ class ProcessSlot:
         self.signalled = False
         #: The changes that a job has left in its process, in words.
         self.changes = ""
+        #: Whether marks of a batch may be left. A job that just succeeds leaves none.
+        self.marked = False
         #: The error that the job ends with, if the worker is killing its process.
         self.kill_error: Exception | None = None
         #: The task that replaces its process, while it runs.
@@ -74,12 +75,8 @@ class ProcessSlot:
         self.done: Callable[[RunResult], None] | None = None
         #: The timers of the job's limits.
         self.timers: list[asyncio.TimerHandle] = []
-        self._waiter: asyncio.Future[RunResult] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether it has a process that waits for a job."""
-        return self.pipe is not None and self.replacing is None and self.message is None and self._waiter is None
+        #: Completes with the next answer that is not the result of a job, such as that the process is ready.
+        self.waiter: asyncio.Future[RunResult] | None = None
 
     def job_ended(self) -> None:
         """The job has ended, or its process has: forget the job, and cancel its timers."""
@@ -97,7 +94,7 @@ class ProcessSlot:
         self.end_reason, self.pid, self.kill_error = loop.create_future(), None, None
         self.jobs, self.forked_at = 0, time.monotonic()
         self.signalled, self.changes = False, ""
-        self._waiter = waiter = loop.create_future()
+        self.waiter = waiter = loop.create_future()
         return waiter
 
     async def ask(self, frame: bytes) -> RunResult:
@@ -105,23 +102,23 @@ class ProcessSlot:
         pipe = self.pipe
         if pipe is None:
             raise SlotLost
-        self._waiter = asyncio.get_running_loop().create_future()
+        self.waiter = asyncio.get_running_loop().create_future()
         pipe.write(frame)
-        return await self._waiter
+        return await self.waiter
 
     def answered(self, pipe: SlotPipe, result: RunResult) -> None:
         """Hand an answer of the slot to `ask`. Closes the socket pair if nobody asked."""
-        waiter = self._waiter
+        waiter = self.waiter
         if waiter is None or waiter.done():
             pipe.abort("sent an answer that nobody asked for")
             return
-        self._waiter = None
+        self.waiter = None
         waiter.set_result(result)
 
     def lost(self, why: str) -> bool:
         """The socket pair has closed. Returns whether somebody waited for an answer, who now gets SlotLost."""
         self.pipe = None
-        waiter, self._waiter = self._waiter, None
+        waiter, self.waiter = self.waiter, None
         if waiter is None:
             return False
         if not waiter.done():
@@ -144,6 +141,8 @@ class ProcessPool:
         self.on_report: OnReport = ignore_report
         self.children = children
         self._limits = limits
+        #: Whether any job has a limit besides those of its message.
+        self._limiting = limits.timeout is not None
         self._stacks = stacks
         self._marks = marks
         self._slots = {number: ProcessSlot(number) for number in range(1, slots + 1)}
@@ -157,6 +156,7 @@ class ProcessPool:
     async def start(self) -> Registered:
         registered = await self.children.open()
         self._timeouts, self._locks = registered.timeouts, registered.locks
+        self._limiting = self._limiting or bool(self._timeouts or self._locks)
         if self._limits.max_memory is not None:
             self._watch_memory()
         return registered
@@ -167,11 +167,14 @@ class ProcessPool:
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         process = self._slots[slot]
-        self._marks.clear(slot, len(message.companions) + 1)
+        if process.marked or message.companions:
+            self._marks.clear(slot, len(message.companions) + 1)
+            process.marked = False
         if self._limits.max_lifetime is not None and process.pipe is not None:
             self._replace_if_worn(process)
         # Fast path: a process that is ready gets its job without a task. Its gain is in that of SlotTask._take.
-        if process.ready:
+        waits = process.pipe is not None and process.message is None
+        if waits and process.replacing is None and process.waiter is None:
             self._start_job(process, message, done)
         else:
             self._finish(self._run_when_ready(process, message, done), done)
@@ -252,8 +255,9 @@ class ProcessPool:
 
     def _start_job(self, process: ProcessSlot, message: Message, done: OnResult) -> None:
         """Give the slot's process this job, and start the timers of its limits."""
-        process.message = message = self._limits.limited(message, self._timeouts, self._locks)
-        process.done = done
+        if self._limiting:
+            message = self._limits.limited(message, self._timeouts, self._locks)
+        process.message, process.done = message, done
         timeout, lock_for = message.timeout, message.lock_for
         if lock_for is not None:
             end = asyncio.get_running_loop().call_later(
@@ -268,7 +272,7 @@ class ProcessPool:
             )
             process.timers.append(end)
         assert process.pipe is not None
-        process.pipe.write(pack_message("run", message))
+        process.pipe.write(pack(("run", fields_of(message))))
 
     def _answered(self, process: ProcessSlot, pipe: SlotPipe, result: RunResult) -> None:
         done = process.done
@@ -276,7 +280,10 @@ class ProcessPool:
             process.answered(pipe, result)
             return
         process.job_ended()
-        self._replace_if_worn(process)
+        process.marked = process.marked or result is not SUCCEEDED
+        worn = process.signalled or process.changes or process.kill_error is not None
+        if worn or self._limits.replaces_processes:
+            self._replace_if_worn(process)
         done(result)
 
     async def _result_after_crash(self, process: ProcessSlot, message: Message, error: str) -> RunResult:
@@ -343,13 +350,6 @@ class ProcessPool:
 
     def _replace_if_worn(self, process: ProcessSlot) -> None:
         """Begin to give the slot a fresh process, if that is due; its next job waits for it."""
-        if (
-            process.kill_error is None
-            and not process.signalled
-            and not process.changes
-            and not self._limits.replaces_processes
-        ):
-            return
         # It answered before it was killed. It is still going to be killed, and must not get another job.
         why = "it was condemned" if process.kill_error is not None else ""
         # The signal goes through the template: it may arrive late, and would interrupt the next job.
@@ -423,6 +423,7 @@ class ProcessPool:
             return
         if done is not None and message is not None:
             process.job_ended()
+            process.marked = True
             self._finish(self._result_after_crash(process, message, why), done)
             return
         if not (self.children.draining.is_set() or self.children.gone.is_set()):

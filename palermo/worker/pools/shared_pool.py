@@ -19,7 +19,7 @@ from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled,
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import Report, pack_message
+from palermo.worker.ipc.frames import Report, fields_of, pack
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
 from palermo.worker.pools.pool import (
@@ -208,7 +208,7 @@ class SharedPool:
         if lock_for is not None:
             run.lock = asyncio.get_running_loop().call_later(lock_for, self._kill_job, run, lock_expired(lock_for))
         self._shared_children.check_limits(child)
-        child.write_packed(pack_message("run", run.message, run.slot))
+        child.write_packed(pack(("run", fields_of(run.message), run.slot)))
 
     def _is_possible(self, run: SlotRun, result: RunResult) -> bool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""

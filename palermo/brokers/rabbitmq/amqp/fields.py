@@ -68,9 +68,6 @@ def write_table(table: Mapping[str, HeaderValue]) -> bytes:
 
 def write_field(name: str, value: HeaderValue) -> bytes:
     """The bytes of one field of a table: its name and its value. Raises the same as `write_table`."""
-    writer = _WRITERS.get(type(value))
-    if writer is not None:
-        return write_name(name) + writer(value)
     try:
         return write_name(name) + write_value(value)
     except RecursionError:
@@ -101,13 +98,19 @@ def write_value(value: HeaderValue) -> bytes:
     """The bytes of a value: the letter of its type, then the value."""
     match value:
         case str():
-            return _write_text(value)
+            data = value.encode("utf-8", "replace")
+            return _KIND_AND_SIZE.pack(b"S", len(data)) + data
         case bool():
             return b"t\x01" if value else b"t\x00"
+        case int() if -(2**31) <= value < 2**31:
+            return _INT.pack(b"I", value)
         case int():
-            return _write_int(value)
+            return _long_int(value)
+        case float() if math.isfinite(value):
+            return _DOUBLE.pack(b"d", value)
         case float():
-            return _write_float(value)
+            # RabbitMQ itself cannot read such a float, and closes the connection with an internal error.
+            raise ValueError(f"{value} is a number that AMQP headers cannot hold")
         case None:
             return b"V"
         case Opaque():
@@ -128,31 +131,13 @@ def write_value(value: HeaderValue) -> bytes:
             raise ValueError(f"{str(value)[:40]!r} ({type(value).__name__}) is nothing a header can hold")
 
 
-def _write_text(value: str) -> bytes:
-    data = value.encode("utf-8", "replace")
-    return _KIND_AND_SIZE.pack(b"S", len(data)) + data
-
-
-def _write_int(value: int) -> bytes:
-    if -(2**31) <= value < 2**31:
-        return _INT.pack(b"I", value)
+def _long_int(value: int) -> bytes:
     if -(2**63) <= value < 2**63:
         return _LONG_INT.pack(b"l", value)
     if 0 <= value < 2**64:
         # A timestamp is the one unsigned integer of 64 bits that RabbitMQ takes.
         return b"T" + _TIME.pack(value)
     raise ValueError(f"{value} needs more than the 64 bits of an AMQP integer")
-
-
-def _write_float(value: float) -> bytes:
-    if not math.isfinite(value):
-        # RabbitMQ itself cannot read such a float, and closes the connection with an internal error.
-        raise ValueError(f"{value} is a number that AMQP headers cannot hold")
-    return _DOUBLE.pack(b"d", value)
-
-
-#: The writers of the frequent types, by exact type.
-_WRITERS: dict[type, Callable[[Any], bytes]] = {str: _write_text, int: _write_int, float: _write_float}
 
 
 def _decimal(value: Decimal) -> bytes:

@@ -342,6 +342,8 @@ def read_delivered(found: Delivered, data: bytes, queue: str) -> Message:
     """The same as `read`, for a delivery whose properties are still in the buffer. Raises UnknownField."""
     properties = read_properties(data, found.properties)
     message = message_of(properties, found.body, taken_from=queue)
+    if message.job and not group_of(found.exchange, queue):  # nearly every job
+        return message
     return _as_job(message, found.exchange, found.routing_key, queue, typed="content_type" in properties)
 
 

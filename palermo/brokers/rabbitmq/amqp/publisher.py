@@ -6,7 +6,7 @@ import struct
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pika import exceptions, spec
 
@@ -48,16 +48,12 @@ class PublishFuture:
             self.future.exception()
 
 
-class _Pending:
+class _Pending(NamedTuple):
     """A publish that the broker has not answered yet."""
 
-    __slots__ = ("ended", "id", "returned", "routing_key")
-
-    def __init__(self, ended: OnPublished, routing_key: str, id: str | None) -> None:
-        self.ended = ended
-        self.routing_key = routing_key
-        self.id = id
-        self.returned = ""
+    ended: OnPublished
+    routing_key: str
+    id: str | None
 
 
 class Publisher:
@@ -76,10 +72,13 @@ class Publisher:
         self._own_thread = threading.get_ident()
         #: The pending publishes by delivery tag, which rises from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
+        #: By delivery tag, why those were returned whose confirm is still to come.
+        self._returned: dict[int, str] = {}
         self._published = 0
         #: No tag below this one is pending.
         self._first = 1
         self._nacked = False
+        self.is_open = True
         channel.on_close(self._on_close)
         channel.raw.add_on_return_callback(self._on_return)
 
@@ -90,10 +89,6 @@ class Publisher:
         await channel.call(channel.raw.confirm_delivery, publisher._on_confirm)
         publisher._wire.acks_to(channel.raw, publisher._settle)
         return publisher
-
-    @property
-    def is_open(self) -> bool:
-        return not self._nacked and bool(self._raw.is_open)
 
     async def finds(self, queue: str) -> bool:
         """Whether there is a queue of this name. Raises the session's error.
@@ -165,7 +160,8 @@ class Publisher:
     def _on_confirm(self, frame: Any) -> None:
         """Handle an ack or a nack that pika has read."""
         nacked = isinstance(frame.method, spec.Basic.Nack)
-        self._nacked |= nacked
+        if nacked:
+            self._nacked, self.is_open = True, False
         self._settle(frame.method.delivery_tag, frame.method.multiple, nacked=nacked)
 
     def _settle(self, last: int, multiple: bool, *, nacked: bool = False) -> None:
@@ -174,24 +170,26 @@ class Publisher:
             self._first = last + 1
         for tag in range(first, last + 1):
             pending = self._pending.pop(tag, None)
+            returned = self._returned.pop(tag, "") if self._returned else ""
             if pending is not None:
-                pending.ended(_error(pending, nacked) if nacked or pending.returned else None)
+                pending.ended(_error(pending, returned) if nacked or returned else None)
         if self._nacked and not self._pending and self.channel.is_open:
             self.channel.abandon()
 
     def _on_return(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
         # A return comes before its confirm, and in the order of publishing. RabbitMQ returns two unanswered copies of
         # one id to one queue both or neither, so it does not matter which of them is marked first.
-        for pending in list(self._pending.values()):
+        for tag, pending in list(self._pending.items()):
             if (
                 pending.id == properties.message_id
                 and pending.routing_key == method.routing_key
-                and not pending.returned
+                and tag not in self._returned
             ):
-                pending.returned = str(method.reply_text or "no route")
+                self._returned[tag] = str(method.reply_text or "no route")
                 return
 
     def _on_close(self) -> None:
+        self.is_open = False
         self._wire.acks_no_more(self.channel.raw)
         error: PalermoError = self.channel.error or PublishRefused("the channel was closed")
         held = self._wire.socket_lock.take()
@@ -207,9 +205,9 @@ def unfit(id: str | None, error: Exception) -> PublishRefused:
     return PublishRefused(f"job {id} has a header AMQP cannot carry: {error}.")
 
 
-def _error(pending: _Pending, nacked: bool) -> PublishRefused:
-    if pending.returned:
-        return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {pending.returned}.")
+def _error(pending: _Pending, returned: str) -> PublishRefused:
+    if returned:
+        return Unroutable(f"RabbitMQ has no queue for {pending.routing_key!r}: {returned}.")
     what = f"job {pending.id}" if pending.id else "a record"
     return Nacked(
         f"RabbitMQ refused {what} for queue {pending.routing_key!r}: the queue is full, or most of its nodes are away."

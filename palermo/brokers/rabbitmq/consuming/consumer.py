@@ -134,16 +134,20 @@ class RabbitmqConsumer:
 
     def _offer(self, take: TakeDelivery, delivery: Delivery) -> bool:
         """Whether the job is plain and `take` takes it."""
-        slot = delivery.slot
-        if delivery.redelivered or slot in self._unsettled or not is_plain(delivery.message):
+        slot, message = delivery.slot, delivery.message
+        if delivery.redelivered or slot in self._unsettled:
             return False
-        if self._steering.checked(delivery).cancelled:
+        # Fast path: nearly all jobs have neither a header of their own nor a time, and so nothing to look at.
+        if (message.extra or message.run_at is not None) and not is_plain(message):
+            return False
+        if self._steering.has_cancels and self._steering.checked(delivery).cancelled:
             return False
         self._unsettled[slot] = delivery
         if not take(delivery):
             del self._unsettled[slot]
             return False
-        self._run_log.watch()
+        if self._run_log.ticking is None:
+            self._run_log.watch()
         return True
 
     def acknowledge(self, delivery: Delivery) -> None:
@@ -151,8 +155,10 @@ class RabbitmqConsumer:
             self._ours(delivery)
             self._check(delivery)
         self._source.slots[delivery.slot - 1].ack(delivery)
-        self._steering.gone(delivery)
-        self._forget(delivery)
+        if self._steering.has_cancels:
+            self._steering.gone(delivery)
+        del self._unsettled[delivery.slot]
+        self._settled.set()
 
     def held(self) -> Iterable[Delivery]:
         """The deliveries that were handed out to run here and are not settled."""

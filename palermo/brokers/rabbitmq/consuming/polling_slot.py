@@ -43,6 +43,9 @@ class Source(Protocol):
     def began(self) -> None:
         """Note that a slot has got a job."""
 
+    def settled(self, delivery: Delivery, *, parked: bool) -> None:
+        """Note that a delivery has been settled."""
+
     def returned(self, delivery: Delivery) -> None:
         """Give back a delivery that came for a slot whose `receive` was cancelled."""
 
@@ -230,14 +233,15 @@ class PollingSlot:
     # -- deliveries that were taken
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery at once. If the callback took it, the next question leaves in the same write."""
+        """Acknowledge the delivery that the callback took, and go on. The next question leaves in the same write."""
         channel, tag = delivery.token
         self._taken = None
         if self._is_waited_for and not self._resting and channel is self._channel:
             self.look(acked=tag)
-            return
-        channel.connection.raw.ack(channel.raw, tag)
-        self._go_on()
+        else:
+            channel.connection.raw.ack(channel.raw, tag)
+            self._go_on()
+        self._source.settled(delivery, parked=False)
 
     def settled(self, delivery: Delivery) -> None:
         """Go on to the next job, if this settled delivery is the one that the callback took."""

@@ -81,7 +81,7 @@ class Slot:
             if self._source.paused:
                 await self._await_news()
                 continue
-            if self._backlog and not self._taken:
+            if self._backlog.waiting and not self._taken:
                 self._backlog.began()
                 return self._hand_out(self._backlog.take())
             try:
@@ -91,7 +91,7 @@ class Slot:
                     await self._subscribe()
                     if not self._tag:
                         continue  # the subscription has ended meanwhile
-                if not self._backlog or self._taken:
+                if not self._backlog.waiting or self._taken:
                     await self._await_news()
             except asyncio.CancelledError:
                 await finish(self.rest())
@@ -166,10 +166,10 @@ class Slot:
                 self._source.connection.raw.deliver_no_more(channel.raw)
                 self._tag = ""
             # With a backlog a new subscription would hold as many more.
-            if not (self._backlog or self._closed or self._source.paused):
+            if not (self._backlog.waiting or self._closed or self._source.paused):
                 await self._subscribe()
         finally:
-            if not (self._tag or self._backlog):
+            if not (self._tag or self._backlog.waiting):
                 self.wake()
 
     def _listen(self) -> None:
@@ -192,7 +192,7 @@ class Slot:
     def _is_idle(self) -> bool:
         """Whether `receive` waits for a job, and the slot holds none."""
         waits = self._asked is not None and not self._asked.done()
-        return waits and not (self._taken or self._backlog or self._ahead) and self._ended is None
+        return waits and not (self._taken or self._backlog.waiting or self._ahead) and self._ended is None
 
     async def _renew(self) -> None:
         """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
@@ -315,15 +315,18 @@ class Slot:
         assert self._channel is not None
         self._heard = True
         token = (self._channel, tag)
-        delivery = handed(message, self._number, token, redelivered=redelivered)
-        if self._backlog or not self._offered(delivery):
+        # At a fifth of the constructor's cost, since every job pays it.
+        delivery = object.__new__(Delivery)
+        known = {"message": message, "slot": self._number, "token": token, "redelivered": redelivered}
+        object.__setattr__(delivery, "__dict__", known)
+        if self._backlog.waiting or not self._offered(delivery):
             self._backlog.add(delivery)
             if not self._taken:
                 self.wake()
 
     def _offer_next(self) -> None:
         """Offer the next waiting delivery: the one that the callback took is settled."""
-        if not self._backlog or self._taken:
+        if not self._backlog.waiting or self._taken:
             return
         delivery = self._backlog.take()
         if not self._offered(delivery):
@@ -337,13 +340,15 @@ class Slot:
         if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
             return False
         self._taken, self._held = True, delivery.token
-        self._backlog.began()
+        if self._backlog.measures:
+            self._backlog.began()
         return True
 
     def ack(self, delivery: Delivery) -> None:
-        """Acknowledge the delivery at once: the next job comes only after that."""
+        """Acknowledge the delivery that the callback took, and go on. The next job comes only after that."""
         channel, tag = delivery.token
         channel.connection.raw.ack(channel.raw, tag)
+        self.settled(delivery.token)
 
     def settled(self, token: Token) -> None:
         """Note that the delivery is settled."""
@@ -352,10 +357,11 @@ class Slot:
             token[0].abandon()
         if token == (self._channel, self._got):
             self._behind()
-        self._backlog.ended()
+        if self._backlog.measures:
+            self._backlog.ended()
         if self._taken:
             self._taken = False
-            if self._backlog:
+            if self._backlog.waiting:
                 # Not now: the worker is still in the call that settles the last one.
                 asyncio.get_running_loop().call_soon(self._offer_next)
             elif not self._tag:
@@ -399,14 +405,6 @@ class Slot:
         """Let `receive` check what has changed."""
         if self._asked is not None and not self._asked.done():
             self._asked.set_result(None)
-
-
-def handed(message: Message, slot: int, token: Token, *, redelivered: bool) -> Delivery:
-    """A delivery with these fields alone, made at a fifth of the constructor's cost, since every job pays it."""
-    delivery = object.__new__(Delivery)
-    known = {"message": message, "slot": slot, "token": token, "redelivered": redelivered}
-    object.__setattr__(delivery, "__dict__", known)
-    return delivery
 
 
 class PushSource:
@@ -515,8 +513,10 @@ class PrefetchBuffer:
 
     def __init__(self, prefetch: Prefetch, *, slow: Callable[[], None], resize: Callable[[], None]) -> None:
         """`slow` is called when the running job keeps others waiting too long, `resize` when `wanted` has changed."""
-        self._waiting: deque[Delivery] = deque()
-        self._ahead = AdaptivePrefetch(prefetch) if prefetch.most > 1 else None
+        self.waiting: deque[Delivery] = deque()
+        #: Whether the durations of jobs are measured.
+        self.measures = prefetch.most > 1
+        self._ahead = AdaptivePrefetch(prefetch) if self.measures else None
         self._slow = slow
         self._resize = resize
         #: When the running job began, by the loop's clock; 0 while none runs.
@@ -531,25 +531,22 @@ class PrefetchBuffer:
         """How many deliveries the slot may hold now, the running one included."""
         return 1 if self._ahead is None else self._ahead.allowed
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def add(self, delivery: Delivery) -> None:
         """Add a delivery that has come."""
-        self._waiting.append(delivery)
+        self.waiting.append(delivery)
         self._watch()
 
     def put_back(self, delivery: Delivery) -> None:
         """Put a delivery that was taken back in front of all others."""
-        self._waiting.appendleft(delivery)
+        self.waiting.appendleft(delivery)
 
     def take(self) -> Delivery:
         """Remove and return the oldest delivery."""
-        return self._waiting.popleft()
+        return self.waiting.popleft()
 
     def clear(self) -> list[Delivery]:
         """Remove and return all deliveries, which the caller gives back to the broker."""
-        found, self._waiting = [*self._waiting], deque()
+        found, self.waiting = [*self.waiting], deque()
         return found
 
     def began(self) -> None:
@@ -575,7 +572,7 @@ class PrefetchBuffer:
         self._began = 0.0
 
     def _watch(self) -> None:
-        if self._timer is None and self._waiting and self._began:
+        if self._timer is None and self.waiting and self._began:
             self._due = self._began + MAX_WAIT_BEHIND
             self._timer = asyncio.get_running_loop().call_at(self._due, self._look)
 
@@ -586,7 +583,7 @@ class PrefetchBuffer:
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
         stood_still, self._timer = self._stood_still(now), None
-        if not self._waiting or not self._began or self._ahead is None:
+        if not self.waiting or not self._began or self._ahead is None:
             return
         if stood_still and not self._excused:
             # Only once: where there is never enough CPU, the jobs go back for others to take.

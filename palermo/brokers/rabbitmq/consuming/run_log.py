@@ -175,7 +175,8 @@ class RunLog:
         self._wanted = self._stored = 0
         self._writing = asyncio.Lock()
         self._reading = asyncio.Lock()
-        self._ticking: asyncio.TimerHandle | None = None
+        #: The timer of the next look at the jobs that run, set by `watch`.
+        self.ticking: asyncio.TimerHandle | None = None
         self._closing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._view = View()
@@ -194,8 +195,8 @@ class RunLog:
 
         Without a session nothing can be written, and a job may be handed out just after the log was closed.
         """
-        if self._ticking is None and self.connection.error is None:
-            self._ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
+        if self.ticking is None and self.connection.error is None:
+            self.ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     async def begin(self, slot: int, id: str, dead: dict[str, str]) -> None:
         """Write down that this slot runs a job that was handed out before; call it before the job runs."""
@@ -237,7 +238,7 @@ class RunLog:
             return self._view
 
     async def close(self) -> None:
-        for timer in (self._ticking, self._closing):
+        for timer in (self.ticking, self._closing):
             if timer is not None:
                 timer.cancel()
         for task in self._tasks:
@@ -248,7 +249,7 @@ class RunLog:
     # Writing.
 
     def _tick(self) -> None:
-        self._ticking = None
+        self.ticking = None
         report = self._report()
         runs = self._runs(report)
         now = time.monotonic()

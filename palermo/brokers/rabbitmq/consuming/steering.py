@@ -131,6 +131,8 @@ class Steering:
         self._held = held
         self._pauses = Watch(marks.pauses, connection, Pauses, self._paused)
         self._cancels = Watch(marks.cancels, connection, Cancels, self._cancelled)
+        #: Whether any job is cancelled; if not, `checked` and `gone` do nothing.
+        self.has_cancels = False
         #: By job id: cancels whose jobs have left their queues, and since when.
         self._done: dict[str, tuple[Mark, float]] = {}
         self._news = asyncio.Event()
@@ -161,14 +163,12 @@ class Steering:
 
     def checked(self, delivery: Delivery) -> Delivery:
         """The delivery, marked as cancelled if it is."""
-        state = self._cancels.state
-        mark = state.find(delivery.message) if state.marks else None
+        mark = self._cancels.state.find(delivery.message)
         return delivery if mark is None else replace(delivery, cancelled=True, cancelled_by=mark.by)
 
     def gone(self, delivery: Delivery) -> None:
         """Note that its job has left the queue for good."""
-        state = self._cancels.state
-        mark = state.find(delivery.message) if state.marks else None
+        mark = self._cancels.state.find(delivery.message)
         if mark is None:
             return
         self._done[delivery.message.id] = (mark, self._loop.time())
@@ -192,6 +192,7 @@ class Steering:
 
     def _cancelled(self, state: Cancels, record: Record) -> None:
         """Order the end of jobs that were taken before their cancel was known here; they may run by now."""
+        self.has_cancels = bool(state.marks)
         ids = record.get("cancel")
         for delivery in list(self._held()):
             id = delivery.message.id

@@ -214,7 +214,7 @@ class Outbox:
 
     def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:
         """See Publisher.post. Raises ValueError or struct.error for a message that cannot be written."""
-        if message.priority and isinstance(place, str) and not is_failed(place):
+        if message.properties and message.priority and isinstance(place, str) and not is_failed(place):
             self._declarer.mind(place)
         return publisher.post(*self.destinations.route(place), written(message), message.body, ended, message.id)
 
