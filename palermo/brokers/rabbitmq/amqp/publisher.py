@@ -95,7 +95,8 @@ class Publisher:
 
         RabbitMQ returns an empty message if there is none; else that expires, or its consumer takes no notice of it. A
         passive declare of a queue that is not there, or that another connection holds, is answered by an error: it
-        closes the channel, costs RabbitMQ a millisecond, and is logged there.
+        closes the channel, costs RabbitMQ a millisecond, and is logged there. For a queue that may have messages and
+        no consumer use Connection.probe: behind a message this one does not expire.
         """
         try:
             await self.send("", queue, _EMPTY, b"")
@@ -278,7 +279,7 @@ class RecordQueue:
 
     async def exists(self) -> bool:
         """Whether the queue was ever made."""
-        return await (await self._publisher()).finds(self.name)
+        return (await self._connection.probe(self.name)).exists
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""

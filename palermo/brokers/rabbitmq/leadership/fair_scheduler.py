@@ -78,7 +78,7 @@ class FairScheduler:
         try:
             while True:
                 # Where there are no tenants no queue is made.
-                if self._tenant_names.names or await self._tenant_queues.are_there():
+                if self._tenant_names.names or await self._are_there():
                     await self._tenant_names.read()
                     await self._tenant_names.tidy()
                 for fair_queue in list(self._fair_queues.values()):
@@ -95,6 +95,10 @@ class FairScheduler:
         finally:
             for task in self._tasks.values():
                 task.cancel()
+
+    async def _are_there(self) -> bool:
+        """The same as TenantQueues.are_there, as it may be asked every second: this session reads the list next."""
+        return await (await self._destinations.publisher()).finds(self._tenant_queues.names.name)
 
     async def learn(self) -> None:
         """Learn of all tenants that had a queue before this call."""
