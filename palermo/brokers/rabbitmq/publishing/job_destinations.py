@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import TRANSIENT, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue, Unroutable
 from palermo.brokers.rabbitmq.amqp.state_log import settled
@@ -79,14 +80,14 @@ class DelayQueues:
     async def counts(self, time_slots: Iterable[TimeSlot]) -> dict[TimeSlot, int]:
         """How many jobs wait in each of these time slots; those without a queue are left out."""
         found: dict[TimeSlot, int] = {}
-        for one in time_slots:
-            async with self._connection.spare_channel() as channel:
-                probe = await channel.probe(delay_queue_name(self._exchange, one))
-                if probe.exists and probe.consumers:
-                    # The last leader has just gone, and RabbitMQ is about to take back what it held.
-                    probe = await settled(channel, delay_queue_name(self._exchange, one), readers=0)
+        names = {delay_queue_name(self._exchange, one): one for one in time_slots}
+        for name, probe in (await probe_all(self._connection, names)).items():
+            if probe.exists and probe.consumers:
+                # The last leader has just gone, and RabbitMQ is about to take back what it held.
+                async with self._connection.spare_channel() as channel:
+                    probe = await settled(channel, name, readers=0)
             if probe.exists:
-                found[one] = probe.messages
+                found[names[name]] = probe.messages
         return found
 
     async def delete(self, time_slot: TimeSlot) -> bool:
