@@ -417,22 +417,27 @@ def scheduled(place: Ground, size: int) -> Figures:
         inspector = palermo.inspector()
         nobody = ScheduledFilter(ids=frozenset(["nobody"]))
 
-        def look(when: str, id: str) -> None:
+        def led() -> bool:
+            return any("time" in (one["duties"] or ()) for one in inspector.workers())
+
+        def look(when: str, number: int) -> None:
             timed(f"{when}: first page s", lambda: inspector.scheduled(limit=100))
             timed(f"{when}: again s", lambda: inspector.scheduled(limit=100))
             timed(f"{when}: page half way s", lambda: inspector.scheduled(offset=size // 2, limit=100))
             timed(f"{when}: no such id s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
-            timed(f"{when}: cancel one s", lambda: inspector.cancel_scheduled(id))
+            timed(f"{when}: cancel one s", lambda: inspector.cancel_scheduled(f"far-{number}"))
 
         crowd = f"{place.exchange}.~later.{time_slot_of(tomorrow, time.time())}"
+        until(led)
         with arrivals(place, "beside") as late:
-            look("at once", f"far-{size // 2}")
+            timed("at once: first page s", lambda: inspector.scheduled(limit=100))
             found["divided after s"] = until(lambda: place.lying(crowd) == 0)
-            look("then", f"far-{size // 3}")
+            look("then", size // 3)
         found["worst late beside ms"] = 1e3 * max(late)
         leader.kill()
     with worker(place, "keeper"):
-        look("new leader", f"far-{size // 4}")
+        until(led)
+        look("new leader", size // 4)
     return found
 
 

@@ -92,9 +92,8 @@ class TimeDuty(Work):
             news=lambda _: self._news.set(),
         )
         self._parts = SlotParts(self._slot_names.names, self._scheduled_listing.indexes)
-        #: The names of the time slots that are opened early, since they are crowded; the instant of the next count.
+        #: The names of the time slots that are opened early, since they are crowded.
         self._crowded: set[str] = set()
-        self._count_at = 0.0
 
     async def learn(self) -> None:
         """See Work.learn."""
@@ -108,7 +107,7 @@ class TimeDuty(Work):
 
     def tasks(self) -> Sequence[Awaitable[None]]:
         """See Work.tasks."""
-        return self._keep(), self._recurring_jobs.run(), self._limits.run()
+        return self._keep(), self._watch_crowds(), self._recurring_jobs.run(), self._limits.run()
 
     async def close(self) -> None:
         """See Work.close."""
@@ -119,11 +118,9 @@ class TimeDuty(Work):
             self._news.clear()
             # Again, since there may have been no list yet, or somebody deleted it.
             await self._slot_names.read()
-            await self._find_crowds(self._now())
             await self._look(self._now())
             await self._slot_names.tidy()
             self._scheduled_listing.indexes.forget_unused()
-            await self._index_part(self._now())
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._news.wait()
