@@ -144,10 +144,9 @@ class TimeDuty(Work):
 
     async def _find_crowds(self, now: float) -> None:
         """Have crowded time slots opened early. There must be a level between them and the shortest."""
-        async with self._opening:
-            lying = self._slot_names.names - set(self._readers) - self._reading
-            far = [one for one in (TimeSlot.parse(name, now) for name in lying) if one.level > 1]
-            counts = await self._delay_queues.counts(far)
+        lying = self._slot_names.names - set(self._readers) - self._reading
+        far = [one for one in (TimeSlot.parse(name, now) for name in lying) if one.level > 1]
+        counts = await self._delay_queues.counts(far, settle=False)
         found = {str(one) for one, count in counts.items() if count >= slot_parts.CROWD} - self._crowded
         if found:
             self._crowded |= found
@@ -286,19 +285,29 @@ class TimeDuty(Work):
         Before that the leader opens the time slots that are due soon, and stops all spreading.
         """
         now = self._now()
-        async with self._opening:
-            far = {name: reader for name, reader in self._readers.items() if isinstance(reader, FarReader)}
-            await asyncio.gather(*(reader.leave() for reader in far.values()))
-            for name in far:
-                del self._readers[name]
-            for name in sorted(self._slot_names.names - set(far)):
-                time_slot, reader = TimeSlot.parse(name, now), self._readers.get(name)
-                if self._runs and reader is None and time_slot.shortest and time_slot.opens <= now + _AHEAD:
-                    await self._open(name, time_slot)
-            await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
-            self._reading = self._slot_names.names - set(self._readers)
         try:
+            async with self._opening:
+                far = self._take_far_readers()
+                self._reading = {name for name in self._slot_names.names if not TimeSlot.parse(name, now).shortest}
+            # Without the lock: the queue of a crowd answers late, and shortest time slots are opened meanwhile.
+            await asyncio.gather(*(reader.leave() for reader in far))
+            async with self._opening:
+                # One more may have been opened, for a name that is new.
+                await asyncio.gather(*(reader.leave() for reader in self._take_far_readers()))
+                for name in sorted(self._slot_names.names - self._readers.keys()):
+                    time_slot = TimeSlot.parse(name, now)
+                    if self._runs and time_slot.shortest and time_slot.opens <= now + _AHEAD:
+                        await self._open(name, time_slot)
+                await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
+                self._reading = self._slot_names.names - set(self._readers)
             yield await self._delay_queues.counts(TimeSlot.parse(name, now) for name in sorted(self._reading))
         finally:
             self._reading = set()
             self._news.set()
+
+    def _take_far_readers(self) -> list[FarReader]:
+        """Take out all readers that move jobs to shorter time slots; the caller ends them."""
+        far = {name: reader for name, reader in self._readers.items() if isinstance(reader, FarReader)}
+        for name in far:
+            del self._readers[name]
+        return list(far.values())
