@@ -447,7 +447,7 @@ def scheduled(place: Ground, size: int) -> Figures:
 @contextmanager
 def arrivals(place: Ground, queue: str) -> Iterator[list[float]]:
     """Jobs that come due in this queue, ten a second. Yields how late each was, in seconds."""
-    late, ended = list[float](), threading.Event()
+    due, late, ended = dict[str, float](), list[float](), threading.Event()
 
     def receive() -> None:
         with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
@@ -455,13 +455,14 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[float]]:
                 place.amqp_name(queue), auto_ack=True, inactivity_timeout=0.5
             ):
                 if properties is not None:
-                    late.append(time.time() - properties.headers["run-at"])
+                    late.append(time.time() - due[properties.message_id])
                 elif ended.is_set():
                     return
 
     def send() -> None:
         while not ended.wait(0.1):
-            jobs.noop.options(queue=queue).enqueue_at(time.time() + 1.0, jobs.ORDER)
+            at = time.time() + 1.0
+            due[jobs.noop.options(queue=queue).enqueue_at(at, jobs.ORDER).id] = at
 
     threads = [threading.Thread(target=receive), threading.Thread(target=send)]
     for thread in threads:
