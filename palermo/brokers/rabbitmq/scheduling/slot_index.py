@@ -31,7 +31,7 @@ MOST_MESSAGES, MOST_BYTES = 300, 4 * 1024 * 1024
 MOST_KEPT, MOST_KEPT_BYTES = 9_000, 128 * 1024 * 1024
 
 #: The same of the index of a part.
-PART_MESSAGES, PART_BYTES = 50, 1024 * 1024
+PART_MESSAGES, PART_BYTES = 40, 1024 * 1024
 
 #: The most messages that are kept besides, in number and in bytes: those of the last pages for which a slot was read.
 MOST_SHOWN, MOST_SHOWN_BYTES = 2_000, 32 * 1024 * 1024
