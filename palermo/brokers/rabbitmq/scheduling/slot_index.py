@@ -100,10 +100,10 @@ class SlotIndex:
         if not (queue and isinstance(queue, str) and isinstance(job, str)):
             message = to_message(properties, b"", taken_from=None)
             queue, job = message.queue, message.job
-        place, self.added, self.growing = self.added, self.added + 1, True
         id = str(properties.message_id)
         if id in self.gone:
             self.complete()  # It was moved away, and comes back.
+        place, self.added, self.growing = self.added, self.added + 1, True
         self.jobs.append(IndexedJob(due_of(properties), place, id, intern(queue), intern(job), _ERROR in headers))
         self.messages[place] = got
         self.size += len(got.body)
@@ -119,13 +119,16 @@ class SlotIndex:
             self.gone = set()
         if self.growing:
             self._cut()
-            self.jobs.sort()
+            # Those that are due together stay in the order of their places. Floats are compared fast.
+            self.jobs.sort(key=lambda job: job.due)
             self.growing = False
 
     def show(self, pages: Iterable[Got]) -> None:
         """Keep those of these messages that are in the queue, after the index is complete."""
         found = {(due_of(got.properties), str(got.properties.message_id)): got for got in pages}
-        self.shown = {job.place: found[job.due, job.id] for job in self.jobs if (job.due, job.id) in found}
+        ids = {id for _, id in found}
+        shown = (job for job in self.jobs if job.id in ids and (job.due, job.id) in found)
+        self.shown = {job.place: found[job.due, job.id] for job in shown}
 
     def remove(self, ids: Collection[str]) -> None:
         """Take these jobs out, which are no longer in the queue."""
