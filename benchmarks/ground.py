@@ -70,7 +70,11 @@ class Ground:
 
     def waiting(self, queue: str = QUEUE) -> int:
         """How many jobs wait in the queue."""
-        declared: Any = self._channel.queue_declare(self.amqp_name(queue), passive=True)
+        return self.lying(self.amqp_name(queue))
+
+    def lying(self, name: str) -> int:
+        """How many messages wait in the AMQP queue of this name."""
+        declared: Any = self._channel.queue_declare(name, passive=True)
         return int(declared.method.message_count)
 
     def failed(self) -> int:

@@ -12,7 +12,7 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
     history   records of the journal: the newest page; what is told of the newest job and the oldest; a job's status
     page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
-    scheduled jobs that are due in one minute of tomorrow: look at the first page, and again; cancel one
+    scheduled jobs that are due in one minute of tomorrow: look, and cancel one; at once, later, after a kill
     registry  queues that were made and deleted: list the queues in a new session, and again
     recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
 """
@@ -53,6 +53,7 @@ from palermo.contract.recurring_entries import RUNTIME
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import RecordKind, encode
 from palermo.core.message import Message
+from palermo.core.time_slots import time_slot_of
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
@@ -411,11 +412,14 @@ def recurring(place: Ground, size: int) -> Figures:
 
 
 def scheduled(place: Ground, size: int) -> Figures:
-    """Look at the first page, again, for one id, and after a cancel, while another job comes due."""
+    """Look at the first page, for one id, cancel one, while others come due: at once, and once the crowd is divided.
+
+    Then the same of a new leader, after a kill.
+    """
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("beside")
     tomorrow = time.time() + 86_400.0
-    with worker(place, "keeper"):
+    with worker(place, "keeper") as leader:
         body = b"[]" + b" " * 998
         sent = (
             Message(id=f"far-{n}", queue="crowd", job="crowd", body=body, run_at=tomorrow + n % 60) for n in range(size)
@@ -429,19 +433,64 @@ def scheduled(place: Ground, size: int) -> Figures:
             found[name] = time.perf_counter() - began
 
         inspector = palermo.inspector()
-        due = time.time() + 0.5
-        jobs.noop.options(queue="beside").enqueue_at(due, jobs.ORDER)
-        late = list[float]()
-        beside = threading.Thread(target=lambda: late.append(until(lambda: place.waiting("beside") > 0)))
-        beside.start()
-        timed("first page s", lambda: inspector.scheduled(limit=100))
-        timed("first page again s", lambda: inspector.scheduled(limit=100))
         nobody = ScheduledFilter(ids=frozenset(["nobody"]))
-        timed("an id not there s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
-        timed("cancel one s", lambda: inspector.cancel_scheduled(f"far-{size // 2}"))
-        timed("first page then s", lambda: inspector.scheduled(limit=100))
-        beside.join()
-    return {**found, "late beside ms": 1e3 * (late[0] - 0.5)}
+
+        def led() -> bool:
+            return any("time" in (one["duties"] or ()) for one in inspector.workers())
+
+        def look(when: str, number: int) -> None:
+            timed(f"{when}: first page s", lambda: inspector.scheduled(limit=100))
+            timed(f"{when}: again s", lambda: inspector.scheduled(limit=100))
+            timed(f"{when}: page half way s", lambda: inspector.scheduled(offset=size // 2, limit=100))
+            timed(f"{when}: no such id s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
+            timed(f"{when}: cancel one s", lambda: inspector.cancel_scheduled(f"far-{number}"))
+
+        crowd = f"{place.exchange}.~later.{time_slot_of(tomorrow, time.time())}"
+        until(led)
+        with arrivals(place, "beside") as late:
+            timed("at once: first page s", lambda: inspector.scheduled(limit=100))
+            found["divided after s"] = until(lambda: place.lying(crowd) == 0)
+            look("then", size // 3)
+        found |= {
+            "p99 late beside ms": 1e3 * sorted(late)[len(late) * 99 // 100],
+            "worst late beside ms": 1e3 * max(late),
+        }
+        leader.kill()
+    with worker(place, "keeper"):
+        until(led)
+        look("new leader", size // 4)
+    return found
+
+
+@contextmanager
+def arrivals(place: Ground, queue: str) -> Iterator[list[float]]:
+    """Jobs that come due in this queue, ten a second. Yields how late each was, in seconds."""
+    due, late, ended = dict[str, float](), list[float](), threading.Event()
+
+    def receive() -> None:
+        with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+            for _, properties, _ in connection.channel().consume(
+                place.amqp_name(queue), auto_ack=True, inactivity_timeout=0.5
+            ):
+                if properties is not None:
+                    late.append(time.time() - due[properties.message_id])
+                elif ended.is_set():
+                    return
+
+    def send() -> None:
+        while not ended.wait(0.1):
+            at = time.time() + 1.0
+            due[jobs.noop.options(queue=queue).enqueue_at(at, jobs.ORDER).id] = at
+
+    threads = [threading.Thread(target=receive), threading.Thread(target=send)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield late
+    finally:
+        ended.set()
+        for thread in reversed(threads):
+            thread.join()
 
 
 def registry(place: Ground, size: int) -> Figures:
@@ -475,7 +524,7 @@ SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figu
     "one": ((1_000, 10_000, 50_000), one),
     "history": ((10_000, 100_000, 1_000_000), history),
     "page": ((50, 500, 5_000), page),
-    "scheduled": ((1_000, 10_000, 50_000), scheduled),
+    "scheduled": ((10_000, 100_000, 200_000), scheduled),
     "registry": ((100, 1_000, 10_000), registry),
     "recurring": ((100, 1_000, 3_000), recurring),
 }

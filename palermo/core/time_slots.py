@@ -6,6 +6,9 @@ shortest slots one by one, at their instants. So a job is moved at most once a l
 is, and only jobs that are due within seconds are held in memory. Instants are Unix seconds.
 
 The shortest slots use RING queue names in turn, so that few names serve for them all.
+
+The queue of one slot may have parts, which the leader fills: a queue of RabbitMQ is read from its front alone, so only
+a short one is read soon.
 """
 
 import math
@@ -51,6 +54,10 @@ RING = 64
 #: Seconds for which the leader still looks at a slot after its end, since a publisher's clock may be slow.
 KEPT_AFTER_END = 240.0
 
+#: What one more part adds to the number in a queue's name. A leader of an earlier version takes it for a slot that is
+#: far away: it keeps the name for the next leader, lists the jobs, and does not publish them.
+_PARTS = 10**12
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TimeSlot:
@@ -58,6 +65,8 @@ class TimeSlot:
 
     level: int
     index: int
+    #: Which part of its jobs: 0 is the queue that sessions publish to, the leader alone fills the others.
+    part: int = 0
 
     @property
     def begins(self) -> float:
@@ -87,7 +96,7 @@ class TimeSlot:
 
     def __str__(self) -> str:
         """The part of its queue's name that tells it from other slots."""
-        return f"{self.level}.{self.index % RING if self.shortest else self.index}"
+        return f"{self.level}.{self.index % RING if self.shortest else self.index + _PARTS * self.part}"
 
     @classmethod
     def parse(cls, text: str, present: float) -> "TimeSlot":
@@ -97,7 +106,8 @@ class TimeSlot:
         """
         level, _, index = text.partition(".")
         if level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
-            found = cls(int(level), int(index))
+            part, number = divmod(int(index), _PARTS)
+            found = cls(int(level), number, part)
             if str(found) == text:
                 return found._nearest(present) if found.shortest else found
         raise ValueError(f"{text!r} names no time slot")

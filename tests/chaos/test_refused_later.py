@@ -15,6 +15,8 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import FarReader
+from palermo.brokers.rabbitmq.scheduling.slot_index import SlotIndexes
+from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.time_slots import TimeSlot
@@ -79,7 +81,8 @@ def declarer(link: Connection, session: SessionParameters) -> Declarer:
 
 async def spread(session: SessionParameters, link: Connection, far: TimeSlot, outbox: Outbox) -> None:
     """Take up what lies in a stretch, as a leader does, until that ends or nothing is left."""
-    reader = FarReader(session.exchange, link, far, outbox.delay_queues, outbox.open)
+    parts = SlotParts(set(), SlotIndexes())
+    reader = FarReader(session.exchange, link, far, outbox.delay_queues, outbox.open, parts)
     await reader.open()
     await reader.caught_up()
 

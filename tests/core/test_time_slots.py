@@ -92,6 +92,17 @@ def test_a_name_is_read_back(now: float, wait: float) -> None:
     assert found is None or TimeSlot.parse(str(found), now) == found
 
 
+def test_a_part_has_the_times_of_its_slot_and_a_name_of_its_own() -> None:
+    slot, part = TimeSlot(1, 5_986_200), TimeSlot(1, 5_986_200, 3)
+
+    assert str(part) == "1.3000005986200"
+    assert TimeSlot.parse(str(part), NOW) == part
+    assert (part.begins, part.ends, part.opens) == (slot.begins, slot.ends, slot.opens)
+    assert part.inner_slot(slot.begins) == slot.inner_slot(slot.begins)
+    with pytest.raises(ValueError, match="names no time slot"):
+        TimeSlot.parse("0.1000000000005", NOW)
+
+
 @given(instants, st.floats(min_value=-KEPT_AFTER_END + 10, max_value=360))
 def test_a_name_of_the_ring_means_the_turn_that_can_hold_jobs(now: float, away: float) -> None:
     index = max(0, int((now + away) // LEVELS[0].span))

@@ -21,9 +21,11 @@ from palermo.brokers.rabbitmq.leadership.work import Ask, Work
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.brokers.rabbitmq.scheduling import slot_parts
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DelayReader, DueJobs, FarReader, NearReader
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
+from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
@@ -32,6 +34,9 @@ from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
 
 #: Seconds between two checks which time slots come near or are over.
 _LOOK_EVERY = 0.5
+
+#: Seconds between two counts of the jobs in time slots that are not open, for crowds.
+_COUNT_EVERY = 5.0
 
 #: Time slots that come near within this many seconds are opened before a request reads others, which may take as long.
 _AHEAD = 60.0
@@ -86,6 +91,9 @@ class TimeDuty(Work):
             plain=str,
             news=lambda _: self._news.set(),
         )
+        self._parts = SlotParts(self._slot_names.names, self._scheduled_listing.indexes)
+        #: The names of the time slots that are opened early, since they are crowded.
+        self._crowded: set[str] = set()
 
     async def learn(self) -> None:
         """See Work.learn."""
@@ -99,7 +107,7 @@ class TimeDuty(Work):
 
     def tasks(self) -> Sequence[Awaitable[None]]:
         """See Work.tasks."""
-        return self._keep(), self._recurring_jobs.run(), self._limits.run()
+        return self._keep(), self._watch_crowds(), self._recurring_jobs.run(), self._limits.run()
 
     async def close(self) -> None:
         """See Work.close."""
@@ -119,6 +127,45 @@ class TimeDuty(Work):
 
     # -- opening and closing time slots
 
+    async def _watch_crowds(self) -> None:
+        """Find the time slots that are crowded, and index what the last leader has moved out of one, part by part.
+
+        Apart from `_keep`: a new time slot must be opened in time, also while RabbitMQ answers late.
+        """
+        count_at = 0.0
+        while True:
+            if (now := asyncio.get_running_loop().time()) >= count_at:
+                await self._find_crowds(self._now())
+                count_at = now + _COUNT_EVERY
+            if not self._listing_turn.locked():
+                async with self._listing_turn:
+                    await self._index_part(self._now())
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _find_crowds(self, now: float) -> None:
+        """Have crowded time slots opened early. There must be a level between them and the shortest."""
+        lying = self._slot_names.names - set(self._readers) - self._reading
+        far = [one for one in (TimeSlot.parse(name, now) for name in lying) if one.level > 1]
+        counts = await self._delay_queues.counts(far, settle=False)
+        found = {str(one) for one, count in counts.items() if count >= slot_parts.CROWD} - self._crowded
+        if found:
+            self._crowded |= found
+            self._news.set()
+
+    async def _index_part(self, now: float) -> None:
+        """Read one part of a crowd that has no index. A look waits for this long at most."""
+        indexes = self._scheduled_listing.indexes
+        async with self._opening:
+            lying = (TimeSlot.parse(name, now) for name in self._slot_names.names - set(self._readers))
+            part = min((one for one in lying if one.part and not indexes.knows(one)), default=None)
+            if part is None or not indexes.has_room(slot_parts.PART):
+                return
+            self._reading = {str(part)}
+        try:
+            await self._scheduled_listing.index(part)
+        finally:
+            self._reading = set()
+
     async def _look(self, now: float) -> None:
         async with self._opening:
             for name in sorted(self._slot_names.names - self._reading):
@@ -128,7 +175,8 @@ class TimeDuty(Work):
                     del self._readers[name]
                     reader = None
                 # Each shortest one is opened once at least: one that begins later may hold jobs that are long overdue.
-                wanted = time_slot.opens <= now or (time_slot.shortest and name not in self._seen)
+                wanted = time_slot.opens <= now or name in self._crowded
+                wanted |= time_slot.shortest and name not in self._seen
                 if reader is None and wanted:
                     await self._open(name, time_slot)
                 elif reader is not None and not reader.held and self._is_over(time_slot, now):
@@ -144,10 +192,13 @@ class TimeDuty(Work):
         if time_slot.shortest:
             reader = NearReader(self._exchange, self._connection, time_slot, self._due_jobs)
         else:
-            reader = FarReader(self._exchange, self._connection, time_slot, self._delay_queues, self._outbox.open)
+            reader = FarReader(
+                self._exchange, self._connection, time_slot, self._delay_queues, self._outbox.open, self._parts
+            )
         self._readers[name] = reader
         self._seen.add(name)
-        self._scheduled_listing.indexes.forget(time_slot)
+        if time_slot.shortest:
+            self._scheduled_listing.indexes.forget(time_slot)
         await reader.open()
         if reader.closed:
             # Someone deleted its queue. A session that makes it again lists it again.
@@ -158,6 +209,9 @@ class TimeDuty(Work):
         """Stop reading a time slot that is over. Delete the queue of a long one, unless a job has come into it."""
         await reader.leave()
         self._readers.pop(name, None)
+        self._crowded.discard(name)
+        self._parts.forget(time_slot)
+        self._scheduled_listing.indexes.forget(time_slot)
         if not time_slot.shortest and await self._delay_queues.delete(time_slot):
             self._slot_names.names.discard(name)
             self._seen.discard(name)
@@ -231,18 +285,29 @@ class TimeDuty(Work):
         Before that the leader opens the time slots that are due soon, and stops all spreading.
         """
         now = self._now()
-        async with self._opening:
-            for name in sorted(self._slot_names.names):
-                time_slot, reader = TimeSlot.parse(name, now), self._readers.get(name)
-                if isinstance(reader, FarReader):
-                    await reader.leave()
-                    del self._readers[name]
-                elif self._runs and reader is None and time_slot.shortest and time_slot.opens <= now + _AHEAD:
-                    await self._open(name, time_slot)
-            await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
-            self._reading = self._slot_names.names - set(self._readers)
         try:
+            async with self._opening:
+                far = self._take_far_readers()
+                self._reading = {name for name in self._slot_names.names if not TimeSlot.parse(name, now).shortest}
+            # Without the lock: the queue of a crowd answers late, and shortest time slots are opened meanwhile.
+            await asyncio.gather(*(reader.leave() for reader in far))
+            async with self._opening:
+                # One more may have been opened, for a name that is new.
+                await asyncio.gather(*(reader.leave() for reader in self._take_far_readers()))
+                for name in sorted(self._slot_names.names - self._readers.keys()):
+                    time_slot = TimeSlot.parse(name, now)
+                    if self._runs and time_slot.shortest and time_slot.opens <= now + _AHEAD:
+                        await self._open(name, time_slot)
+                await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
+                self._reading = self._slot_names.names - set(self._readers)
             yield await self._delay_queues.counts(TimeSlot.parse(name, now) for name in sorted(self._reading))
         finally:
             self._reading = set()
             self._news.set()
+
+    def _take_far_readers(self) -> list[FarReader]:
+        """Take out all readers that move jobs to shorter time slots; the caller ends them."""
+        far = {name: reader for name, reader in self._readers.items() if isinstance(reader, FarReader)}
+        for name in far:
+            del self._readers[name]
+        return list(far.values())

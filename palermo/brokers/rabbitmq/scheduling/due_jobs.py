@@ -27,6 +27,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     TenantQueue,
     delay_queue_name,
 )
+from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.core.failure import from_exception
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
@@ -312,6 +313,9 @@ _BATCH = 100
 class DelayReader(ABC):
     """Takes the jobs of one time slot."""
 
+    #: Deliveries held on one channel.
+    prefetch = _PREFETCH
+
     def __init__(self, exchange: str, connection: Connection, time_slot: TimeSlot) -> None:
         self.time_slot = time_slot
         #: How many of its jobs are held.
@@ -334,7 +338,7 @@ class DelayReader(ABC):
             self.taken(got, channel)
 
         try:
-            await channel.prefetch(_PREFETCH)
+            await channel.prefetch(self.prefetch)
             await channel.consume(self._name, on_message)
         except PalermoError:
             if not channel.missing:
@@ -393,7 +397,9 @@ class NearReader(DelayReader):
 
 
 class FarReader(DelayReader):
-    """Moves each job of a far time slot to the delay queue of a shorter time slot within it."""
+    """Moves each job of a far time slot to the delay queue of a shorter time slot within it, or of a part of one."""
+
+    prefetch = 3 * _BATCH
 
     def __init__(
         self,
@@ -402,10 +408,12 @@ class FarReader(DelayReader):
         time_slot: TimeSlot,
         delay_queues: DelayQueues,
         publisher: Callable[[], Awaitable[Publisher]],
+        parts: SlotParts,
     ) -> None:
         super().__init__(exchange, connection, time_slot)
         self._exchange = exchange
         self._delay_queues = delay_queues
+        self._parts = parts
         self._publisher = publisher
         self._waiting: deque[tuple[Got, Channel]] = deque()
         self._working: asyncio.Task[None] | None = None
@@ -425,12 +433,11 @@ class FarReader(DelayReader):
     async def _work(self) -> None:
         try:
             while self._waiting and not self.closed:
-                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                stored, refused = await self._moved(batch)
-                for got, channel in stored:
-                    if channel.is_open:
-                        channel.ack(got.tag)
-                    self.settled()
+                async with self._parts.turn:
+                    if self.closed:
+                        break
+                    batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                    refused = await self._move(batch)
                 if refused is not None:
                     raise refused
         except PalermoError as error:
@@ -439,15 +446,16 @@ class FarReader(DelayReader):
             self.closed = True
             await quietly(super().leave())
 
-    async def _moved(self, batch: list[tuple[Got, Channel]]) -> tuple[list[tuple[Got, Channel]], BaseException | None]:
-        """Publish these to the shorter time slots; return those that are stored, and why others are not."""
+    async def _move(self, batch: list[tuple[Got, Channel]]) -> BaseException | None:
+        """Move these to the shorter time slots: publish, then acknowledge. Returns why some are not stored."""
         sent: list[tuple[asyncio.Future[None], TimeSlot, tuple[Got, Channel]]] = []
         refused: BaseException | None = None
         for got, channel in batch:
-            inner = self.time_slot.inner_slot(self._instant(got))
+            inner = self._parts.next(self.time_slot.inner_slot(self._instant(got)))
             try:
                 if not self._delay_queues.has(inner):
                     await self._delay_queues.ensure(inner)
+                    self._parts.made(inner)
                 publisher = await self._publisher()
             except PalermoError as not_made:
                 # The jobs sent before this one are stored all the same, and must not be sent again.
@@ -457,17 +465,22 @@ class FarReader(DelayReader):
             sent.append((future, inner, (got, channel)))
         if sent:
             await asyncio.wait([future for future, _, _ in sent])
-        stored: list[tuple[Got, Channel]] = []
+        stored: list[tuple[Got, TimeSlot]] = []
         for future, inner, one in sent:
             error = future.exception()
             if error is None:
-                stored.append(one)
+                got, channel = one
+                stored.append((got, inner))
+                if channel.is_open:
+                    channel.ack(got.tag)
+                self.settled()
             elif isinstance(error, GONE):
                 self._delay_queues.forget(inner)
                 self._waiting.append(one)
             else:
                 refused = error
-        return stored, refused
+        self._parts.moved(stored, self.time_slot)
+        return refused
 
     def _instant(self, got: Got) -> float:
         due = to_message(got.properties, b"", taken_from=None).run_at or 0.0

@@ -16,7 +16,7 @@ from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, HeldJob
-from palermo.brokers.rabbitmq.scheduling.slot_index import SlotIndex, SlotIndexes, due_of
+from palermo.brokers.rabbitmq.scheduling.slot_index import IndexedJob, SlotIndex, SlotIndexes, due_of
 from palermo.contract.scheduled import CANCEL, GIVE_UP, AlteredJob, ScheduledFilter, ScheduledPage
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.job_edit import JobEdit
@@ -31,6 +31,9 @@ _SLICE = 100
 
 #: The header that a job has if it has failed.
 _ERROR = "exception-class"
+
+#: A job of a page: its message, or the time slot and the place in its index of one whose message is not kept.
+_Shown = Got | Message | tuple[TimeSlot, IndexedJob]
 
 #: Stores messages, and returns once all are confirmed.
 Publish = Callable[[list[Message]], Awaitable[object]]
@@ -102,12 +105,10 @@ class ScheduledListing:
                     if chosen.matches(message):
                         jobs.add(message.run_at or 0.0, message)
             made: dict[TimeSlot, SlotIndex] = {}
-            begins = max(0, first - seen)
-            skipped = begins if len(section.time_slots) == 1 and not section.held else 0
             for time_slot in section.time_slots:
-                if (index := await self._collect(time_slot, lying[time_slot], chosen, jobs, skipped)) is not None:
+                if (index := await self._collect(time_slot, lying[time_slot], chosen, jobs)) is not None:
                     made[time_slot] = index
-            page = jobs.page(begins, max(0, last - seen))
+            page = await self._read_missing(jobs.page(max(0, first - seen), max(0, last - seen)), lying, made)
             found += [
                 to_message(job.properties, job.body, taken_from=None) if isinstance(job, Got) else job for job in page
             ]
@@ -119,27 +120,49 @@ class ScheduledListing:
         return ScheduledPage(messages=tuple(found), total=total)
 
     async def _collect(
-        self, time_slot: TimeSlot, count: int, chosen: ScheduledFilter, jobs: "_Soonest", skipped: int
+        self, time_slot: TimeSlot, count: int, chosen: ScheduledFilter, jobs: "_Soonest"
     ) -> SlotIndex | None:
-        """Add the chosen jobs of a time slot, which has so many jobs in all. Returns its index if it had to be read.
-
-        The messages of the `skipped` soonest ones are not needed.
-        """
-        index = self.indexes.get(time_slot, count)
-        known = None if index is None else await index.find(chosen, skipped, jobs.most)
-        if known is not None:
-            for due, got in known.soonest:
-                jobs.add(due, got)
+        """Add the chosen jobs of a time slot, which has so many jobs in all. Returns its index if it had to be read."""
+        if (index := self.indexes.get(time_slot, count)) is not None:
+            known = await index.find(chosen, jobs.most)
+            for job, got in known.soonest:
+                jobs.add(job.due, got or (time_slot, job))
             jobs.total += known.total - len(known.soonest)
             self._advance(count)
             return None
-        made = SlotIndex()
+        made = SlotIndex(of_part=time_slot.part > 0)
         async for got in self._read(time_slot):
             self._advance(1)
             made.add(got)
             if _means(chosen, got.properties):
                 jobs.add(due_of(got.properties), got)
         return made
+
+    async def _read_missing(
+        self, page: "list[_Shown]", lying: Mapping[TimeSlot, int], made: dict[TimeSlot, SlotIndex]
+    ) -> list[Got | Message]:
+        """The page with the messages that no index keeps: their time slots are read, and indexed in `made`."""
+        missing = {job[0] for job in page if isinstance(job, tuple)}
+        self._advance(0, more=sum(lying[time_slot] for time_slot in missing))
+        found: dict[tuple[TimeSlot, float, str], Got] = {}
+        for time_slot in sorted(missing):
+            wanted = {(job[1].due, job[1].id) for job in page if isinstance(job, tuple) and job[0] == time_slot}
+            made[time_slot] = SlotIndex(of_part=time_slot.part > 0)
+            async for got in self._read(time_slot):
+                self._advance(1)
+                made[time_slot].add(got)
+                key = due_of(got.properties), str(got.properties.message_id)
+                if key in wanted:
+                    found[time_slot, *key] = got
+        there = (found.get((job[0], job[1].due, job[1].id)) if isinstance(job, tuple) else job for job in page)
+        return [job for job in there if job is not None]
+
+    async def index(self, part: TimeSlot) -> None:
+        """Read a part of a crowd that another leader has filled, so that the next look need not."""
+        made = SlotIndex(of_part=True)
+        async for got in self._read(part):
+            made.add(got)
+        self.indexes.put(part, made, ())
 
     def _advance(self, read: int, *, more: int = 0) -> None:
         seen, total = self.progress or (0, 0)
@@ -178,7 +201,7 @@ class ScheduledListing:
         # Far time slots first: a job moved from one to a nearer one is recognized there by its new instant.
         try:
             for time_slot in sorted(lying, reverse=True):
-                if lying[time_slot]:
+                if lying[time_slot] and self._may_have(time_slot, lying[time_slot], chosen):
                     reader = sweeping.Reader(
                         self._connection, self._exchange, name=delay_queue_name(self._exchange, time_slot)
                     )
@@ -199,6 +222,11 @@ class ScheduledListing:
             raise
         self.indexes.remove(lying, judge.altered.keys())
         return sorted(judge.altered.values(), key=lambda one: one.run_at)
+
+    def _may_have(self, time_slot: TimeSlot, count: int, chosen: ScheduledFilter) -> bool:
+        """Whether the queue of a time slot may have chosen jobs: an index that is true has all of its ids."""
+        index = None if chosen.ids is None else self.indexes.get(time_slot, count)
+        return index is None or index.has(chosen.ids or ())
 
     async def _alter_held(
         self, due: DueJobs, taken: list[HeldJob], judge: "_Judge", publish: Publish, gate: sweeping.Gate
@@ -272,18 +300,18 @@ class _Soonest:
     def __init__(self, most: int) -> None:
         self.total = 0
         self.most = max(0, most)
-        self._jobs: list[tuple[float, int, Got | Message | None]] = []
+        self._jobs: list[tuple[float, int, _Shown]] = []
 
-    def add(self, due: float, job: Got | Message | None) -> None:
+    def add(self, due: float, job: _Shown) -> None:
         self.total += 1
         self._jobs.append((due, self.total, job))
         if len(self._jobs) > 2 * self.most + 1_000:
             self._cut()
 
-    def page(self, first: int, last: int) -> list[Got | Message]:
+    def page(self, first: int, last: int) -> list[_Shown]:
         """From one place up to another."""
         self._cut()
-        return [job for _, _, job in self._jobs[first:last] if job is not None]
+        return [job for _, _, job in self._jobs[first:last]]
 
     def _cut(self) -> None:
         self._jobs.sort(key=lambda one: one[:2])

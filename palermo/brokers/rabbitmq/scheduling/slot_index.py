@@ -1,6 +1,7 @@
-"""Indexes of time slots: the leader makes one as it reads a slot, so that the next look reads nothing.
+"""Indexes of time slots: the leader makes one as it reads or fills a slot, so that the next look reads nothing.
 
-Law: an index says what a look shows. What is cancelled, moved or run goes by the queue alone.
+Law: an index says what a look shows, and which queues a change of some ids need not read. What is cancelled, moved or
+run goes by the queue alone.
 
 Nobody but the leader takes jobs out of a time slot that is not open. So an index is true as long as the queue has as
 many jobs as the index: jobs that were put there since make them more. The leader takes out of the index what it takes
@@ -8,7 +9,7 @@ out of the queue, and forgets the index when it opens the slot.
 
 Cost: some 250 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones, at
 most MOST_KEPT, and of the last pages with others, at most MOST_SHOWN. Ten minutes after the last look an index is
-forgotten.
+forgotten, unless it is that of a part of a crowd.
 """
 
 import asyncio
@@ -28,6 +29,9 @@ MOST_JOBS = 300_000
 #: The most messages that one index keeps, in number and in bytes, and the most that all keep: those of the first pages.
 MOST_MESSAGES, MOST_BYTES = 300, 4 * 1024 * 1024
 MOST_KEPT, MOST_KEPT_BYTES = 9_000, 128 * 1024 * 1024
+
+#: The same of the index of a part.
+PART_MESSAGES, PART_BYTES = 40, 1024 * 1024
 
 #: The most messages that are kept besides, in number and in bytes: those of the last pages for which a slot was read.
 MOST_SHOWN, MOST_SHOWN_BYTES = 2_000, 32 * 1024 * 1024
@@ -60,19 +64,26 @@ class IndexedJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoundJobs:
-    """The jobs of a time slot that meet the conditions of a look: how many, and the soonest with their messages."""
+    """The jobs of a time slot that meet the conditions of a look: how many, and the soonest of them."""
 
     total: int
-    #: None stands for the message of a job before the page.
-    soonest: list[tuple[float, Got | None]]
+    #: With their messages, as far as these are kept.
+    soonest: list[tuple[IndexedJob, Got | None]]
 
 
 @dataclass
 class SlotIndex:
     """The index of one time slot."""
 
+    #: Whether it is that of a part of a crowd.
+    of_part: bool = False
     #: The soonest first, once it is complete.
     jobs: list[IndexedJob] = field(default_factory=list)
+    #: How many were added, and the ids of those that were taken out of the queue since it was completed.
+    added: int = 0
+    gone: set[str] = field(default_factory=set)
+    #: Whether jobs were added since it was completed.
+    growing: bool = False
     #: The messages of the soonest ones, by their places.
     messages: dict[int, Got] = field(default_factory=dict)
     used_at: float = 0.0
@@ -89,39 +100,54 @@ class SlotIndex:
         if not (queue and isinstance(queue, str) and isinstance(job, str)):
             message = to_message(properties, b"", taken_from=None)
             queue, job = message.queue, message.job
-        place = len(self.jobs)
         id = str(properties.message_id)
+        if id in self.gone:
+            self.complete()  # It was moved away, and comes back.
+        place, self.added, self.growing = self.added, self.added + 1, True
         self.jobs.append(IndexedJob(due_of(properties), place, id, intern(queue), intern(job), _ERROR in headers))
         self.messages[place] = got
         self.size += len(got.body)
-        if len(self.messages) > 2 * MOST_MESSAGES or self.size > 2 * MOST_BYTES:
+        most, most_bytes = self._most()
+        if len(self.messages) > 2 * most or self.size > 2 * most_bytes:
             self._cut()
 
     def complete(self) -> None:
-        """Sort the jobs, after the last one was added."""
-        self._cut()
-        self.jobs.sort()
+        """Sort the jobs, after some were added or taken out."""
+        if self.gone:
+            self.jobs = [job for job in self.jobs if job.id not in self.gone]
+            self.shown = {}  # A job that was edited comes back with the same id.
+            self.gone = set()
+        if self.growing:
+            self._cut()
+            # Those that are due together stay in the order of their places. Floats are compared fast.
+            self.jobs.sort(key=lambda job: job.due)
+            self.growing = False
 
     def show(self, pages: Iterable[Got]) -> None:
         """Keep those of these messages that are in the queue, after the index is complete."""
         found = {(due_of(got.properties), str(got.properties.message_id)): got for got in pages}
-        self.shown = {job.place: found[job.due, job.id] for job in self.jobs if (job.due, job.id) in found}
+        ids = {id for _, id in found}
+        shown = (job for job in self.jobs if job.id in ids and (job.due, job.id) in found)
+        self.shown = {job.place: found[job.due, job.id] for job in shown}
 
     def remove(self, ids: Collection[str]) -> None:
         """Take these jobs out, which are no longer in the queue."""
-        self.jobs = [job for job in self.jobs if job.id not in ids]
-        self.shown = {}  # A job that was edited comes back with the same id.
+        self.gone.update(ids)
 
-    async def find(self, chosen: ScheduledFilter, first: int, most: int) -> FoundJobs | None:
-        """The jobs that meet the conditions, and the soonest `most`; None if it lacks a message from the `first` on."""
+    def has(self, ids: Collection[str]) -> bool:
+        """Whether one of these jobs is in it."""
+        return any(job.id in ids for job in self.jobs)
+
+    async def find(self, chosen: ScheduledFilter, most: int) -> FoundJobs:
+        """How many jobs meet the conditions, and the soonest `most` of them."""
         matching: list[IndexedJob] = self.jobs
         if not chosen.everything:
             matching = []
             for start in range(0, len(self.jobs), _SLICE):
                 matching += [job for job in self.jobs[start : start + _SLICE] if job.meets(chosen)]
                 await asyncio.sleep(0)
-        soonest = [(job.due, self.messages.get(job.place) or self.shown.get(job.place)) for job in matching[:most]]
-        return None if any(got is None for _, got in soonest[first:]) else FoundJobs(len(matching), soonest)
+        soonest = [(job, self.messages.get(job.place) or self.shown.get(job.place)) for job in matching[:most]]
+        return FoundJobs(len(matching), soonest)
 
     def drop_messages(self) -> None:
         """Keep no message: a look that shows jobs of this time slot reads it again."""
@@ -130,11 +156,15 @@ class SlotIndex:
     def _cut(self) -> None:
         """Keep the messages of the soonest jobs alone."""
         before, self.messages, self.size = self.messages, {}, 0
-        for _, place in sorted((self.jobs[place].due, place) for place in before)[:MOST_MESSAGES]:
+        most, most_bytes = self._most()
+        for _, place in sorted((due_of(got.properties), place) for place, got in before.items())[:most]:
             self.size += len(before[place].body)
-            if self.size > MOST_BYTES:
+            if self.size > most_bytes:
                 break
             self.messages[place] = before[place]
+
+    def _most(self) -> tuple[int, int]:
+        return (PART_MESSAGES, PART_BYTES) if self.of_part else (MOST_MESSAGES, MOST_BYTES)
 
 
 class SlotIndexes:
@@ -146,12 +176,32 @@ class SlotIndexes:
     def get(self, time_slot: TimeSlot, count: int) -> SlotIndex | None:
         """The index of a time slot whose queue has so many jobs now; None if there is none, or if it is not true."""
         found = self._indexes.get(time_slot)
-        if found is not None and len(found.jobs) != count:
+        if found is None:
+            return None
+        found.complete()
+        if len(found.jobs) != count:
             del self._indexes[time_slot]
             return None
-        if found is not None:
-            found.used_at = time.monotonic()
+        found.used_at = time.monotonic()
         return found
+
+    def begin(self, part: TimeSlot) -> None:
+        """Begin the index of a part that the leader is about to fill."""
+        self._indexes[part] = SlotIndex(of_part=True, used_at=time.monotonic())
+        self._limit()
+
+    def add(self, part: TimeSlot, got: Got) -> None:
+        """Add a job that was moved into a part, unless that has no index."""
+        if (found := self._indexes.get(part)) is not None:
+            found.add(got)
+
+    def knows(self, time_slot: TimeSlot) -> bool:
+        """Whether there is an index of it, true or not."""
+        return time_slot in self._indexes
+
+    def has_room(self, jobs: int) -> bool:
+        """Whether so many more jobs would drive no other index out."""
+        return jobs + sum(len(one.jobs) for one in self._indexes.values()) <= MOST_JOBS
 
     def put(self, time_slot: TimeSlot, index: SlotIndex, page: Iterable[Got]) -> None:
         """Keep an index that has just been made for this page; the one that was used least recently gives way.
@@ -169,6 +219,10 @@ class SlotIndexes:
             shown, shown_size = shown + len(one.shown), shown_size + sum(len(got.body) for got in one.shown.values())
             if shown > MOST_SHOWN or shown_size > MOST_SHOWN_BYTES:
                 one.shown = {}
+        self._limit()
+
+    def _limit(self) -> None:
+        """Drop what is too much: whole indexes first, then the messages of the farthest time slots."""
         while sum(len(one.jobs) for one in self._indexes.values()) > MOST_JOBS:
             del self._indexes[min(self._indexes, key=lambda one: self._indexes[one].used_at)]
         kept = size = 0
@@ -192,7 +246,7 @@ class SlotIndexes:
     def forget_unused(self) -> None:
         """Forget those that nobody has looked at for long."""
         now = time.monotonic()
-        self.forget(*[one for one, index in self._indexes.items() if now - index.used_at > _UNUSED])
+        self.forget(*[one for one, index in self._indexes.items() if not one.part and now - index.used_at > _UNUSED])
 
 
 def due_of(properties: Properties) -> float:
