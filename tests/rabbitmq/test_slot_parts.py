@@ -194,7 +194,12 @@ async def test_jobs_of_a_part_come_due_in_time(session: SessionParameters) -> No
         await DelayQueues(session.exchange, connection, ours, {"x-queue-type": session.queue_type}).ensure(part)
         await publisher.send("", delay_queue_name(session.exchange, part), to_properties(soon), soon.body)
         async with opened(session) as leader, time_kept(leader):
-            await until(lambda: ids(leader), ["soon"])
+            await leader.publish(message("first"))
+
+            async def there() -> set[str]:
+                return set(await ids(leader))
+
+            await until(there, {"first", "soon"})
             assert time.time() >= soon.run_at
     finally:
         await connection.close()
