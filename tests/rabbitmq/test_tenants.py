@@ -19,7 +19,7 @@ from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs, HasT
 from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, SessionParameters, Tenant, open_broker
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.lifecycle import Ack
@@ -62,6 +62,40 @@ def there(
         return is_there(connection, name)
 
     return is_it_there
+
+
+def test_a_first_job_goes_straight_to_a_worker_that_waits_and_one_that_is_refused_there_waits_for_its_turn(
+    session: SessionParameters, connection: pika.BlockingConnection
+) -> None:
+    job_queue, own = amqp_queue(session.exchange, "jobs"), tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+
+    async def publish(*, is_full: bool) -> list[Tenant]:
+        connection.channel().queue_declare(job_queue, durable=True, arguments=full if is_full else {})
+        publisher, worker = await open_broker(session), await open_broker(session)
+        try:
+            consumer = await consume(worker)
+            taking = asyncio.ensure_future(take(consumer))
+
+            async def listeners() -> int:
+                return connection.channel().queue_declare(job_queue, passive=True).method.consumer_count
+
+            await until(listeners, 1)
+            await publisher.publish(message("first", tenant="a"))
+            if is_full:
+                taking.cancel()
+            else:
+                assert (await taking).message.id == "first"
+            return await publisher.tenants.of("jobs")
+        finally:
+            await publisher.close()
+            await worker.close()
+            connection.channel().queue_delete(job_queue)
+
+    assert asyncio.run(publish(is_full=False)) == []
+    assert not is_there(connection, own)
+    assert [(one.name, one.pending) for one in asyncio.run(publish(is_full=True))] == [("a", 1)]
+    assert is_there(connection, own)
 
 
 def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
