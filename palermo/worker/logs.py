@@ -67,9 +67,8 @@ class LineHandler(logging.StreamHandler[TextIO]):
         factory = logging.getLogRecordFactory()
         return (
             logging.Logger.callHandlers.__module__ == logging.__name__
-            and logger.parent is logging.root
-            and logging.root.handlers == [self]
-            and not (self.filters or logger.filters or logger.handlers)
+            and _handlers(logger) == [self]
+            and not (self.level or self.filters or logger.filters)
             and self.formatter is self._lines
             and isinstance(factory, NamingRecords)
             and factory.plain is logging.LogRecord
@@ -84,6 +83,15 @@ class LineHandler(logging.StreamHandler[TextIO]):
                 self.stream.flush()
         except Exception:
             self.handleError(logger.makeRecord(logger.name, level, "(unknown file)", 0, text, args, None))
+
+
+def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:
+    """All handlers that get the records of the logger."""
+    found = list[logging.Handler]()
+    while logger is not None:
+        found += logger.handlers
+        logger = logger.parent if logger.propagate else None
+    return found
 
 
 def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None:

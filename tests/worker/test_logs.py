@@ -164,6 +164,7 @@ def test_a_line_of_each_job_is_the_same_without_a_record(
     monkeypatch.setattr("time.time", lambda: 1_700_000_000.123)
     # In the process of the tests sentry_sdk may have put its own function there.
     monkeypatch.setattr(logging.Logger.callHandlers, "__module__", "logging")
+    logging.getLogger("palermo")  # Others may have asked for it before.
     log, (ordinary, cheap) = logging.getLogger("palermo.worker"), (io.StringIO(), io.StringIO())
 
     logs.configure(stream=ordinary, format=format)
