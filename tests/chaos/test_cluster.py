@@ -217,8 +217,9 @@ def test_a_first_host_that_is_cut_off_from_the_others_is_done_without(
     first = three_nodes.nodes[0]
     with Publishing(place, "mail") as publishing:
         eventually(lambda: len(publishing.stored) > 100)
+        # Before the cut: a node that is cut off may be busy stopping its applications.
+        first.evaluate(f"application:set_env(khepri, default_timeout, {REFUSES_AFTER_MS})")
         with three_nodes.cut_off(first):
-            first.evaluate(f"application:set_env(khepri, default_timeout, {REFUSES_AFTER_MS})")
             cut, watch = time.monotonic(), Stopwatch()
             workers.append(start_worker(three_nodes, place, "mail", prefer=0))
             gaps = [goes_on(place, publishing, cut)]
