@@ -31,6 +31,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
+from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import HEADER, SUCCESS, fields_of, load, pack, pack_reply, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
@@ -119,12 +120,14 @@ class Parent:
             scheduler=False,
         )
         self._children = Unforked()
-        self._pool = ProcessPool(self._children, slots=1, limits=Limits(), stacks=StackFile(nameless_file()))
+        self._pool = ProcessPool(
+            self._children, slots=1, limits=Limits(), stacks=StackFile(nameless_file()), marks=BatchMarks(1)
+        )
 
     async def start(self) -> None:
         """Returns once it waits for jobs."""
         registered = await self._pool.start()
-        self.worker = Worker(self._options, self._pool, registered, host="localhost", pid=1)
+        self.worker = Worker(self._options, self._pool, registered, host="localhost", pid=1, show_title=lambda _: None)
         self._running = asyncio.ensure_future(self.worker.run())
         while self.worker.idle() is None or not self._raw()._takers:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
