@@ -124,7 +124,7 @@ LONG = b"long" * 100_000
 def mail(channel: Any, exchange: str) -> str:
     """A queue with three messages, the second of them long."""
     name = amqp_queue(exchange, "mail")
-    channel.queue_declare(name)
+    channel.queue_declare(name, durable=True)
     for body in b"first", LONG, b"last":
         channel.basic_publish("", name, body)
     return name

@@ -162,6 +162,7 @@ def test_a_line_of_each_job_is_the_same_without_a_record(
     text: str, args: tuple[object, ...], format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1_700_000_000.123)
+    monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_123_000_000)
     # In the process of the tests sentry_sdk may have put its own function there.
     monkeypatch.setattr(logging.Logger.callHandlers, "__module__", "logging")
     logging.getLogger("palermo")  # Others may have asked for it before.
