@@ -139,7 +139,7 @@ def on_channel(rabbitmq_url: str, exchange: str, work: Callable[[Channel], Await
 
 def test_several_messages_are_asked_for_in_one_write(rabbitmq_url: str, exchange: str, mail: str, channel: Any) -> None:
     empty = amqp_queue(exchange, "empty")
-    channel.queue_declare(empty)
+    channel.queue_declare(empty, durable=True)
 
     async def ask(session: Channel) -> Any:
         found = await session.get_each([mail, empty, mail, mail, mail])
