@@ -101,6 +101,26 @@ def test_a_worker_that_begins_anew_says_so_in_the_same_process(site: Site, manag
     eventually(lambda: "READY=1" in manager.lines())
 
 
+def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
+    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=1, state="stopping", started_at=1.0)
+
+    async def run() -> None:
+        available, stopping = asyncio.Event(), asyncio.Event()
+        notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.0))
+        running = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=stopping))
+        await asyncio.sleep(0)  # it waits for either
+        available.set()
+        stopping.set()
+        await until(lambda: "STOPPING=1" in manager.lines())
+        running.cancel()
+        await asyncio.wait({running})
+        notifier.close()
+
+    asyncio.run(run())
+
+    assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
+
+
 def test_nobody_listening_hurts_nobody(site: Site, tmp_path: Path) -> None:
     site.enqueue("nothing")
 

@@ -47,7 +47,8 @@ class Notifier:
             # After a start anew in the same process, the service manager's watchdog is running already.
             self._send("WATCHDOG=1")
         await _first(available.wait(), stopping.wait())
-        if not stopping.is_set():
+        # A worker with --burst may have both behind it by now.
+        if available.is_set() or not stopping.is_set():
             await self._send_surely("READY=1", _status(report(), available))
         while not stopping.is_set():
             self._send_changes(report(), available)
