@@ -22,6 +22,7 @@ def jobs_of(tenant: str, count: int, queue: str = "jobs", **more: object) -> lis
 
 
 async def tenants(broker: Broker, queue: str = "jobs") -> dict[str, int]:
+    """How many jobs of each tenant wait: for a moment one less than there are, while the leader is sent a job."""
     return {one.name: one.pending for one in await broker.tenants.of(queue)}
 
 
@@ -44,12 +45,12 @@ class TenantingContract:
         await broker.publish_many([*jobs_of("a", 3), *jobs_of("b", 2), message("nobody's")])
         onlooker = await another()
 
-        assert await tenants(onlooker) == {"a": 3, "b": 2}
+        await until(lambda: tenants(onlooker), {"a": 3, "b": 2})
         assert await onlooker.tenants.totals() == {"jobs": 5}
         assert await counts(onlooker) == (6, 0)
         assert await onlooker.tenants.clear("jobs", "a") == 3
 
-        assert await tenants(onlooker) == {"b": 2}
+        await until(lambda: tenants(onlooker), {"b": 2})
         assert await counts(onlooker) == (3, 0)
 
     async def test_clearing_a_tenant_without_jobs_says_so(self, broker: Broker) -> None:
@@ -195,7 +196,7 @@ class TenantingContract:
     async def test_a_delayed_job_joins_its_tenants_jobs_when_it_is_due(self, broker: Broker, another: Open) -> None:
         soon = due("soon", 0.2, tenant="a")
         await broker.publish_many([soon, *jobs_of("b", 1)])
-        assert await tenants(broker) == {"b": 1} or time.time() >= (soon.run_at or 0)
+        assert "a" not in await tenants(broker) or time.time() >= (soon.run_at or 0)
 
         async with time_kept(broker):
             consumer = await consume(await another())
@@ -309,13 +310,14 @@ class TenantingContract:
         assert await broker.delete("jobs") == 3
 
         await broker.publish_many(jobs_of("a", 1))
-        assert await tenants(broker) == {"a": 1}
+        await until(lambda: tenants(broker), {"a": 1})
 
     async def test_tenants_of_one_queue_are_none_of_another(
         self, broker: Broker, another: Open, elsewhere: Open
     ) -> None:
         await broker.publish_many([*jobs_of("a", 1, "x"), *jobs_of("a", 2, "y")])
-        assert (await tenants(broker, "x"), await tenants(broker, "y")) == ({"a": 1}, {"a": 2})
+        await until(lambda: tenants(broker, "x"), {"a": 1})
+        await until(lambda: tenants(broker, "y"), {"a": 2})
         assert await tenants(await elsewhere(), "x") == {}
 
         async with time_kept(broker):
