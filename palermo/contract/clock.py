@@ -10,11 +10,15 @@ agree. `use` replaces it; only palermo.testing does that, to move it by hand.
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 #: CLOCK_REALTIME_COARSE, for which Python has no name. time.localtime(), strftime() and programs that call time(2) read
 #: it. It stands still between two ticks of the kernel, and so lags behind time.time() by up to 10 ms.
 _COARSE = 5
+
+#: Seconds between two looks while an instant is past and the slowest clock has not reached it.
+_STEP = 0.001
 
 
 class Clock(Protocol):
@@ -47,6 +51,15 @@ def now() -> float:
 def wall_clock() -> float:
     """The Unix time that all clocks of this machine have reached: a job that is due now sees no earlier time."""
     return _clock.reached()
+
+
+def seconds_until(instant: float, reached: Callable[[], float] = wall_clock) -> float:
+    """Seconds to sleep before `reached`, a clock like wall_clock, is asked whether it has come to this instant.
+
+    wall_clock stands still and then goes on by several milliseconds. Who slept for the difference would sleep too long.
+    """
+    left = instant - reached()
+    return max(0.0, min(left, _STEP), left - (now() - wall_clock()))
 
 
 def use(clock: Clock) -> Clock:

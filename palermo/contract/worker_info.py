@@ -238,6 +238,8 @@ class WorkerCommand:
     action: str
     #: The job that the command is about, if there is one.
     id: str = ""
+    #: The jobs that it is about, if they are several.
+    ids: tuple[str, ...] = ()
     #: The ids of the workers that the command is for; empty for all.
     workers: tuple[str, ...] = ()
     #: Who gave the command, for the workers' logs.
@@ -245,15 +247,18 @@ class WorkerCommand:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
-        return {"ask": self.action, "id": self.id, "workers": list(self.workers), "by": self.by}
+        several = {"ids": list(self.ids)} if self.ids else {}
+        return {"ask": self.action, "id": self.id, **several, "workers": list(self.workers), "by": self.by}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerCommand":
         """The command that to_plain wrote; a malformed value counts as absent."""
         text = {name: found if isinstance(found := plain.get(name), str) else "" for name in ("ask", "id", "by")}
-        named = plain.get("workers")
-        workers = tuple(str(one) for one in named) if isinstance(named, list) else ()
-        return cls(action=text["ask"], id=text["id"], by=text["by"], workers=workers)
+        lists = {
+            name: tuple(map(str, found)) if isinstance(found := plain.get(name), list) else ()
+            for name in ("ids", "workers")
+        }
+        return cls(action=text["ask"], id=text["id"], by=text["by"], **lists)
 
     def is_for(self, worker: str) -> bool:
         """Whether this worker must carry out the command."""

@@ -68,7 +68,7 @@ class ScheduledJobs:
                     log.warning("jobs that are due wait error=%r", str(error))
                     await asyncio.sleep(_AFTER_ERROR)
                     continue
-                wait = _POLL_EVERY if due is None else min(_POLL_EVERY, max(0.0, due - clock.wall_clock()))
+                wait = _POLL_EVERY if due is None else min(_POLL_EVERY, clock.seconds_until(due))
                 try:
                     async with asyncio.timeout(wait):
                         await told.wait()

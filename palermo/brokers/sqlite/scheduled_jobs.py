@@ -79,7 +79,7 @@ class ScheduledJobs:
                     fired(jobs)
                     await asyncio.sleep(0)
                     continue
-                wait = _POLL_EVERY if due is None else min(_POLL_EVERY, max(0.0, due - clock.wall_clock()))
+                wait = _POLL_EVERY if due is None else min(_POLL_EVERY, clock.seconds_until(due))
                 try:
                     async with asyncio.timeout(wait):
                         await notified.wait()

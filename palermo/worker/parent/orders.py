@@ -8,7 +8,7 @@ signal ends TSTP.
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -61,10 +61,12 @@ ORDERS: tuple[OrderRow, ...] = (
     ),
     OrderRow(
         "outcome",
-        "tell what has become of the job with the order's id, if it runs or has just ended",
+        "tell what has become of the job with the order's id, if it runs or has just ended; of several `ids`, tell"
+        " which of them run or have just ended",
         "`state`: running, done, failed, retrying, discarded, cancelled or interrupted; `job`, `queue`, `settled`;"
         " `failure` once failed;"
-        " `mark` and `slot` where the broker may have given the job to another worker",
+        " `mark` and `slot` where the broker may have given the job to another worker; of several `known`, some of"
+        " the `ids` or none",
     ),
 )
 
@@ -134,7 +136,8 @@ class Orders:
         if obey is None:
             log.warning("unknown order, nothing done action=%s by=%s", order.action, order.by)
             return None
-        if not order.id and order.action != "memory":  # the page of a worker asks every few seconds
+        # The page of a worker asks for the memory every few seconds.
+        if not order.id and not order.ids and order.action != "memory":
             log.info("order received action=%s by=%s", order.action, order.by)
         try:
             return await obey(order)
@@ -218,7 +221,13 @@ class Orders:
         return {"memory": sum(map(resident, pids)), "cpu": round(sum(map(processor_time, pids)), 2)}
 
     async def _outcome(self, order: WorkerCommand) -> Mapping[str, Any] | None:
-        return self.outcome(order.id)
+        return {"known": self._known(order.ids)} if order.ids else self.outcome(order.id)
+
+    def _known(self, ids: Iterable[str]) -> list[str]:
+        """Those of the jobs that run here or have ended here."""
+        running = {message.id for slot in self._slots for message in slot.messages}
+        known = running.union(self.outcomes.ids, self._ended)
+        return [id for id in ids if id in known]
 
     def outcome(self, id: str) -> Mapping[str, Any] | None:
         """The state of a job that runs here or has ended here; None if this worker does not know it."""

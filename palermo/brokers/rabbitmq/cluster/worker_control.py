@@ -12,9 +12,10 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
@@ -106,6 +107,9 @@ _PATIENCE = 1.0
 
 #: Seconds for which a worker that did not answer is not waited for again.
 _SILENT_FOR = 10.0
+
+#: Jobs that workers are asked about in one order, and orders about one job each that are under way at once.
+_MANY, _FEW = 1_000, 20
 
 #: Seconds that a worker which leaves has for its last answers.
 _LAST_WORDS = 1.0
@@ -312,6 +316,27 @@ async def command_workers(
             case {"worker": str(worker), "values": dict(values)}:
                 found[worker] = CommandReply(worker=worker, values=values)
     return [found[worker] for worker in sorted(found)]
+
+
+async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection[str]) -> set[str]:
+    """Those of these jobs that a worker runs or remembers the end of; one that does not answer counts as dead."""
+    found, all_understand = set[str](), True
+    for start in range(0, len(ids), _MANY):
+        order = WorkerCommand(action="outcome", ids=tuple(islice(ids, start, start + _MANY)))
+        alive = await census(connection, exchange)
+        for answer in await _ask(connection, exchange, order.to_plain(), alive=alive, timeout=_PATIENCE):
+            match answer:
+                case {"values": {"known": list(known)}}:
+                    found.update(known)
+                case _:
+                    all_understand = False
+    # A worker of an earlier version answers about one job at a time.
+    left = [] if all_understand else [id for id in ids if id not in found]
+    for start in range(0, len(left), _FEW):
+        orders = [WorkerCommand(action="outcome", id=id) for id in left[start : start + _FEW]]
+        asking = [command_workers(connection, exchange, order, timeout=_PATIENCE) for order in orders]
+        found.update(order.id for order, replies in zip(orders, await asyncio.gather(*asking), strict=True) if replies)
+    return found
 
 
 async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:

@@ -23,8 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, command_workers
-from palermo.contract.worker_info import WorkerCommand
+from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, jobs_of_workers
 from palermo.core.topology import CLASSIC
 from palermo.errors import NotFound, PalermoError
 
@@ -39,9 +38,6 @@ _READ = 5_000
 #: Seconds after which RabbitMQ has written to the disk a message that was seen in a queue: it writes every 0.2 s
 #: (SYNC_INTERVAL in rabbit_amqqueue_process.erl).
 _WRITTEN = 1.0
-
-#: Jobs that the workers are asked about at once, and seconds that they have for an answer.
-_ASKED, _PATIENCE = 20, 1.0
 
 
 async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -> list[PalermoError | None]:
@@ -94,7 +90,7 @@ async def traces(
 ) -> frozenset[str]:
     """The ids of those jobs that are in their queues, or that a worker has that lives.
 
-    With `ended` also of jobs that ended with such a worker a while ago: then the workers are asked for each job.
+    With `ended` also of jobs that ended with such a worker a while ago.
     `jobs` gives the queue of each job by the job's id. `kind` returns the type of a queue. Only a classic queue is
     read: others count a look as a failed delivery.
     """
@@ -113,11 +109,8 @@ async def traces(
     if left and not ended:
         workers = await ask_workers(connection, exchange)
         found |= {id for id in left if any(worker.has(id) for worker in workers)}
-        left = []
-    while left:
-        asked, left = left[:_ASKED], left[_ASKED:]
-        taken = await asyncio.gather(*(_is_taken(connection, exchange, id) for id in asked))
-        found |= {id for id, is_taken in zip(asked, taken, strict=True) if is_taken}
+    elif left:
+        found |= await jobs_of_workers(connection, exchange, left)
     if found:
         # A message that was seen may not be stored yet: a kill -9 of the broker would lose it, as it is not confirmed.
         await asyncio.sleep(_WRITTEN)
@@ -138,8 +131,3 @@ async def _waiting(connection: Connection, exchange: str, queue: str) -> set[str
     finally:
         await reader.close()
     return found
-
-
-async def _is_taken(connection: Connection, exchange: str, id: str) -> bool:
-    """Whether a worker runs the job or remembers how it ended."""
-    return bool(await command_workers(connection, exchange, WorkerCommand(action="outcome", id=id), timeout=_PATIENCE))

@@ -28,6 +28,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     delay_queue_name,
 )
 from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
+from palermo.contract.clock import seconds_until
 from palermo.core.failure import from_exception
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
@@ -160,7 +161,7 @@ class DueJobs:
         if self._timer is not None:
             self._timer.cancel()
         if wait is None:
-            wait = min(_LOOK_EVERY, max(0.0, self._heap[0].due - self._now()))
+            wait = min(_LOOK_EVERY, seconds_until(self._heap[0].due, self._now))
         self._timer = self._loop.call_later(wait, self._ring)
 
     def _ring(self) -> None:

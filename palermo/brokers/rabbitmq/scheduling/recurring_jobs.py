@@ -25,6 +25,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, PublishFutu
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
+from palermo.contract.clock import seconds_until
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
 from palermo.core.instants import Instants
@@ -40,9 +41,8 @@ _LOOK_EVERY = 0.5
 #: Seconds until an entry that was refused is tried again: doubled from the first to the last while it is refused.
 _AGAIN, _STILL_REFUSED = 1.0, 30.0
 
-#: Jobs that are published together; entries after this many jobs wait for the next turn. Fewer are looked for first, if
-#: a leader that died may have published some.
-_AT_ONCE, _UNSURE_AT_ONCE = 5_000, 200
+#: Jobs that are published together; entries after this many jobs wait for the next turn.
+_AT_ONCE = 5_000
 
 #: Jobs that are made ready or sent, and states that are stored, before other tasks of this process have their turn.
 _SLICE = 100
@@ -189,7 +189,7 @@ class RecurringJobs:
                 for step in batch:
                     self._see_to(step)
         await self._make_ready()
-        waits = [first - self._now() for first in (self._due.first,) if first is not None]
+        waits = [seconds_until(first, self._now) for first in (self._due.first,) if first is not None]
         waits += [first - self._loop.time() for first in (self._old.first, self._again.first) if first is not None]
         return min(_LOOK_EVERY, max(0.0, min(waits, default=math.inf)))
 
@@ -206,16 +206,15 @@ class RecurringJobs:
 
     def _next_steps(self) -> list[_Step]:
         """The steps that entries need now."""
-        steps, count, unsure = list[_Step](), 0, False
+        steps, count = list[_Step](), 0
         names = list(dict.fromkeys([*self._again.until(self._loop.time()), *self._due.until(self._now())]))
         for number, name in enumerate(names):
-            if count >= (_UNSURE_AT_ONCE if unsure else _AT_ONCE):
+            if count >= _AT_ONCE:
                 for left in names[number:]:
                     self._due.put(left, self._now())
                 break
             step = self._next(self._held[name])
             count += max(1, len(step.jobs))
-            unsure = unsure or step.unsure
             steps.append(step)
         if not names:
             old = [self._held[name] for name in self._old.until(self._loop.time())]
