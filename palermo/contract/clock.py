@@ -18,7 +18,7 @@ from typing import Protocol
 _COARSE = 5
 
 #: Seconds between two looks while an instant is past and the slowest clock has not reached it.
-_STEP = 0.001
+_STEP = 0.002
 
 
 class Clock(Protocol):

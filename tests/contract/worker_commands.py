@@ -27,7 +27,7 @@ class SteeringContract:
         obeying = {"pid:1@example": Obeying({"text": "ü"}), "pid:2@example": Obeying({"state": "quiet", "jobs": 2})}
         await consume(await another(), report=Report("jobs", pid=1), on_command=obeying["pid:1@example"])
         await consume(await another(), "a,b", report=Report("a,b", pid=2), on_command=obeying["pid:2@example"])
-        order = WorkerCommand(action="stack", id="7c9e", by="anna@desk")
+        order = WorkerCommand(action="stack", id="7c9e", ids=("8d", "9ü"), by="anna@desk")
 
         answers = await broker.command(order, timeout=PATIENT)
 

@@ -3,9 +3,10 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,12 +19,13 @@ from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.recurring_entries import PUT, REMOVE, SWITCH, TICK, EntryChange, RecurringEntry
 from palermo.contract.scheduled import ignore_jobs
+from palermo.contract.worker_info import WorkerCommand
 from palermo.core.address import parse_url
 from palermo.core.topology import internal
 from palermo.errors import NotFound
 from tests.contract.recurring import entry, seldom
 from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, consume, ids, message, nothing_for, take_and_ack, until
+from tests.contract.tools import PATIENT, Report, consume, ids, message, nothing_for, take_and_ack, until
 
 HOUR = 3_600.0
 
@@ -183,6 +185,82 @@ def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_again_one
                     await until(lambda: last_run(next_leader), stored.since + tick)
             ticks = [job.extra.get(TICK) for job in (await broker.browse("jobs", limit=100)).messages]
             assert ticks == [None, *(stored.since + tick for tick in range(1, 7))]
+
+    runner.run(go())
+
+
+class OfWorker:
+    """Answers as a worker that has these jobs; one of an earlier version answers about one job at a time."""
+
+    def __init__(self, *jobs: str, earlier: bool = False) -> None:
+        self._jobs = jobs
+        self._earlier = earlier
+        #: How many jobs each order was about.
+        self.asked: list[int] = []
+
+    async def __call__(self, order: WorkerCommand) -> Mapping[str, Any] | None:
+        self.asked.append(len(order.ids) or 1)
+        if order.ids and not self._earlier:
+            return {"known": [id for id in order.ids if id in self._jobs]}
+        return {"state": "running"} if order.id in self._jobs else None
+
+
+@asynccontextmanager
+async def first_tick_of(
+    session: SessionParameters, names: Sequence[str], workers: Callable[[Sequence[str]], Sequence[OfWorker]]
+) -> AsyncIterator[set[str]]:
+    """Let these entries have their first tick at once; gives the names of those that fired a job.
+
+    `workers` gives what the workers have, by the ids of the jobs of that tick.
+    """
+    wall = Wall()
+    async with opened(session) as (broker, connection):
+        ticker = await ticker_on(connection, session, wall)
+        for name in names:
+            await ticker.change(put(entry(name, every=HOUR)))
+        due = (await ticker.entries())[0].next or 0.0
+        ids = [found.fired(due)[0][0].id for found in await ticker.entries()]
+        async with AsyncExitStack() as stack:
+            for number, worker in enumerate(workers(ids)):
+                other, _ = await stack.enter_async_context(opened(session))
+                await consume(other, "others", report=Report("others", pid=number + 1), on_command=worker)
+            wall.ahead = due - time.time() + 0.5
+            async with running(ticker):
+                await until(lambda: fired_at(ticker), {due})
+            yield {job.id.partition("@")[0] for job in (await broker.browse("jobs", limit=1_000)).messages}
+
+
+async def fired_at(ticker: RecurringJobs) -> set[float | None]:
+    return {found.last_run for found in await ticker.entries()}
+
+
+def test_workers_are_asked_once_about_all_jobs_of_a_tick(runner: asyncio.Runner, session: SessionParameters) -> None:
+    async def go() -> None:
+        names = [f"sweep {number:03}" for number in range(300)]
+        asked = list[OfWorker]()
+
+        def workers(ids: Sequence[str]) -> Sequence[OfWorker]:
+            asked[:] = [OfWorker(), OfWorker(ids[7])]
+            return asked
+
+        async with first_tick_of(session, names, workers) as fired:
+            assert sorted(fired) == [name for name in names if name != "sweep 007"]
+        assert [worker.asked for worker in asked] == [[300], [300]]
+
+    runner.run(go())
+
+
+def test_a_worker_of_an_earlier_version_is_asked_about_each_job(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    async def go() -> None:
+        names = [f"sweep {number:03}" for number in range(50)]
+
+        def workers(ids: Sequence[str]) -> Sequence[OfWorker]:
+            return OfWorker(ids[3]), OfWorker(ids[30], earlier=True)
+
+        async with first_tick_of(session, names, workers) as fired:
+            assert sorted(fired) == [name for name in names if name not in ("sweep 003", "sweep 030")]
 
     runner.run(go())
 

@@ -115,6 +115,7 @@ def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_site: Site) -> None
     worker = site.start()
     id = holding(site)
     (running,) = command(site, "outcome", id=id)
+    assert command(site, "outcome", ids=("another", id)) == [{"known": [id]}]
     assert running.items() >= {"state": "running", "job": "crew.hold", "queue": "jobs", "settled": False}.items()
 
     def cancelled() -> dict[str, Any] | None:
@@ -129,6 +130,7 @@ def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_site: Site) -> None
     ended = {"state": "cancelled", "job": "crew.hold", "queue": "jobs", "settled": True}
     assert answer == ended
     assert command(site, "outcome", id=id) == [ended]
+    assert command(site, "outcome", ids=("another", id)) == [{"known": [id]}]
     assert command(site, "cancel", id="another") == []
     assert site.pending() == 0
     assert site.errors() == {}
