@@ -9,7 +9,7 @@ import pytest
 from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
-from palermo.brokers.rabbitmq.publishing import handover, outbox
+from palermo.brokers.rabbitmq.publishing import outbox
 
 #: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
 SECONDS = 15.0
@@ -23,6 +23,5 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "_PATIENCE", SECONDS)
     monkeypatch.setattr(run_log, "_LAST_WORDS", SECONDS)
     monkeypatch.setattr(consumer, "_WRITTEN_WITHIN", SECONDS)
-    monkeypatch.setattr(handover, "_PATIENCE", SECONDS)
     monkeypatch.setattr(outbox, "_ASK_WITHIN", SECONDS)
     monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)

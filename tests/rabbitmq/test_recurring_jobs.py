@@ -26,6 +26,7 @@ from palermo.errors import NotFound
 from tests.contract.recurring import entry, seldom
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, Report, consume, ids, message, nothing_for, take_and_ack, until
+from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600.0
 
@@ -234,7 +235,11 @@ async def fired_at(ticker: RecurringJobs) -> set[float | None]:
     return {found.last_run for found in await ticker.entries()}
 
 
-def test_workers_are_asked_once_about_all_jobs_of_a_tick(runner: asyncio.Runner, session: SessionParameters) -> None:
+def test_workers_are_asked_once_about_all_jobs_of_a_tick(
+    runner: asyncio.Runner, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_patience(monkeypatch)
+
     async def go() -> None:
         names = [f"sweep {number:03}" for number in range(300)]
         asked = list[OfWorker]()
@@ -251,8 +256,10 @@ def test_workers_are_asked_once_about_all_jobs_of_a_tick(runner: asyncio.Runner,
 
 
 def test_a_worker_of_an_earlier_version_is_asked_about_each_job(
-    runner: asyncio.Runner, session: SessionParameters
+    runner: asyncio.Runner, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    have_patience(monkeypatch)
+
     async def go() -> None:
         names = [f"sweep {number:03}" for number in range(50)]
 
