@@ -129,6 +129,7 @@ class ScheduledListing:
                 jobs.add(job.due, got or (time_slot, job))
             jobs.total += known.total - len(known.soonest)
             self._advance(count)
+            await asyncio.sleep(0)  # A crowd has a hundred parts: jobs that are due must not wait for all of them.
             return None
         made = SlotIndex(of_part=time_slot.part > 0)
         async for got in self._read(time_slot):

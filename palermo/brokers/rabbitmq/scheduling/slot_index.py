@@ -133,6 +133,12 @@ class SlotIndex:
     def remove(self, ids: Collection[str]) -> None:
         """Take these jobs out, which are no longer in the queue."""
         self.gone.update(ids)
+        if 2 * len(self.gone) > len(self.jobs):
+            self.complete()  # Their memory is free again, also if nobody looks.
+
+    def count(self) -> int:
+        """How many jobs it has."""
+        return max(0, len(self.jobs) - len(self.gone))
 
     def has(self, ids: Collection[str]) -> bool:
         """Whether one of these jobs is in it."""
@@ -201,7 +207,7 @@ class SlotIndexes:
 
     def has_room(self, jobs: int) -> bool:
         """Whether so many more jobs would drive no other index out."""
-        return jobs + sum(len(one.jobs) for one in self._indexes.values()) <= MOST_JOBS
+        return jobs + sum(one.count() for one in self._indexes.values()) <= MOST_JOBS
 
     def put(self, time_slot: TimeSlot, index: SlotIndex, page: Iterable[Got]) -> None:
         """Keep an index that has just been made for this page; the one that was used least recently gives way.
@@ -223,7 +229,7 @@ class SlotIndexes:
 
     def _limit(self) -> None:
         """Drop what is too much: whole indexes first, then the messages of the farthest time slots."""
-        while sum(len(one.jobs) for one in self._indexes.values()) > MOST_JOBS:
+        while sum(one.count() for one in self._indexes.values()) > MOST_JOBS:
             del self._indexes[min(self._indexes, key=lambda one: self._indexes[one].used_at)]
         kept = size = 0
         for time_slot in sorted(self._indexes, key=lambda one: one.begins):
