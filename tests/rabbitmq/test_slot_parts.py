@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import time_duty
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
-from palermo.brokers.rabbitmq.scheduling import slot_index, slot_parts
+from palermo.brokers.rabbitmq.scheduling import due_jobs, slot_index, slot_parts
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, MOVE, RUN, ScheduledFilter
 from palermo.core.address import parse_url
@@ -144,6 +144,7 @@ async def test_a_crowd_that_was_read_before_it_is_divided_drives_no_part_out_of_
     session: SessionParameters, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_index, "MOST_JOBS", 65)
+    monkeypatch.setattr(due_jobs, "_BATCH", 8)
     hour = 3_600
     async with opened(session) as leader, opened(session) as other, time_kept(leader):
         await other.publish_many([job(number, number) for number in range(30)])
