@@ -132,7 +132,7 @@ class ScheduledListing:
         jobs: "_Soonest",
         made: dict[TimeSlot, SlotIndex],
     ) -> None:
-        """Add the chosen jobs of a time slot, which has so many jobs in all. `made` gets its index if it has to be read."""
+        """Add the chosen jobs of a time slot, which has so many jobs in all. `made` gets its index if it is read."""
         if (index := self.indexes.get(time_slot, count)) is not None:
             known = await index.find(chosen, jobs.most)
             for job, got in known.soonest:
