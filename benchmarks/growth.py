@@ -12,7 +12,8 @@ the next: 0 is flat, 1 grows like the size, 2 like its square.
     one       failed jobs of a classic queue: one is shown, requeued, discarded; the newest page; all groups
     history   records of the journal: the newest page; what is told of the newest job and the oldest; a job's status
     page      kB of a job's arguments: memory of `palermo web` for the page of a queue with 20 such jobs
-    scheduled jobs that are due in one minute of tomorrow: look, and cancel one; at once, later, after a kill
+    scheduled jobs that are due in one minute of tomorrow: look, and cancel one; at once, later, after a kill;
+              how late others come beside it
     registry  queues that were made and deleted: list the queues in a new session, and again
     recurring recurring jobs that are due in the same second: how late they are; an idle leader's processor time
 """
@@ -63,6 +64,9 @@ _IDLE = 6.0
 
 #: How many spaced jobs are enqueued, and the seconds between the end of one and the next.
 _SPACED, _SPACE = 60, 0.3
+
+#: Seconds in which jobs come due without a crowd of scheduled jobs, and while its first page is looked at.
+_BESIDE = 10.0
 
 #: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them.
 _DEALT, _ALONE, _APART = 8_000, 21, 0.05
@@ -426,47 +430,62 @@ def recurring(place: Ground, size: int) -> Figures:
 def scheduled(place: Ground, size: int) -> Figures:
     """Look at the first page, for one id, cancel one, while others come due: at once, and once the crowd is divided.
 
-    Then the same of a new leader, after a kill.
+    Then the same of a new leader, after a kill. How late the others come stands beside how late they come without a
+    crowd, and without a look while the leader divides the crowd.
     """
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("beside")
     tomorrow = time.time() + 86_400.0
+    found: dict[str, float] = {}
+    phases: list[tuple[str, float]] = []
+
+    def timed(name: str, work: Callable[[], object]) -> None:
+        began = time.perf_counter()
+        work()
+        found[name] = time.perf_counter() - began
+
+    inspector = palermo.inspector()
+    nobody = ScheduledFilter(ids=frozenset(["nobody"]))
+
+    def led() -> bool:
+        return any("time" in (one["duties"] or ()) for one in inspector.workers())
+
+    def look(when: str, number: int) -> None:
+        timed(f"{when}: first page s", lambda: inspector.scheduled(limit=100))
+        timed(f"{when}: again s", lambda: inspector.scheduled(limit=100))
+        timed(f"{when}: page half way s", lambda: inspector.scheduled(offset=size // 2, limit=100))
+        timed(f"{when}: no such id s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
+        timed(f"{when}: cancel one s", lambda: inspector.cancel_scheduled(f"far-{number}"))
+
+    def phase(name: str) -> None:
+        phases.append((name, time.time()))
+
     with worker(place, "keeper") as leader:
-        body = b"[]" + b" " * 998
-        sent = (
-            Message(id=f"far-{n}", queue="crowd", job="crowd", body=body, run_at=tomorrow + n % 60) for n in range(size)
-        )
-        client.run(lambda broker: broker.publish_many(sent))
-        found: dict[str, float] = {}
-
-        def timed(name: str, work: Callable[[], object]) -> None:
-            began = time.perf_counter()
-            work()
-            found[name] = time.perf_counter() - began
-
-        inspector = palermo.inspector()
-        nobody = ScheduledFilter(ids=frozenset(["nobody"]))
-
-        def led() -> bool:
-            return any("time" in (one["duties"] or ()) for one in inspector.workers())
-
-        def look(when: str, number: int) -> None:
-            timed(f"{when}: first page s", lambda: inspector.scheduled(limit=100))
-            timed(f"{when}: again s", lambda: inspector.scheduled(limit=100))
-            timed(f"{when}: page half way s", lambda: inspector.scheduled(offset=size // 2, limit=100))
-            timed(f"{when}: no such id s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
-            timed(f"{when}: cancel one s", lambda: inspector.cancel_scheduled(f"far-{number}"))
-
-        crowd = f"{place.exchange}.~later.{time_slot_of(tomorrow, time.time())}"
         until(led)
         with arrivals(place, "beside") as late:
+            phase("no crowd")
+            time.sleep(_BESIDE)
+            phase("crowd comes")
+            body = b"[]" + b" " * 998
+            sent = (
+                Message(id=f"far-{n}", queue="crowd", job="crowd", body=body, run_at=tomorrow + n % 60)
+                for n in range(size)
+            )
+            client.run(lambda broker: broker.publish_many(sent))
+            crowd = f"{place.exchange}.~later.{time_slot_of(tomorrow, time.time())}"
+            phase("look at once")
             timed("at once: first page s", lambda: inspector.scheduled(limit=100))
+            phase("no look")
             found["divided after s"] = until(lambda: place.lying(crowd) == 0)
+            phase("looks")
             look("then", size // 3)
-        found |= {
-            "p99 late beside ms": 1e3 * sorted(late)[len(late) * 99 // 100],
-            "worst late beside ms": 1e3 * max(late),
-        }
+            while time.time() < phases[-1][1] + _BESIDE:
+                inspector.scheduled(limit=100)
+            phase("")
+        for (name, begins), (_, ended) in itertools.pairwise(phases):
+            times = sorted(after for at, after in late if begins <= at < ended) or [math.nan]
+            found[f"{name}: p99 late ms"] = 1e3 * times[len(times) * 99 // 100]
+            found[f"{name}: worst late ms"] = 1e3 * times[-1]
         leader.kill()
     with worker(place, "keeper"):
         until(led)
@@ -475,9 +494,9 @@ def scheduled(place: Ground, size: int) -> Figures:
 
 
 @contextmanager
-def arrivals(place: Ground, queue: str) -> Iterator[list[float]]:
-    """Jobs that come due in this queue, ten a second. Yields how late each was, in seconds."""
-    due, late, ended = dict[str, float](), list[float](), threading.Event()
+def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
+    """Jobs that come due in this queue, ten a second. Yields when each was due, and how many seconds late it came."""
+    due, late, ended = dict[str, float](), list[tuple[float, float]](), threading.Event()
 
     def receive() -> None:
         with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
@@ -485,7 +504,8 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[float]]:
                 place.amqp_name(queue), auto_ack=True, inactivity_timeout=0.5
             ):
                 if properties is not None:
-                    late.append(time.time() - due[properties.message_id])
+                    at = due[properties.message_id]
+                    late.append((at, time.time() - at))
                 elif ended.is_set():
                     return
 

@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import time_duty
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
-from palermo.brokers.rabbitmq.scheduling import slot_parts
+from palermo.brokers.rabbitmq.scheduling import due_jobs, slot_index, slot_parts
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, MOVE, RUN, ScheduledFilter
 from palermo.core.address import parse_url
@@ -72,11 +72,11 @@ def job(number: int, second: float, **more: str) -> Message:
     return message(f"job-{number}", run_at=TOMORROW + second, body=b'["x"]', **more)
 
 
-async def lying(broker: RabbitmqBroker, session: SessionParameters) -> dict[int, int]:
-    """How many jobs lie in each part of the time slot; at -1 those that are not divided yet."""
-    far = time_slot_of(TOMORROW, time.time())
+async def lying(broker: RabbitmqBroker, session: SessionParameters, *, after: int = 0) -> dict[int, int]:
+    """How many jobs lie in each part of the time slot, or of a later one; at -1 those that are not divided yet."""
+    far = time_slot_of(TOMORROW + after, time.time())
     assert far is not None
-    queues = {-1: far} | {part: TimeSlot(SLOT.level, SLOT.index, part) for part in range(8)}
+    queues = {-1: far} | {part: TimeSlot(SLOT.level, SLOT.index + after // 300, part) for part in range(8)}
     found = {}
     for part, one in queues.items():
         probe = await broker._connection.probe(delay_queue_name(session.exchange, one))
@@ -138,6 +138,27 @@ async def test_jobs_that_come_into_a_crowd_go_to_its_last_part_and_are_seen_at_o
         page = await other.scheduled(ScheduledFilter(), limit=2)
         assert ([found.id for found in page.messages], page.total) == (["job-99", "job-0"], 31)
         assert read == []
+
+
+async def test_a_crowd_that_was_read_before_it_is_divided_drives_no_part_out_of_the_leaders_memory(
+    session: SessionParameters, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_index, "MOST_JOBS", 65)
+    monkeypatch.setattr(due_jobs, "_BATCH", 8)
+    hour = 3_600
+    async with opened(session) as leader, opened(session) as other, time_kept(leader):
+        await other.publish_many([job(number, number) for number in range(30)])
+        await until(lambda: lying(other, session), {0: 8, 1: 8, 2: 8, 3: 6})
+        monkeypatch.setattr(slot_parts, "CROWD", 1_000)
+        await other.publish_many([job(number, hour + number) for number in range(30, 60)])
+        assert await listed(other) == [f"job-{number}" for number in range(60)]
+
+        # The leader has 60 jobs in its indexes, and moves 30 of them from one index to others.
+        monkeypatch.setattr(slot_parts, "CROWD", 20)
+        await until(lambda: lying(other, session, after=hour), {0: 8, 1: 8, 2: 8, 3: 6})
+        read.clear()
+        assert len(await listed(other)) == 60
+        assert read == [str(TimeSlot(SLOT.level, SLOT.index + 12))]
 
 
 async def test_a_new_leader_reads_the_parts_before_anybody_looks(session: SessionParameters, read: list[str]) -> None:

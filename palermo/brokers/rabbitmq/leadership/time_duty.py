@@ -38,6 +38,9 @@ _LOOK_EVERY = 0.5
 #: Seconds between two counts of the jobs in time slots that are not open, for crowds.
 _COUNT_EVERY = 5.0
 
+#: Seconds for which a new leader rests after each part of a crowd that it reads: longer than it takes to read one.
+_BETWEEN_PARTS = 0.1
+
 #: Time slots that come near within this many seconds are opened before a request reads others, which may take as long.
 _AHEAD = 60.0
 
@@ -137,10 +140,12 @@ class TimeDuty(Work):
             if (now := asyncio.get_running_loop().time()) >= count_at:
                 await self._find_crowds(self._now())
                 count_at = now + _COUNT_EVERY
+            rest = _LOOK_EVERY
             if not self._listing_turn.locked():
                 async with self._listing_turn:
-                    await self._index_part(self._now())
-            await asyncio.sleep(_LOOK_EVERY)
+                    if await self._index_part(self._now()):
+                        rest = _BETWEEN_PARTS
+            await asyncio.sleep(rest)
 
     async def _find_crowds(self, now: float) -> None:
         """Have crowded time slots opened early. There must be a level between them and the shortest."""
@@ -152,19 +157,20 @@ class TimeDuty(Work):
             self._crowded |= found
             self._news.set()
 
-    async def _index_part(self, now: float) -> None:
-        """Read one part of a crowd that has no index. A look waits for this long at most."""
+    async def _index_part(self, now: float) -> bool:
+        """Read one part of a crowd that has no index, if there is one. A look waits for this long at most."""
         indexes = self._scheduled_listing.indexes
         async with self._opening:
             lying = (TimeSlot.parse(name, now) for name in self._slot_names.names - set(self._readers))
             part = min((one for one in lying if one.part and not indexes.knows(one)), default=None)
             if part is None or not indexes.has_room(slot_parts.PART):
-                return
+                return False
             self._reading = {str(part)}
         try:
             await self._scheduled_listing.index(part)
         finally:
             self._reading = set()
+        return True
 
     async def _look(self, now: float) -> None:
         async with self._opening:

@@ -13,6 +13,7 @@ forgotten, unless it is that of a part of a crowd.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ class SlotIndex:
     growing: bool = False
     #: The messages of the soonest ones, by their places.
     messages: dict[int, Got] = field(default_factory=dict)
+    #: No message of a job that is due then or later is kept any more.
+    kept_until: float = math.inf
     used_at: float = 0.0
     #: The bytes of the bodies of these messages.
     size: int = 0
@@ -104,7 +107,10 @@ class SlotIndex:
         if id in self.gone:
             self.complete()  # It was moved away, and comes back.
         place, self.added, self.growing = self.added, self.added + 1, True
-        self.jobs.append(IndexedJob(due_of(properties), place, id, intern(queue), intern(job), _ERROR in headers))
+        due = due_of(properties)
+        self.jobs.append(IndexedJob(due, place, id, intern(queue), intern(job), _ERROR in headers))
+        if due >= self.kept_until:
+            return
         self.messages[place] = got
         self.size += len(got.body)
         most, most_bytes = self._most()
@@ -133,6 +139,12 @@ class SlotIndex:
     def remove(self, ids: Collection[str]) -> None:
         """Take these jobs out, which are no longer in the queue."""
         self.gone.update(ids)
+        if 2 * len(self.gone) > len(self.jobs):
+            self.complete()  # Their memory is free again, also if nobody looks.
+
+    def count(self) -> int:
+        """How many jobs it has."""
+        return max(0, len(self.jobs) - len(self.gone))
 
     def has(self, ids: Collection[str]) -> bool:
         """Whether one of these jobs is in it."""
@@ -157,10 +169,11 @@ class SlotIndex:
         """Keep the messages of the soonest jobs alone."""
         before, self.messages, self.size = self.messages, {}, 0
         most, most_bytes = self._most()
-        for _, place in sorted((due_of(got.properties), place) for place, got in before.items())[:most]:
-            self.size += len(before[place].body)
-            if self.size > most_bytes:
+        for due, place in sorted((due_of(got.properties), place) for place, got in before.items()):
+            if len(self.messages) == most or self.size + len(before[place].body) > most_bytes:
+                self.kept_until = due
                 break
+            self.size += len(before[place].body)
             self.messages[place] = before[place]
 
     def _most(self) -> tuple[int, int]:
@@ -201,7 +214,7 @@ class SlotIndexes:
 
     def has_room(self, jobs: int) -> bool:
         """Whether so many more jobs would drive no other index out."""
-        return jobs + sum(len(one.jobs) for one in self._indexes.values()) <= MOST_JOBS
+        return jobs + sum(one.count() for one in self._indexes.values()) <= MOST_JOBS
 
     def put(self, time_slot: TimeSlot, index: SlotIndex, page: Iterable[Got]) -> None:
         """Keep an index that has just been made for this page; the one that was used least recently gives way.
@@ -223,7 +236,7 @@ class SlotIndexes:
 
     def _limit(self) -> None:
         """Drop what is too much: whole indexes first, then the messages of the farthest time slots."""
-        while sum(len(one.jobs) for one in self._indexes.values()) > MOST_JOBS:
+        while sum(one.count() for one in self._indexes.values()) > MOST_JOBS:
             del self._indexes[min(self._indexes, key=lambda one: self._indexes[one].used_at)]
         kept = size = 0
         for time_slot in sorted(self._indexes, key=lambda one: one.begins):
