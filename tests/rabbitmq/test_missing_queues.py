@@ -1,4 +1,4 @@
-"""What a session asks again and again writes no errors into RabbitMQ's log, and is seen at once when it comes to be."""
+"""A session that asks again and again causes no errors in RabbitMQ, and sees at once what is made."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack

@@ -94,8 +94,8 @@ class Registry:
     async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
         """What RabbitMQ knows of these queues, for a caller that has just called `names`, and does so again and again.
 
-        RabbitMQ logs each question about a missing queue as an error. Whoever makes a queue writes its name first, so
-        only one that another program makes may be seen late, by a minute.
+        RabbitMQ logs each question about a missing queue as an error. A queue of ours is made once its name is written,
+        so only one that another program makes may be seen late, by a minute.
         """
         now = time.monotonic()
         written = {queue: self._read.written(queue) if self._read is not None else 0 for queue in queues}
