@@ -6,7 +6,7 @@
 #   make test-versions  what meets a broker, on RabbitMQ 3.10, 4.0 and 4.3, and a table; as root on Debian, an hour
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
-#   make lint     ruff and mypy --strict
+#   make lint     ruff and mypy --strict, over the benchmarks too
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
 #   make reference  docs/reference/commands.md and api.md anew, from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
@@ -22,6 +22,7 @@
 #   make bench-growth ARGS=keys  how a cost grows with what is there, at three sizes: keys, start, wake, tenants, doctor, …
 #   make bench-queue-types ARGS="--nodes 3"  classic and quorum queues side by side, and a node killed
 #   make bench-visits  how many modules and functions a plain job visits, on both brokers; half a minute
+#   make bench-NAME  any other module of benchmarks/: crowd, delays, duties, events, failing, limited, queues, tenants, unique, …
 #   make pins     new versions into requirements/, with their hashes
 #   make release-check  what a release consists of, into release/, built from HEAD and tried; TAG=v1.2.0 compares the version
 #   make clean    removes .venv, all .venv-…, site and release
@@ -145,6 +146,9 @@ bench-growth: $(VENV)/installed-dev
 bench-visits: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.visits --broker rabbitmq $(ARGS)
 	$(BIN)/python -m benchmarks.visits --broker sqlite $(ARGS)
+
+bench-%: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.$* $(ARGS)
 
 $(VENV)/installed: $(NEEDS) | $(BIN)/python
 	@echo "installing Palermo into $(VENV) …"

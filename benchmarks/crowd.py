@@ -11,7 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from benchmarks.ground import QUEUE, Ground, ground
+from benchmarks.ground import Ground, ground
+from benchmarks.jobs import QUEUE
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings

@@ -379,10 +379,7 @@ def memory_of_page(broker: str, place: Ground | Embedded, size: int) -> Figures:
 
 
 def recurring(place: Ground, size: int) -> Figures:
-    """Let recurring jobs be due together five times, and see when half of their jobs, and all, are in their queue.
-
-    The first time is their first tick of all, the last time the first one of a new leader, after a kill.
-    """
+    """See when recurring jobs that are due together are queued: at first, later, and after a kill of the leader."""
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("ticks")
 

@@ -19,7 +19,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from palermo.client.client import Client
+from palermo.client.client import Call, Client
+from palermo.jobs.options import ManyOptions
 from palermo.settings.settings import Settings
 
 PROGRAMS = Path(__file__).parents[1] / "tests" / "worker" / "programs"
@@ -75,7 +76,7 @@ def rate(ground: Ground) -> None:
     for _ in range(2):
         ground.start("-c", "4")
     time.sleep(3)
-    calls = [("crew_limited.paced", (str(ground.notes),), {}) for _ in range(RATE * SECONDS)]
+    calls: list[Call] = [("crew_limited.paced", (str(ground.notes),), {}) for _ in range(RATE * SECONDS)]
     ground.client.enqueue_many(calls, rate=f"{RATE}/s")
     ground.until(RATE * SECONDS)
     began = sorted(float(line) for line in ground.lines())
@@ -102,8 +103,9 @@ def cost(ground: Ground) -> None:
 def _drained(ground: Ground, queue: str, options: dict[str, Any]) -> float:
     """Jobs a second of one slot, from the first to the last, which write down when they run."""
     ground.notes.unlink(missing_ok=True)
-    mark = ("crew_limited.paced", (str(ground.notes),), {})
-    ground.client.enqueue_many([mark], queue=queue, **({"priority": 9} if "priority" in options else {}))
+    mark: Call = ("crew_limited.paced", (str(ground.notes),), {})
+    of_mark: ManyOptions = {"queue": queue, "priority": 9} if "priority" in options else {"queue": queue}
+    ground.client.enqueue_many([mark], **of_mark)
     ground.client.enqueue_many([("crew.nothing", (), {})] * JOBS, queue=queue, **options)
     ground.client.enqueue_many([mark], queue=queue)
     worker = ground.start("-q", queue)
@@ -128,7 +130,9 @@ def kills(ground: Ground) -> None:
     running = ground.path / "running"
     running.mkdir()
     jobs = 200
-    calls = [("crew_limited.probed", (str(ground.notes), str(running), 0.1, number), {}) for number in range(jobs)]
+    calls: list[Call] = [
+        ("crew_limited.probed", (str(ground.notes), str(running), 0.1, number), {}) for number in range(jobs)
+    ]
     ground.client.enqueue_many(calls, limit=3)
     for _ in range(10):
         ground.start("-c", "2")

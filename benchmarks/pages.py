@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import httpx
 from starlette.routing import BaseRoute, Mount
@@ -26,6 +27,7 @@ from benchmarks.failed_jobs import fill, many_failed
 from benchmarks.ground import Ground, ground
 from benchmarks.watched import served
 from palermo.client.client import default_client
+from palermo.contract.broker import Broker
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import retry
 from palermo.core.message import Message
@@ -56,8 +58,8 @@ _FILTERED = (
 
 def schedule(count: int) -> None:
     """Schedule so many jobs, one in four of which has failed and waits for a retry."""
-    now = time.time()
-    error = Failure(exception_class="shop.errors.Refused", message="no", stack_trace="", failed_at=int(now) - 60)
+    now = int(time.time())
+    error = Failure(exception_class="shop.errors.Refused", message="no", stack_trace="", failed_at=now - 60)
 
     def made() -> Iterator[Message]:
         for number, job in enumerate(many_failed(count)):
@@ -70,8 +72,11 @@ def schedule(count: int) -> None:
 
     waiting = list(made())
     for start in range(0, count, _BATCH):
-        batch = waiting[start : start + _BATCH]
-        default_client().run(lambda broker, batch=batch: broker.publish_many(batch))
+        default_client().run(partial(_publish, waiting[start : start + _BATCH]))
+
+
+async def _publish(messages: list[Message], broker: Broker) -> int:
+    return await broker.publish_many(messages)
 
 
 @contextmanager

@@ -4,13 +4,19 @@ Beside it one bare SelectConnection, which acknowledges each message as it comes
 turns is told in drain.py. The jobs of an async pool are coroutines.
 """
 
+from typing import Any
+
 from benchmarks import jobs
 from benchmarks.contest import contest
 from benchmarks.drain import BARE_QUEUE, play
 from benchmarks.ground import ground, parser_of
+from palermo.client.decorator import FunctionJob
 
 #: By pool: its slots unless given, its job, and the goal.
-POOLS = {"thread": (8, jobs.noop, 1.1), "async": (100, jobs.awaited, 1.5)}
+POOLS: dict[str, tuple[int, FunctionJob[..., Any, Any], float]] = {
+    "thread": (8, jobs.noop, 1.1),
+    "async": (100, jobs.awaited, 1.5),
+}
 
 
 def main() -> None:

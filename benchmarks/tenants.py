@@ -1,6 +1,6 @@
 """The cost of tenants: jobs taken per second with and without them, and thousands of them on one queue.
 
-    python benchmarks/tenants.py amqp://guest:guest@localhost:5672/ --tenants 10000
+    python -m benchmarks.tenants --tenants 10000
 
 Everything is in this process: publishing, dealing, taking, one after the other where it matters. Jobs do nothing.
 """
@@ -12,6 +12,7 @@ import time
 import uuid
 from contextlib import suppress
 
+from benchmarks.ground import ground
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
@@ -93,8 +94,9 @@ async def _run(url: str, jobs: int, tenants: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
+    parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
     parser.add_argument("--jobs", type=int, default=2_000)
     parser.add_argument("--tenants", type=int, default=0)
     given = parser.parse_args()
-    asyncio.run(_run(given.url, given.jobs, given.tenants))
+    with ground(given.url) as place:
+        asyncio.run(_run(place.url, given.jobs, given.tenants))

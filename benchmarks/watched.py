@@ -140,7 +140,7 @@ def turn(supply: Supply) -> float:
 
 def measure(reader: Reader, supply: Supply, seconds: float) -> None:
     print(f"{'round':>6} {'watched/s':>10} {'alone/s':>10} {'ratio':>6}")
-    ratios = []
+    ratios: list[float] = []
     watched_sum = alone_sum = 0.0
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline or len(ratios) < 2:

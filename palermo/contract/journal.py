@@ -23,12 +23,9 @@ class ReadFrom:
     last: int | None = None
     #: Read what was stored at this instant (Unix seconds) and after; some batches from before may come too.
     since: float | None = None
-    #: Read only what is stored from now on.
-    next: bool = False
 
 
 FROM_START = ReadFrom()
-FROM_NOW = ReadFrom(next=True)
 
 #: Takes a batch. Called on the session's loop, so it must be quick.
 OnBatch = Callable[[RecordBatch], None]

@@ -24,11 +24,10 @@ _FEW = 100
 _AT_ONCE = 25
 
 
-def check_action(action: str) -> str:
-    """The action, if people may order it. Raises OptionInvalid."""
+def check_action(action: str) -> None:
+    """Raise OptionInvalid unless people may order this action."""
     if action not in ACTIONS:
         raise OptionInvalid(f"workers do not know {action!r}. Known: {', '.join(ACTIONS)}.")
-    return action
 
 
 def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:

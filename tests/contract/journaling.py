@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.journal import FROM_NOW, FROM_START, JournalReader, ReadFrom
+from palermo.contract.journal import FROM_START, JournalReader, ReadFrom
 from palermo.core.journal_records import RecordBatch, encode, names_any
 from tests.contract.tools import Open, until
 
@@ -61,8 +61,8 @@ class JournalingContract:
     async def test_a_reader_goes_on_as_others_append(self, broker: Broker, another: Open) -> None:
         await append(broker, ["a"])
         old, new = Reading(), Reading()
-        await broker.journal.read(old)
-        reader = await broker.journal.read(new, FROM_NOW)
+        end = (await broker.journal.read(old)).end
+        reader = await broker.journal.read(new, ReadFrom(position=end + 1))
         await caught_up(reader)
 
         await append(await another(), ["b", "c"])

@@ -1,14 +1,20 @@
 """Streams that sessions share, when several sessions begin with them in one moment."""
 
 import asyncio
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import open_connection
+from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, open_connection
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Stream
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.topology import internal
 from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_tidy import delete_all
+from tests.tcp_proxy import TcpProxy
 
 _AT_ONCE = 6
 _ROUNDS = 4
@@ -62,3 +68,40 @@ def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_the_st
         await working.close()
 
     asyncio.run(go())
+
+
+def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_the_first_is_answered(
+    rabbitmq_url: str, exchange: str
+) -> None:
+    """Each that waited for another would be a round trip more between the start of a worker and its first job."""
+
+    async def go(proxy: TcpProxy) -> Follower | None:
+        address = replace(parse_url(rabbitmq_url), hosts=(("127.0.0.1", proxy.port),))
+        connection = await open_connection(SessionParameters(address=address, exchange=exchange), "test")
+        stream = Stream(
+            internal(exchange, "pauses"),
+            partial(Publisher.open, connection),
+            patience=0,
+            holds="which queues are paused",
+            copied=True,
+        )
+        channels: Any = connection.raw
+
+        async def asking() -> int:
+            return len(channels._channels)
+
+        proxy.stall("down")
+        following = asyncio.ensure_future(stream.follow(connection, lambda _: None))
+        try:
+            # One for the stream that would have taken its place, one for its copy, one for the permission to read.
+            async with asyncio.timeout(CALL_TIMEOUT):  # then the first is given up
+                await until(asking, 3)
+            proxy.resume()
+            return await following
+        finally:
+            proxy.resume()
+            following.cancel()
+            await connection.close()
+
+    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
+        assert asyncio.run(go(proxy)) is None

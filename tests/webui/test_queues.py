@@ -34,6 +34,13 @@ def test_the_api_lists_the_rows_of_the_command_line(any_web: Web) -> None:
     assert listed == {"rows": any_web.inspector.queues(), "total": 2, "page": 1, "limit": 2}
 
 
+def test_the_page_of_a_queue_that_is_not_known_says_how_a_queue_gets_known(any_web: Web) -> None:
+    answer = any_web.http.get("/queues/foreign")
+
+    assert answer.status_code == 404
+    assert "one that another program has made is known once a worker serves it" in answer.text
+
+
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_queue_of_any_name_is_purged_by_the_api(any_served: Web, name: str) -> None:
     published(any_served, name)

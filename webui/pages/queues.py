@@ -115,7 +115,10 @@ def queue(
     snapshot = live.snapshot()
     rows = [row for row in snapshot.queues if row["name"] == name]
     if not rows:
-        raise NotFound(f"there is no queue {name!r}. It is made when the first job is enqueued to it.")
+        raise NotFound(
+            f"Palermo knows no queue {name!r}. It is made when the first job is enqueued to it; one that another"
+            " program has made is known once a worker serves it."
+        )
     [line] = live.queue_summaries(rows)
     if line.failed:
         return redirect(request, path(request, "failures"))

@@ -14,8 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
-from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
@@ -42,7 +41,7 @@ from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
-from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, amqp_queue, internal, is_failed
+from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -83,7 +82,8 @@ class RabbitmqBroker:
         self._pauses_and_cancels = PausesAndCancels(
             self._exchange, connection, self._open_publisher, patience=session.timeout
         )
-        self._worker_reports = WorkerReports(connection, self._exchange)
+        self._missing = MissingQueues(self._open_publisher)
+        self._worker_reports = WorkerReports(connection, self._exchange, self._missing)
         self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection, kind=session.queue_type)
         self._closed = False
         self._registration = QueueRegistration(self._exchange, self._registry, connection)
@@ -220,10 +220,8 @@ class RabbitmqBroker:
         # Many workers serve the same queues: each selection is read and matched once.
         for selection, count in Counter(worker.queues for worker in workers if worker.answers).items():
             serving.update(dict.fromkeys(QueueSelection.parse(selection).select(shown), count))
-        amqp_names = {name: amqp_queue(self._exchange, name) for name in shown}
-        probes = await probe_all(self._connection, amqp_names.values())
         found: list[QueueInfo] = []
-        for name, probe in ((name, probes[amqp_name]) for name, amqp_name in amqp_names.items()):
+        for name, probe in (await self._registry.probe(self._connection, shown)).items():
             if probe.exists or name in paused.names:
                 info = QueueInfo(
                     name=name,
@@ -364,7 +362,7 @@ class RabbitmqBroker:
         return await self._leader_client.ask(operations.EditScheduled(id, edit))
 
     async def recurring(self) -> list[RecurringEntry]:
-        if not (await self._connection.probe(internal(self._exchange, "recurring"))).exists:
+        if not (await self._missing.probe(self._connection, internal(self._exchange, "recurring"))).exists:
             return []  # Nobody need lead for that.
         return await self._leader_client.ask(operations.ListRecurring())
 

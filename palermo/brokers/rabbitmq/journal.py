@@ -115,9 +115,7 @@ class StreamReader:
     async def start(self, stream: str, start: ReadFrom, stored_at: float) -> None:
         """Begin to read. `stored_at` is when the last batch was stored, by its writer's clock."""
         at: Any = "first"
-        if start.next:
-            at = self.begin = self.end + 1
-        elif start.last is not None:
+        if start.last is not None:
             at = self.begin = max(0, self.end + 1 - start.last)
         elif start.since is not None:
             # A reader that begins after the last batch would wait for the next one, and never be caught up.

@@ -39,7 +39,7 @@ class RedisJournal:
         begin = end + 1
         if start.last is not None:
             begin = await self._log.newest(end, start.last) or end + 1
-        elif not start.next:
+        else:
             position = start.position or 0
             if position > end + 1:
                 position = 0

@@ -56,8 +56,6 @@ class SqliteJournal:
 
         def find(db: sqlite3.Connection) -> tuple[int, int]:
             ((end,),) = db.execute("select coalesce(max(seq), 0) from journal where exchange = ?", (exchange,))
-            if start.next:
-                return end + 1, end
             position = (start.position or 0) if start.last is None else max(0, end + 1 - start.last)
             if position > end + 1:
                 position = 0

@@ -13,9 +13,10 @@ from pika import exceptions, spec
 from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties
+from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.contract.broker import OnPublished
 from palermo.core.topology import QUORUM
-from palermo.errors import NotFound, PalermoError, PublishRefused
+from palermo.errors import BrokerRefused, NotFound, PalermoError, PublishRefused
 
 #: The properties of a message that is dropped unless a consumer can take it at once.
 _EMPTY = Properties(delivery_mode=1, expiration="0")
@@ -259,6 +260,63 @@ class Destination:
             await send()
 
 
+#: Seconds after which a queue that was missing is asked for as if for the first time.
+_TRUSTED = 600.0
+
+
+class MissingQueues:
+    """The queues that one session has not found. It asks for them again by Publisher.finds, which is no error.
+
+    Law: a queue is asked for so only after a question that RabbitMQ answered by an error, and until it is found. So at
+    most one empty message of a session gets into it, which its readers must ignore.
+    """
+
+    def __init__(self, publisher: Callable[[], Awaitable[Publisher]]) -> None:
+        """`publisher` is one of the session's; its connection is used."""
+        self._publisher = publisher
+        #: A channel of its own: a refusal closes it with all that is unconfirmed, and no job may be among that.
+        self._asker: Publisher | None = None
+        self._opening = asyncio.Lock()
+        #: By queue, until when it is asked for by a message.
+        self._until: dict[str, float] = {}
+        self._may_ask = True
+
+    def note(self, queue: str) -> None:
+        """Note that the queue does not exist."""
+        if self._may_ask and queue not in self._until:
+            self._until[queue] = asyncio.get_running_loop().time() + _TRUSTED
+
+    def found(self, queue: str) -> None:
+        """Note that the queue exists."""
+        self._until.pop(queue, None)
+
+    async def still(self, queue: str) -> bool:
+        """Whether the queue was noted, and does not exist now. If not, the caller has to ask in the usual way."""
+        if asyncio.get_running_loop().time() < self._until.get(queue, 0.0):
+            try:
+                if not await (await self._open()).finds(queue):
+                    return True
+            except BrokerRefused:  # this user may not write to it
+                self._may_ask = False
+        self.found(queue)
+        return False
+
+    async def probe(self, connection: Connection, queue: str) -> Probe:
+        """The same as Connection.probe."""
+        if await self.still(queue):
+            return Probe(exists=False)
+        probe = await connection.probe(queue)
+        if not probe.exists:
+            self.note(queue)
+        return probe
+
+    async def _open(self) -> Publisher:
+        async with self._opening:
+            if self._asker is None or not self._asker.is_open:
+                self._asker = await Publisher.open((await self._publisher()).channel.connection)
+            return self._asker
+
+
 class RecordQueue:
     """A durable queue of Palermo's own, to which sessions write records. One of another type is used as it is."""
 
@@ -273,19 +331,21 @@ class RecordQueue:
         self.name = name
         self._connection = connection
         self._publisher = publisher
+        self._missing = MissingQueues(publisher)
         self._arguments = dict(arguments)
         self._made = False
         self._destination = Destination(self.ensure, self.forget)
 
     async def exists(self) -> bool:
         """Whether the queue was ever made."""
-        return (await self._connection.probe(self.name)).exists
+        return (await self._missing.probe(self._connection, self.name)).exists
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""
         if not self._made:
-            is_new = not await self.exists()
+            is_new = not (await self._connection.probe(self.name)).exists
             await self._connection.declare(self.name, self._arguments)
+            self._missing.found(self.name)
             if is_new:
                 await self._connection.persist_queues()
             self._made = True

@@ -28,7 +28,7 @@ from pika import spec
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_json
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import Destination, MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
 from palermo.brokers.rabbitmq.amqp.stream_repair import BREAKING, BROKEN_FOR, StreamCopy, Suspect, suspect_of, suspected
 from palermo.errors import BrokerUnavailable, PalermoError
@@ -88,6 +88,7 @@ class Stream:
         self.holds = holds
         self._arguments = dict(arguments or {})
         self._copy = StreamCopy(name, self._arguments) if copied else None
+        self._missing = MissingQueues(publisher)
         self._given_up_after = given_up_after
         #: Whether the stream exists, with its copy, as far as this session knows.
         self.made = False
@@ -354,13 +355,22 @@ class Stream:
             await asyncio.sleep(_AGAIN)
 
     async def _find_last(self, connection: Connection) -> tuple[int, float] | None:
+        # `palermo web` asks every two seconds. The copy is made first, and a stream would keep the message.
+        if self._copy is not None and not self._whole and await self._missing.still(self._copy.name):
+            return None
         if not self._whole:
+            # Asked at the same time: most streams were never made, and each question is two round trips.
+            _, copied, refusal = await asyncio.gather(
+                self._locate(connection), self._is_copied(connection), _refusal(connection, self._mark.queue)
+            )
             self._whole = await self._exists(connection)
-            if not self._whole and self._copy is not None and await self._copy.exists(connection):
+            if not self._whole and self._copy is not None and copied:
                 await self._make(connection)  # somebody deleted the stream alone
                 self._whole = True
-            if not self._whole:
-                await _check_access(connection, self._mark.queue)
+            if not self._whole and refusal is not None:
+                raise refusal
+            if not self._whole and self._copy is not None:
+                self._missing.note(self._copy.name)
         last = await _last_entry(connection, self.name) if self._whole else None
         if last is None:
             self._whole = self.made = self._located = False
@@ -451,16 +461,15 @@ class Follower:
             self._caught_up.set()
 
 
-async def _check_access(connection: Connection, queue: str) -> None:
-    """Raise BrokerRefused for a user who may not read: seeing that a queue does not exist needs no permission."""
+async def _refusal(connection: Connection, queue: str) -> PalermoError | None:
+    """The error of a user who may not read; None if he may. That a queue does not exist may be seen by every user."""
     channel = await connection.channel()
     try:
         await channel.get(queue)
-    except PalermoError:
-        if channel.missing or channel.code == RESOURCE_LOCKED:
-            return
-        raise
+    except PalermoError as error:
+        return None if channel.missing or channel.code == RESOURCE_LOCKED else error
     await channel.close()
+    return None
 
 
 async def _last_entry(connection: Connection, stream: str) -> tuple[int, float] | None:

@@ -10,6 +10,7 @@ one of those would be dropped that count, the leader writes all names again: `{"
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from itertools import islice
@@ -17,6 +18,7 @@ from itertools import islice
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.core.topology import amqp_queue, internal, is_queue_name
 from palermo.errors import PalermoError
@@ -28,6 +30,9 @@ _BOUNDS = {"x-max-length-bytes": 16 * 1024 * 1024, "x-stream-max-segment-size-by
 
 #: All names are written again when the oldest has so many records behind it, and so many for each name.
 _FAR, _FAR_PER_NAME = 5_000, 2
+
+#: Seconds for which a queue that is missing is not asked for again, unless its name is written.
+_MISSING = 60.0
 
 #: Names that are written again together, and seconds between two looks at how far back the oldest is.
 _TOGETHER, _LOOK_EVERY = 100, 60.0
@@ -52,6 +57,8 @@ class Registry:
         self._read: Names | None = None
         self._read_from = ""
         self._reading = asyncio.Lock()
+        #: By queue that is missing: its `written`, and until when it is not asked for.
+        self._missing: dict[str, tuple[int, float]] = {}
 
     async def make(self) -> None:
         """Make the stream if it is not there."""
@@ -83,6 +90,24 @@ class Registry:
             if await names.follow(self._stream, connection):
                 self._read, self._read_from = names, self._stream.name
             return names.known
+
+    async def probe(self, connection: Connection, queues: Iterable[str]) -> dict[str, Probe]:
+        """What RabbitMQ knows of these queues, for a caller that has just called `names`, and does so again and again.
+
+        RabbitMQ logs each question about a missing queue as an error. A queue of ours is made once its name is written,
+        so only one that another program makes may be seen late, by a minute.
+        """
+        now = time.monotonic()
+        written = {queue: self._read.written(queue) if self._read is not None else 0 for queue in queues}
+        self._missing = {
+            queue: (seen, until)
+            for queue, (seen, until) in self._missing.items()
+            if now < until and seen == written.get(queue)
+        }
+        asked = {amqp_queue(self._exchange, queue): queue for queue in written if queue not in self._missing}
+        found = {asked[name]: probe for name, probe in (await probe_all(connection, asked)).items()}
+        self._missing |= {queue: (written[queue], now + _MISSING) for queue, probe in found.items() if not probe.exists}
+        return {queue: found.get(queue) or Probe(exists=False) for queue in written}
 
     async def keep(self, connection: Connection, leads: Callable[[], bool]) -> None:
         """Write the names again whenever that is due and this session leads, until the call is cancelled."""
@@ -163,6 +188,10 @@ class Names:
         """Whether a name was written so long ago that the stream may drop its record soon."""
         oldest = min(self._written.values(), default=self._records)
         return self._records - oldest > max(_FAR, _FAR_PER_NAME * len(self._written))
+
+    def written(self, queue: str) -> int:
+        """How many records had been read when the name was written last; 0 if it is not registered."""
+        return self._written.get(queue, 0)
 
     async def follow(self, stream: Stream, connection: Connection) -> bool:
         """Read all records; returns whether there is a stream."""

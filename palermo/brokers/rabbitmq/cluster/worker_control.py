@@ -21,7 +21,7 @@ from typing import Any
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all, read_values
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
 from palermo.core.topology import internal
@@ -34,10 +34,14 @@ UNKNOWN = 1_000_000
 _AGAIN = 1.0
 
 
-async def census(connection: Connection, exchange: str) -> int:
-    """How many workers are alive, correct within milliseconds of a kill -9; UNKNOWN while the queue is down."""
+async def census(connection: Connection, exchange: str, missing: MissingQueues | None = None) -> int:
+    """How many workers are alive, correct within milliseconds of a kill -9; UNKNOWN while the queue is down.
+
+    A session that asks again and again has the queues that are `missing`.
+    """
+    presence = internal(exchange, "presence")
     try:
-        probe = await connection.probe(internal(exchange, "presence"))
+        probe = await (missing.probe(connection, presence) if missing is not None else connection.probe(presence))
     except BrokerUnavailable:
         if connection.error is not None:
             raise
@@ -259,9 +263,10 @@ class WorkerReports:
     One that does not answer is waited for once in _SILENT_FOR seconds, and not at each question.
     """
 
-    def __init__(self, connection: Connection, exchange: str) -> None:
+    def __init__(self, connection: Connection, exchange: str, missing: MissingQueues) -> None:
         self._connection = connection
         self._exchange = exchange
+        self._missing = missing
         #: Those that answered the last time, by their queues for questions; how many did not; and when all were last
         #: waited for.
         self._answered: frozenset[str] = frozenset()
@@ -272,7 +277,9 @@ class WorkerReports:
         """Ask all workers now."""
         if time.monotonic() - self._waited_at > _SILENT_FOR:
             self._silent, self._waited_at = 0, time.monotonic()
-        reports = await _ask_reports(self._connection, self._exchange, silent=self._silent, of=self._answered)
+        reports = await _ask_reports(
+            self._connection, self._exchange, self._missing, silent=self._silent, of=self._answered
+        )
         self._silent = reports.missing or 0
         self._answered = frozenset(inbox for inbox, _ in reports.answers if inbox)
         return reports
@@ -284,10 +291,15 @@ async def ask_workers(connection: Connection, exchange: str) -> WorkerList:
 
 
 async def _ask_reports(
-    connection: Connection, exchange: str, *, silent: int = 0, of: frozenset[str] = frozenset()
+    connection: Connection,
+    exchange: str,
+    missing: MissingQueues | None = None,
+    *,
+    silent: int = 0,
+    of: frozenset[str] = frozenset(),
 ) -> Reports:
     """Ask all workers. So many `silent` ones are not waited for, but all those are that have the inboxes `of`."""
-    alive = await census(connection, exchange)
+    alive = await census(connection, exchange, missing)
 
     def enough(answers: Sequence[dict[str, Any]]) -> bool:
         return len(answers) >= alive - silent and of.issubset(str(each.get("inbox")) for each in answers)
@@ -327,7 +339,7 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
         for answer in await _ask(connection, exchange, order.to_plain(), alive=alive, timeout=_PATIENCE):
             match answer:
                 case {"values": {"known": list(known)}}:
-                    found.update(known)
+                    found.update(map(str, known))
                 case _:
                     all_understand = False
     # A worker of an earlier version answers about one job at a time.
