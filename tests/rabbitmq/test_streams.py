@@ -7,7 +7,7 @@ from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Follower, Stream
+from palermo.brokers.rabbitmq.amqp.stream import Stream
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
@@ -75,7 +75,7 @@ def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_t
 ) -> None:
     """Each that waited for another would be a round trip more between the start of a worker and its first job."""
 
-    async def go(proxy: TcpProxy) -> Follower | None:
+    async def go(proxy: TcpProxy) -> object:
         address = replace(parse_url(rabbitmq_url), hosts=(("127.0.0.1", proxy.port),))
         connection = await open_connection(SessionParameters(address=address, exchange=exchange), "test")
         stream = Stream(
@@ -91,16 +91,16 @@ def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_t
             return len(channels._channels)
 
         proxy.stall("down")
-        following = asyncio.ensure_future(stream.follow(connection, lambda _: None))
+        finding = asyncio.ensure_future(stream._find_last(connection))
         try:
             # One for the stream that would have taken its place, one for its copy, one for the permission to read.
             async with asyncio.timeout(CALL_TIMEOUT):  # then the first is given up
                 await until(asking, 3)
             proxy.resume()
-            return await following
+            return await finding
         finally:
             proxy.resume()
-            following.cancel()
+            finding.cancel()
             await connection.close()
 
     with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
