@@ -9,10 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from pika import exceptions
 
 from palermo.brokers.rabbitmq.amqp import rpc
-from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
@@ -25,10 +23,11 @@ from palermo.core import election
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.unique_rules import REPLACE
-from palermo.errors import BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable
 from tests.contract.tenants import tenants
 from tests.contract.tools import FAILURE, PATIENT, look, messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
+from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq.patience import have_patience
 
 pytestmark = pytest.mark.anyio
@@ -150,20 +149,14 @@ async def test_no_duty_is_handed_over_while_its_session_lives(session: SessionPa
 
 
 async def test_while_nothing_happens_rabbitmq_has_no_errors_to_log(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, errors = list[list[Duty]](), list[BaseException]()
-    look, translated = LeaderRequests.vacant, Connection.translated
+    looks, look = list[list[Duty]](), LeaderRequests.vacant
 
     async def counted(requests: LeaderRequests, *arguments: Any) -> list[Duty]:
         looks.append(found := await look(requests, *arguments))
         return found
 
-    def noted(connection: Connection, error: BaseException) -> PalermoError:
-        if isinstance(error, exceptions.ChannelClosedByBroker):
-            errors.append(error)
-        return translated(connection, error)
-
     monkeypatch.setattr(LeaderRequests, "vacant", counted)
-    monkeypatch.setattr(Connection, "translated", noted)
+    errors = channel_errors(monkeypatch)
 
     async def are_many() -> bool:
         return len(looks) >= 12

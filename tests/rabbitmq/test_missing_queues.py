@@ -4,9 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from pika import exceptions
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
@@ -15,8 +13,8 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import NONE_PAUSED
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
-from palermo.errors import PalermoError
 from tests.contract.tools import PATIENT, consume, message
+from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
 
@@ -35,16 +33,7 @@ def session(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """The errors by which RabbitMQ closes channels: it logs each."""
-    found, translated = list[BaseException](), Connection.translated
-
-    def noted(connection: Connection, error: BaseException) -> PalermoError:
-        if isinstance(error, exceptions.ChannelClosedByBroker):
-            found.append(error)
-        return translated(connection, error)
-
-    monkeypatch.setattr(Connection, "translated", noted)
-    return found
+    return channel_errors(monkeypatch)
 
 
 @pytest.fixture
