@@ -34,14 +34,15 @@ class TcpProxy:
         self.delay = 0.0
         self._pairs: set[_Pair] = set()
         self._stalled: frozenset[str] = frozenset()
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._ending = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="tcp-proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._ask(self._listen())
+        self._do(self._listen)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,13 +88,13 @@ class TcpProxy:
 
     def refuse(self) -> None:
         """Stop listening: who connects is refused."""
-        self._ask(self._stop())
+        self._do(self._stop)
 
     def listen(self) -> None:
         """Listen again, on the same port, and hand on whatever comes."""
         self.resume()
-        if self._server is None:
-            self._ask(self._listen())
+        if self._listener is None:
+            self._do(self._listen)
 
     # In the thread.
 
@@ -106,31 +107,37 @@ class TcpProxy:
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+    # Not asyncio's own server: one that is closed leaves open what it accepted a moment before.
+    def _listen(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept, self._listener)
 
-    async def _stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+    def _stop(self) -> None:
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
 
     async def _end(self) -> None:
-        await self._stop()
+        self._stop()
+        self._ending = True
         for pair in self._pairs:
             pair.end(reset=True)
-        for task in self._tasks:
-            task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await asyncio.sleep(0)  # for what the transports still have to call
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # gone before it was accepted
+            accepted, _ = listener.accept()
+            task = self._loop.create_task(self._serve(accepted))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, accepted: socket.socket) -> None:
         self.accepted += 1
+        reader, writer = await asyncio.open_connection(sock=accepted)
         try:
             theirs, to_broker = await asyncio.open_connection(*self._target)
         except OSError:
@@ -139,6 +146,8 @@ class TcpProxy:
         pair = _Pair(writer, to_broker)
         pair.stall(self._stalled)
         self._pairs.add(pair)
+        if self._ending:
+            pair.end(reset=True)
         pumps = [
             asyncio.ensure_future(self._pump(pair, "up", reader, to_broker, 65_536)),
             asyncio.ensure_future(self._pump(pair, "down", theirs, writer, self._cut)),
@@ -147,8 +156,6 @@ class TcpProxy:
         try:
             # A farewell from either side ends both: AMQP knows no half-closed connection.
             await asyncio.wait({over, *pumps}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            pass  # the end of the proxy, and no news to asyncio's server
         finally:
             for waiting in (over, *pumps):
                 waiting.cancel()

@@ -151,7 +151,7 @@ def test_a_job_that_a_job_enqueued_names_it_wherever_it_is(place: Place) -> None
     assert becomes(place, first, "done").parent == ""
     assert place.rows("status", "waits")["parent"] == first
     assert re.search(rf"^parent +{first}$", place.palermo("status", "later"), re.MULTILINE)
-    (running,) = place.only_worker()["jobs"]
+    (running,) = eventually(lambda: place.only_worker()["jobs"])
     assert running["parent"] == first
     assert place.rows("failed", "show", "fails")["parent"] == first
     steps = eventually(lambda: [step for step in place.rows("history", "waits") if step["kind"] == "enqueued"])

@@ -57,14 +57,14 @@ def rows(web: Web, path: str) -> list[dict[str, Any]]:
 
 def test_P14_overview_has_queues_with_failed_apart_and_workers_with_what_they_do(place: Place, web: Web) -> None:
     place.ready(place.worker("-q", "never-used"))
-    [idle] = place.inspector.workers()
+    idle = place.only_worker()
     place.ready(place.worker())
     place.enqueue("hold", "one")
     place.enqueue("note", "two")
     place.enqueue("fail", "three", queue="elsewhere")
     place.burst("-q", "elsewhere")
     place.await_lines(1)
-    [worker] = (row for row in place.inspector.workers() if row["id"] != idle["id"])
+    [worker] = eventually(lambda: [row for row in place.workers() if row["id"] != idle["id"]])
 
     def whole() -> str:
         text = shown(web, "/")

@@ -151,7 +151,7 @@ def test_a_cancelled_job_that_is_due_later_is_called_cancelled_everywhere(
 def test_a_running_job_is_cancelled(palermo: Palermo, site: Site, worker: Process) -> None:
     id = site.hold()
     eventually(lambda: site.notes() == ["held begins"])
-    (row,) = site.workers()
+    row = site.worker()
 
     # A worker answers after 3 s at the latest, whether the job has ended or not; the next answer is of one that has.
     began = time.monotonic()
@@ -166,12 +166,12 @@ def test_a_running_job_is_cancelled(palermo: Palermo, site: Site, worker: Proces
 
 
 def test_workers_are_told_by_id_by_pid_and_all_together(palermo: Palermo, site: Site, worker: Process) -> None:
-    (row,) = site.workers()
+    row = site.worker()
 
     assert palermo("control", "quiet", row["id"]).stdout.splitlines()[1].split() == [row["id"], "quiet"]
     eventually(lambda: json.loads(palermo("workers", "--json").stdout)[0]["state"] == "quiet")
     assert palermo("control", "resume", str(worker.pid), "--json").stdout.startswith("[")
-    eventually(lambda: site.workers()[0]["state"] == "idle")
+    eventually(lambda: site.worker()["state"] == "idle")
     assert json.loads(palermo("control", "quiet", "--all", "--json").stdout) == [
         {"worker": row["id"], "answered": True, "state": "quiet"}
     ]

@@ -194,7 +194,7 @@ def test_what_a_job_tells_is_seen_while_it_runs_and_kept(site: Site, pool: str, 
     eventually(told)
     status = begun.status()
     assert (status, status.progress, status.text) == ("working", 0.25, "one of four")
-    (worker,) = site.workers()
+    worker = site.worker()
     # A worker has one second for this answer.
     eventually(lambda: site.inspector.lines(begun.id, worker["id"]) == ["begun", "and waiting"])
 

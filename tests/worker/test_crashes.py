@@ -49,8 +49,8 @@ def test_a_hundred_crashes_between_a_hundred_good_jobs_leave_the_worker_as_it_wa
     assert sorted(site.notes(), key=int) == [str(number) for number in range(100)]
     assert set(site.errors()) == set(crashes)
     assert {message for _, message in site.errors().values()} == {SEGFAULT}
-    assert site.workers()[0]["pid"] == worker.pid
-    eventually(lambda: site.workers()[0]["processed"] == 200)
+    assert site.worker()["pid"] == worker.pid
+    eventually(lambda: site.worker()["processed"] == 200)
 
 
 def test_hooks_hear_of_a_crash_in_a_fresh_process(site: Site) -> None:

@@ -57,7 +57,7 @@ def test_tstp_quiets_a_worker_and_cont_does_not_change_that(site: Site) -> None:
     eventually(lambda: site.notes() == ["held begins"])
 
     worker.send(signal.SIGTSTP)
-    eventually(lambda: site.workers()[0]["state"] == "quiet")
+    eventually(lambda: site.worker()["state"] == "quiet")
     worker.send(signal.SIGUSR2)
     eventually(lambda: "action=pause" in worker.log)
     worker.send(signal.SIGCONT)

@@ -247,7 +247,7 @@ def test_usr2_pauses_and_cont_goes_on(site: Site, pool: str, a: str) -> None:
     worker = start(site, pool)
     site.ready(worker)
     worker.send(signal.SIGUSR2)
-    eventually(lambda: site.workers()[0]["state"] == "paused")
+    eventually(lambda: site.worker()["state"] == "paused")
 
     enqueue(site, f"{a}tells_pid")
     worker.send(signal.SIGTTIN)
@@ -266,7 +266,7 @@ def test_tstp_quiets(site: Site, pool: str, a: str) -> None:
     eventually(lambda: site.notes() == ["held begins"])
 
     worker.send(signal.SIGTSTP)
-    eventually(lambda: site.workers()[0]["state"] == "quiet")
+    eventually(lambda: site.worker()["state"] == "quiet")
     site.open_gate()
 
     eventually(lambda: worker.title() == "palermo worker: quiet")

@@ -131,7 +131,7 @@ def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(site: Site) -> 
 
     eventually(lambda: sorted(site.notes()) == ["low", "plain"])
     site.ready(worker)
-    assert site.workers()[0]["queues"] == ["jobs", "low"]
+    assert site.worker()["queues"] == ["jobs", "low"]
 
 
 def test_queues_are_served_in_the_order_given(site: Site) -> None:
@@ -154,7 +154,7 @@ def test_the_worker_shows_itself_its_jobs_and_its_counts(site: Site) -> None:
     assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "crew.hold", "jobs")]
     site.open_gate()
     site.ready(worker)
-    assert site.workers()[0]["processed"] == 2
+    assert site.worker()["processed"] == 2
 
 
 def test_titles_say_what_each_process_does(site: Site) -> None:

@@ -38,7 +38,7 @@ def test_the_running_job_is_finished_and_no_other_is_taken(site: Site, number: s
     worker = _holding(site)
 
     worker.send(number)
-    eventually(lambda: site.workers()[0]["state"] == "stopping")
+    eventually(lambda: site.worker()["state"] == "stopping")
     eventually(lambda: worker.title() == "palermo worker: stopping, 1 of 1 slots busy")
     site.open_gate()
 
@@ -77,7 +77,7 @@ def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(site:
 def test_r3_after_quit_a_job_may_outlast_the_shutdown_timeout(site: Site) -> None:
     worker = _holding(site, "--shutdown-timeout", "0.1s")
     worker.send(signal.SIGQUIT)
-    eventually(lambda: site.workers()[0]["state"] == "stopping")
+    eventually(lambda: site.worker()["state"] == "stopping")
     sent = time.monotonic()
     eventually(lambda: time.monotonic() > sent + 0.5)
 
@@ -91,7 +91,7 @@ def test_a_paused_worker_takes_nothing_until_it_goes_on(site: Site) -> None:
     worker = _holding(site)
 
     worker.send(signal.SIGUSR2)
-    eventually(lambda: site.workers()[0]["state"] == "paused")
+    eventually(lambda: site.worker()["state"] == "paused")
     site.open_gate()
     eventually(lambda: site.notes() == ["held begins", "held ends"])
     eventually(lambda: worker.title() == "palermo worker: paused")
@@ -108,7 +108,7 @@ def test_an_idle_worker_pauses_too_and_stops_while_paused(site: Site) -> None:
     site.ready(worker)
 
     worker.send(signal.SIGUSR2)
-    eventually(lambda: site.workers()[0]["state"] == "paused")
+    eventually(lambda: site.worker()["state"] == "paused")
     site.enqueue("note", str(site.notes_path), "x")
     worker.send(signal.SIGTERM)
 
