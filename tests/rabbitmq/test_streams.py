@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, open_connection
+from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream
 from palermo.contract.broker import SessionParameters, open_broker
@@ -105,3 +105,34 @@ def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_t
 
     with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
         assert asyncio.run(go(proxy)) is None
+
+
+def test_a_stream_is_made_to_its_end_when_the_task_that_makes_it_is_cancelled(rabbitmq_url: str, exchange: str) -> None:
+    """Else others would find it without a leader, and RabbitMQ 3.10 would close their connections."""
+
+    async def go(proxy: TcpProxy) -> None:
+        session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+        near = await open_connection(session, "near")
+        address = replace(session.address, hosts=(("127.0.0.1", proxy.port),))
+        far = await open_connection(replace(session, address=address), "far")
+        name = internal(exchange, "starts")
+
+        def stream(connection: Connection) -> Stream:
+            return Stream(name, partial(Publisher.open, connection), patience=PATIENT, holds="the record of starts")
+
+        async def is_being_made() -> bool:
+            return (await near.probe(f"{name}.making")).exists
+
+        proxy.delay = 0.1
+        making = asyncio.ensure_future(stream(far).make())
+        await until(is_being_made, True)
+        making.cancel()
+        assert isinstance((await asyncio.gather(making, return_exceptions=True))[0], asyncio.CancelledError)
+
+        await until(is_being_made, False)
+        assert await stream(near).end(near) == 0
+        for connection in (near, far):
+            await connection.close()
+
+    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy:
+        asyncio.run(go(proxy))

@@ -128,11 +128,14 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any
     def stopped() -> list[dict[str, Any]]:
         return [row for row in any_web.http.get("/api/workers").json()["rows"] if not row["answers"]]
 
-    (worker,) = eventually(stopped)
-    known = worker["pid"] is not None
-    assert [worker[name] for name in ("slots", "processed", "failed")] == ([1, 0, 0] if known else [None] * 3)
+    eventually(stopped)
 
     def shown() -> bool:
+        found = stopped()
+        assert found
+        (worker,) = found
+        known = worker["pid"] is not None
+        assert [worker[name] for name in ("slots", "processed", "failed")] == ([1, 0, 0] if known else [None] * 3)
         page, queue = any_web.http.get("/workers").text, any_web.http.get("/queues/mail").text
         assert ("nothing (1 slot)" if known else "not known") in page
         assert f'data-label="processed">{"0" if known else "–"}<' in page
@@ -141,8 +144,13 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any
         return True
 
     eventually(shown)
-    advised = [each.text for each in examine(any_web.client, []) if each.check == "queue mail"]
-    assert "1 job waits, and no worker that answers takes jobs from it" in advised
+
+    def advised() -> bool:
+        texts = [each.text for each in examine(any_web.client, []) if each.check == "queue mail"]
+        assert "1 job waits, and no worker that answers takes jobs from it" in texts
+        return True
+
+    eventually(advised)
 
 
 def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, site: Site) -> None:

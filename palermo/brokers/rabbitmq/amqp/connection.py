@@ -4,9 +4,9 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from pika import exceptions, spec
 
@@ -28,6 +28,8 @@ from palermo.core.address import Address
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
+T = TypeVar("T")
+
 
 async def together(*works: Awaitable[Any]) -> None:
     """Await all of these at the same time. Raises the first failure, after the others have ended."""
@@ -42,7 +44,14 @@ async def together(*works: Awaitable[Any]) -> None:
 
 async def finish(work: Awaitable[None]) -> None:
     """Run this to its end, even if the caller is cancelled again; ignore that its session may be gone already."""
-    await asyncio.shield(quietly(work))
+    await uninterrupted(quietly(work))
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Await this. It goes on to its end if the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone
+    return await asyncio.shield(task)
 
 
 async def quietly(closing: Awaitable[None]) -> None:

@@ -6,6 +6,8 @@ Law: of all connections one holds the lock, and of the tasks that use one `Mutex
   if the socket is closed, and after the missed heartbeats if the machine or the network is gone. Nobody cleans up.
 * The session is lost: the next holder may begin before this one notices. So a holder does what the lock protects
   through the same connection, whose calls fail from then on; otherwise the work must bear two holders for a moment.
+* The holder is cancelled: it gives the lock back, and RabbitMQ may still do what the holder told it on another
+  channel. Work for which that is too early is not cancelled (`uninterrupted` in connection.py).
 * RabbitMQ refuses the queue, as to a user without the permission: nobody holds the lock. The caller gets the error,
   or may ask to go on without the lock.
 

@@ -6,7 +6,8 @@ The first record only makes the stream non-empty, since a reader cannot tell an 
 
 A stream exists before it has a leader, and RabbitMQ 3.10.8 closes every connection that
 writes to it or reads it then (541, 506). So the session that makes a stream holds the exclusive queue
-`<stream>.making` until the first record is stored, and all others wait for that.
+`<stream>.making` until the first record is stored, and all others wait for that. A cancelled task makes the stream
+to its end: RabbitMQ would go on all the same, and the mark would be gone before the leader is there.
 
 RabbitMQ may never open a stream again that it made shortly before it was killed (3.10 to 4.3). Then it answers "home
 node is down" (up to 4.2), or closes the connection of each session that uses the stream (4.3: 541, 506). So nothing is
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, uninterrupted
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_json
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, MissingQueues, Publisher
@@ -114,11 +115,15 @@ class Stream:
 
     async def _make(self, connection: Connection) -> None:
         while not (await self._exists(connection) and await self._is_copied(connection)):
-            async with self._mark.held(connection, patience=0) as held:
-                if held:
-                    await self._complete(connection)
-                else:
-                    await asyncio.sleep(_LOOK_EVERY)
+            if not await uninterrupted(self._complete_alone(connection)):
+                await asyncio.sleep(_LOOK_EVERY)
+
+    async def _complete_alone(self, connection: Connection) -> bool:
+        """Make what is missing, unless another session does. Returns whether this one did."""
+        async with self._mark.held(connection, patience=0) as held:
+            if held:
+                await self._complete(connection)
+            return held
 
     async def _complete(self, connection: Connection) -> None:
         """Make what is missing of the stream and its copy, each with what the other one holds."""
@@ -200,7 +205,7 @@ class Stream:
                     suspect.not_seen()
                     raise
             if suspect.error is not None and suspect.broken_for >= self._given_up_after:
-                await self._make_anew(connection)
+                await uninterrupted(self._make_anew(connection))
                 suspect.found(None, connection)
             if suspect.error is not None:
                 raise suspect.error
