@@ -56,15 +56,16 @@ def _stalled() -> float:
 def eventually(probe: Callable[[], T], *, within: float = HANGS, every: float = 0.02) -> T:
     """The first true value of `probe()`; fails with its last value when `within` seconds of a Stopwatch have gone.
 
-    An AssertionError in the probe counts as false, and is what the test shows in the end.
+    An AssertionError in the probe counts as false, and is what the test shows in the end. So does an error that says
+    that less is there than the probe reads: a row too few, a name that is not listed, a file that is half written.
     """
     watch = Stopwatch()
     while True:
-        failure: AssertionError | None = None
+        failure: Exception | None = None
         value: T | None = None
         try:
             value = probe()
-        except AssertionError as error:
+        except (AssertionError, LookupError, ValueError) as error:
             failure = error
         if failure is None and value:
             return value

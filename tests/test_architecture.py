@@ -90,6 +90,13 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "os.environ": ("palermo.settings",),
     "os.getenv": ("palermo.settings",),
     "os.fork": ("palermo.worker.child.template", "palermo.worker.pools.fork"),
+    # Besides the clock: what watches other processes and machines, stamps lines of a log, or shows how old things are.
+    "time.time": (
+        *("palermo.contract.clock", "palermo.testing.movable_clock", "palermo.worker.logs", "palermo.webui"),
+        *("palermo.brokers.redis.diagnosis", "palermo.brokers.rabbitmq.diagnosis"),
+        *("palermo.brokers.rabbitmq.cluster.worker_control", "palermo.brokers.sqlite.workers"),
+        *("palermo.brokers.sqlite.job_claimer", "palermo.brokers.sqlite.file.store"),
+    ),
 }
 
 
@@ -214,10 +221,10 @@ def strayed(module: Module) -> set[str]:
     used = set(module.imports)
     for node in module.nodes:
         match node:
-            case ast.Attribute(value=ast.Name(id="os"), attr=attribute):
-                used.add(f"os.{attribute}")
-            case ast.ImportFrom(module="os", names=names):
-                used |= {f"os.{alias.name}" for alias in names}
+            case ast.Attribute(value=ast.Name(id="os" | "time" as owner), attr=attribute):
+                used.add(f"{owner}.{attribute}")
+            case ast.ImportFrom(module="os" | "time" as owner, names=names):
+                used |= {f"{owner}.{alias.name}" for alias in names}
 
     return {
         thing

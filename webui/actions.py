@@ -5,7 +5,6 @@ Each function checks the user's role, acts through the inspector, and writes the
 """
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from typing import Any, Unpack
 from palermo.client.actor import record_action
 from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
+from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.failure import printable
@@ -493,7 +493,7 @@ def replay(
     Returns None if that takes longer than `wait` seconds; it then goes on. Raises NotFound, TopicInvalid,
     BrokerRefused.
     """
-    since = None if age is None else time.time() - age
+    since = None if age is None else clock.now() - age
     # Not the visit's inspector: its time limit is too short for a replay.
     inspector = Inspector(visit.site.client, visit.actor)
 

@@ -4,7 +4,6 @@ The query of a search, words and chips such as `queue:mail`, becomes the same fi
 """
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
@@ -13,6 +12,7 @@ from urllib.parse import urlencode
 from fastapi import Depends
 from starlette.requests import Request
 
+from palermo.contract import clock
 from palermo.core.conditions import check_condition
 from palermo.core.failure import printable
 from palermo.core.text import nearest
@@ -53,7 +53,7 @@ class RequestedFilter(Generic[F]):
 
 def failed_filter(given: Mapping[str, str | None]) -> FailedFilter:
     """The filter that these texts ask for, each as it is given; None is none. Raises Refused (422), OptionInvalid."""
-    at = time.time()
+    at = clock.now()
     texts = {name: printable(text) for name in FAILED if (text := given.get(name)) is not None}
     values: dict[str, str | float] = {
         name: _instant(text, name, at) if name in _TIMES else _flag(text, name) if name in _FLAGS else text
@@ -247,7 +247,7 @@ def search_query(written: str) -> SearchQuery:
         state = chips["state"] = _SAME_STATES.get(chips["state"], chips["state"])
         if state not in SEARCHED_STATES:
             raise Refused(422, f"state:{state[:40]} is no state. The states are {', '.join(SEARCHED_STATES)}.")
-    at = time.time()
+    at = clock.now()
     since, until = (_instant(chips[name], name, at) if name in chips else None for name in ("newer", "older"))
     return SearchQuery(text=" ".join(filter(None, words)), chips=chips, since=since, until=until)
 
@@ -260,7 +260,7 @@ def quoted(value: str) -> str:
 def _read(given: Mapping[str, str | None], names: tuple[str, ...]) -> tuple[dict[str, str], dict[str, str | float]]:
     written = {name: field_text(name, given.get(name)) for name in names}
     # Whole seconds, so that requests for the same address within a second can share one count.
-    now = float(int(time.time()))
+    now = float(int(clock.now()))
     values: dict[str, str | float] = {}
     for name, text in written.items():
         if text:
@@ -297,7 +297,7 @@ def due_of(value: str | float | None, name: str) -> float | None:
     if not isinstance(value, str):
         return None if value is None else unix_seconds(value)
     try:
-        return unix_seconds(parse_time(value, time.time(), ago=False))
+        return unix_seconds(parse_time(value, clock.now(), ago=False))
     except ValueError as error:
         raise Refused(422, f"{name}: {error}") from None
 

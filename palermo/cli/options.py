@@ -1,6 +1,5 @@
 """The options that commands share, and the parsers of durations and instants."""
 
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -8,6 +7,7 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
+from palermo.contract import clock
 from palermo.core.prefetch import Prefetch
 from palermo.errors import SettingInvalid
 
@@ -67,7 +67,7 @@ def _parse_time(text: str, *, ago: bool) -> float:
     from palermo.core import times
 
     try:
-        return times.parse_time(text, time.time(), ago=ago)
+        return times.parse_time(text, clock.now(), ago=ago)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 

@@ -1,6 +1,5 @@
 """`palermo scheduled` and `retries`: look at jobs that are due later, or wait to be tried again, and change them."""
 
-import time
 from typing import Any
 
 import click
@@ -20,6 +19,7 @@ from palermo.cli.options import (
     yes_option,
 )
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, misuse, note, print_json
+from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, ScheduledFilter, due_between
 from palermo.core.text import count, safe
@@ -158,7 +158,7 @@ def instant_of(at: float | None, after: float | None) -> float | None:
     """The instant that `--at` or `--in` gives, in Unix seconds; None without either. Raises UsageError for both."""
     if at is not None and after is not None:
         raise misuse("give --at or --in, not both")
-    return time.time() + after if after is not None else at
+    return clock.now() + after if after is not None else at
 
 
 def chosen(

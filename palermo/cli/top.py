@@ -23,6 +23,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import query_options
 from palermo.cli.output import is_terminal, print_json
 from palermo.cli.top_keys import TopKeys
+from palermo.contract import clock
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
@@ -320,7 +321,7 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
     Rates are those of the last ten seconds, or with --once of one interval.
     """
     client = context.client()
-    now = time.time()
+    now = clock.now()
     recent_failures = RecentFailures(now - _RECENT)
     following = JournalFollower(client.settings, [recent_failures], ReadFrom(since=now - _RECENT))
     click.get_current_context().call_on_close(following.close)
@@ -347,12 +348,12 @@ class LiveData:
         self.inspector = inspector
         self._samples = Samples(2 * _RATE_WINDOW + 120)
         self._recent_failures = recent_failures
-        self._data = ScreenData(at=time.time(), broker=broker)
+        self._data = ScreenData(at=clock.now(), broker=broker)
 
     def refresh(self) -> ScreenData:
         """The data as they are now. Raises BrokerError."""
         queues, workers = self.inspector.queues(), self.inspector.workers()
-        now = time.time()
+        now = clock.now()
         self._samples.add(Snapshot(at=now, queues=queues, workers=workers))
         processed, failed = self._samples.throughput(now, _RATE_WINDOW)
         self._data = replace(

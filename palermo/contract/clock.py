@@ -2,7 +2,8 @@
 
 All code that gives a job an instant, or compares an instant of a job with the present, asks here: when it is enqueued,
 when it is due, when a key, a rate or an event is over, when a run began. Code that watches processes and connections
-asks the machine instead: `time.monotonic()`, and `time.time()` for locks that another process reads.
+asks the machine instead: `time.monotonic()`, and `time.time()` for locks that another process reads. _HOMES in
+tests/test_architecture.py names who may.
 
 The clock is one for the process, because jobs are enqueued, scheduled and run by several threads and sessions that must
 agree. `use` replaces it; only palermo.testing does that, to move it by hand.

@@ -5,7 +5,6 @@ job a second time, with the same id, and loses none.
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from palermo.client.client import Client, default_client
 from palermo.client.prepare import new_id
+from palermo.contract import clock
 from palermo.core.times import due_at
 from palermo.errors import BrokerError, DuplicateJob, JobCancelled, JobTerminated, JobTimeout
 from palermo.jobs.definition import JobDefinition
@@ -73,7 +73,7 @@ def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     definition, options = job.definition, dict(getattr(job, "given", {}))
     definition.bind(args, kwargs)
     id = options.pop("id", None) or new_id()
-    now = time.time()
+    now = clock.now()
     # A delay counts from now, and not from when the row is moved.
     run_at = due_at(
         now, delay=options.pop("delay", None), run_at=options.pop("run_at", None), declared=definition.delay
@@ -108,7 +108,7 @@ def sweep_rows(open_batch: Callable[[int], AbstractContextManager[RowBatch]], cl
 
 def waiting_since(oldest: float | None) -> float:
     """For how many seconds the oldest row waits, by its `created_at`."""
-    return 0.0 if oldest is None else max(0.0, time.time() - oldest)
+    return 0.0 if oldest is None else max(0.0, clock.now() - oldest)
 
 
 def _move(batch: RowBatch, client: Client) -> int:

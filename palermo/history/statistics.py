@@ -5,12 +5,12 @@ by the number of cells, and not by how much the journal holds. `now` is an argum
 """
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from palermo.client.client import Client
+from palermo.contract.clock import now
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
@@ -109,7 +109,7 @@ class Report:
 class Statistics:
     """The statistics of one exchange's journal. Safe to share between threads."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.time, most_cells: int = MOST_CELLS) -> None:
+    def __init__(self, *, clock: Callable[[], float] = now, most_cells: int = MOST_CELLS) -> None:
         self._clock = clock
         self._most = most_cells
         self._lock = threading.Lock()
@@ -328,7 +328,7 @@ def summarize(client: Client, since: float, progress: OnProgress | None = None) 
     """The report of the time since an instant, in Unix seconds. Raises BrokerUnavailable, BrokerRefused."""
     summary = Summary(since)
     read_to_end(client, [summary], ReadFrom(since=since), progress=progress)
-    return summary.report(time.time())
+    return summary.report(now())
 
 
 # -- as rows

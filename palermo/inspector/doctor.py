@@ -8,11 +8,11 @@ broker at all.
 import os
 import platform
 import stat
-import time
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from palermo.client.client import Client
+from palermo.contract import clock
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
@@ -75,10 +75,10 @@ def _now(client: Client) -> list[Finding]:
     jobs: dict[str, Outcomes] = {}
     try:
         if client.settings.journal != JournalLevel.OFF:
-            jobs = outcomes(summarize(client, time.time() - COUNTED).parts["job"])
+            jobs = outcomes(summarize(client, clock.now() - COUNTED).parts["job"])
     except PalermoError as error:
         found.append(Finding.warning("journal", f"cannot be read: {error}", "Failures of jobs are not judged."))
-    queues, workers, at = inspector.queues(), inspector.workers(), time.time()
+    queues, workers, at = inspector.queues(), inspector.workers(), clock.now()
     served = [row["name"] for row in queues if row["pending"] and row["workers"] and not is_failed(row["name"])]
     wrong = present(
         queues,

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,6 +38,10 @@ class Action(Enum):
     def ends(self) -> bool:
         """Whether the action ends the worker."""
         return self in (Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON)
+
+
+#: The actions that begin a shutdown, or hasten it.
+ShutdownAction = Literal[Action.RENEW, Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON]
 
 
 @dataclass(frozen=True, slots=True)

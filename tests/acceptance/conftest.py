@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from palermo.inspector import control
 from tests import redis_node
 from tests.acceptance.place import Place
 from tests.acceptance.restarting import RestartingBroker
 from tests.brokers import BROKERS, url_of_broker
-from tests.rabbitmq.patience import SECONDS, have_patience
+from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import url_of
 
 
@@ -31,7 +30,6 @@ def place(url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What this process asks of workers has an answer of each that lives: on a busy machine it may take seconds."""
     have_patience(monkeypatch)
-    monkeypatch.setattr(control, "PATIENCE", SECONDS)
 
 
 @pytest.fixture(scope="module", params=["rabbitmq", "redis"])

@@ -144,8 +144,7 @@ def test_U4_a_default_job_takes_the_messages_that_another_program_publishes(plac
     publish("texts", "1 €".encode())
 
     place.await_lines(3)
-    (id,) = eventually(place.failed)
-    (row,) = place.failed().values()
+    ((id, row),) = eventually(place.failed).items()
     assert (row["job"], row["kwargs"]) == ("defaults.handle", {"event_name": "broken", "payload": "no"})
     place.open_gate("mended")
     place.palermo("failed", "requeue", id)

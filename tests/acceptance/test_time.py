@@ -145,8 +145,8 @@ def test_L5_backoff_goes_by_the_same_mechanism(place: Place, watch: Stopwatch) -
     assert list(stamps(place)) == ["box-1", "box-2", "box-3", "box-4", "box-exhausted"]
     for (before, after), least in zip(pairwise(ran[:4]), (0.4, 0.8, 1.6), strict=True):
         assert on_time(watch, after - before - least)
-    eventually(lambda: id in place.failed())
-    assert [one["attempt"] for one in place.failed()[id]["attempts"]] == [1, 2, 3, 4]
+    failed = eventually(lambda: place.failed()[id])
+    assert [one["attempt"] for one in failed["attempts"]] == [1, 2, 3, 4]
 
 
 def test_L6_many_scheduled_jobs_cost_workers_no_memory_and_ready_jobs_no_time(place: Place, watch: Stopwatch) -> None:

@@ -110,7 +110,7 @@ def test_P14_failures_are_read_twenty_a_page_retried_one_by_one_or_all_and_clear
         assert said in text
     [first, *_] = rows(web, "/api/failed")
     web.form("/failures", f"/jobs/{first['id']}/requeue")
-    assert place.pending() == 1
+    eventually(lambda: place.pending() == 1)
     asked = shown(web, "/failures/confirm?act=requeue&all=1")
     assert "Requeue 21 jobs" in asked
     assert "Requeued 21 jobs." in confirmed(web, "/failures/confirm?act=requeue&all=1")
@@ -308,7 +308,7 @@ def test_K4_dead_jobs_are_chosen_by_checkboxes_and_requeued_together(place: Plac
     assert "Requeue 2 jobs" in shown(web, confirm)
     assert "Requeued 2 jobs." in confirmed(web, confirm)
     eventually(lambda: list(place.failed()) == [ids[1], ids[3]])
-    assert place.pending() == 2
+    eventually(lambda: place.pending() == 2)
 
 
 def test_K4_metrics_are_a_chart_of_what_succeeded_and_failed(place: Place, web: Web) -> None:

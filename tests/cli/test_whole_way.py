@@ -87,7 +87,7 @@ def test_workers_are_listed_while_they_live(shell: Shell, environment: dict[str,
         assert (row["pid"], row["queues"], row["slots"]) == (worker.pid, ["mail"], 2)
         eventually(lambda: {queue["name"]: queue["workers"] for queue in rows(shell, "queues")}.get("mail") == 1)
         eventually(lambda: [row["duties"][:1] for row in rows(shell, "workers")] == [["time"]])
-        assert "Leads in" in shell("workers")
+        eventually(lambda: "Leads in" in shell("workers"))
     finally:
         worker.terminate()
         worker.wait(60)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from palermo.contract import clock
 from palermo.contract.broker import MAX_KEYED_BODY, Broker, Delivery
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, ScheduledFilter
@@ -56,6 +57,19 @@ async def begun(worker: Worker) -> Delivery:
 async def freed(broker: Broker) -> None:
     """On some brokers the end of a job is stored a moment before it is heard of."""
     await until(lambda: holders(broker), [])
+
+
+class Behind:
+    """A machine whose slowest clock stands still until a test lets it go."""
+
+    def __init__(self) -> None:
+        self.stands_at: float | None = time.time()
+
+    def now(self) -> float:
+        return time.time()
+
+    def reached(self) -> float:
+        return time.time() if self.stands_at is None else self.stands_at
 
 
 class KeyingContract:
@@ -520,6 +534,21 @@ class KeyingContract:
             await worker.settle(delivery, Ack())
             await nothing_for(worker)
         await until(lambda: waiting_keys(broker), [])
+
+    async def test_a_debounced_job_waits_for_the_slowest_clock_of_the_machine(
+        self, broker: Broker, another: Open
+    ) -> None:
+        behind = Behind()
+        before = clock.use(behind)
+        try:
+            async with time_kept(await another()):
+                worker = await consume(await another())
+                await broker.keys.enqueue(burst(DEBOUNCE, 0.1))
+                await nothing_for(worker, within=1.0)
+                behind.stands_at = None
+                assert (await take(worker)).message.id == "job 3"
+        finally:
+            clock.use(before)
 
     async def test_a_throttled_burst_is_its_first_and_its_last_job(self, broker: Broker, another: Open) -> None:
         async with time_kept(await another()):

@@ -10,6 +10,7 @@ from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
 from palermo.brokers.rabbitmq.publishing import outbox
+from palermo.inspector import control, inspector
 
 #: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
 SECONDS = 15.0
@@ -25,3 +26,6 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumer, "_WRITTEN_WITHIN", SECONDS)
     monkeypatch.setattr(outbox, "_ASK_WITHIN", SECONDS)
     monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)
+    # And on every broker.
+    monkeypatch.setattr(control, "PATIENCE", SECONDS)
+    monkeypatch.setattr(inspector, "_PROMPT", SECONDS)

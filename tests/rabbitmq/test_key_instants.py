@@ -44,7 +44,7 @@ def test_a_debounced_job_is_published_at_its_last_instant_only() -> None:
     known.remember(kept("a", 20.0))
 
     early = KeyChanges(known, 15.0)
-    assert early.publish_due() == 5.0
+    assert early.publish_due() == 20.0
     assert early.jobs == []
     due = KeyChanges(known, 20.0)
     assert due.publish_due() is None

@@ -17,6 +17,7 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.amqp import parameters
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
@@ -95,6 +96,23 @@ def test_a_broker_that_will_not_have_us_says_which_and_never_the_password(
         with_broker(refused, lambda broker: broker.workers())
 
     assert "wrong-one" not in str(caught.value)
+
+
+def test_options_of_the_url_that_have_no_effect_are_warned_of_once(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(parameters, "_warned", set())
+    options = (("socket_timeout", "5"), ("heartbeat", "30"), ("connection_attempts", "3"))
+    given = replace(session, address=replace(session.address, options=options), takes=True)
+
+    with caplog.at_level(logging.WARNING, "palermo.rabbitmq"):
+        for each in (session, given, given):
+            with_broker(each, told)
+
+    (said,) = (message for message in caplog.messages if "broker URL" in message)
+    assert said.endswith(
+        "have no effect, since Palermo opens the socket itself; remove them options=connection_attempts,socket_timeout"
+    )
 
 
 def test_u3_a_virtual_host_without_permissions_ends_a_worker_and_a_command_with_what_to_do(

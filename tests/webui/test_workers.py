@@ -19,6 +19,7 @@ from palermo.webui.pages import queues
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.state import usage
 from tests.helpers import eventually
+from tests.rabbitmq.patience import have_patience
 from tests.webui.server import Web
 from tests.worker.site import Site
 
@@ -56,6 +57,12 @@ def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
     yield site
     site.close()
+
+
+@pytest.fixture
+def workers_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look at the workers shows each that lives: on a busy machine it may answer after seconds."""
+    have_patience(monkeypatch)
 
 
 def test_the_frames_of_the_job_come_first_and_those_of_the_worker_apart() -> None:
@@ -106,6 +113,7 @@ def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, sit
     assert "\n\nworker:\n" in folded
 
 
+@pytest.mark.usefixtures("workers_have_time")
 def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     any_web: Web, site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,17 +143,19 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     assert sum(process.alive for process in processes) >= 1
     [action] = eventually(lambda: [row for row in site.inspector.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
-    assert ">2 workers</span>" in any_web.http.get("/audit").text
+    eventually(lambda: ">2 workers</span>" in any_web.http.get("/audit").text)
 
 
+@pytest.mark.usefixtures("workers_have_time")
 def test_the_overview_lists_some_workers_and_says_of_how_many(
     any_web: Web, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "_WORKERS", 1)
     for _ in range(2):
         site.start("--log-level", "warning")
-    eventually(lambda: [row["state"] for row in site.workers()] == ["idle"] * 2)
-    idle, quiet = (row["id"] for row in site.workers())
+    idle, quiet = eventually(
+        lambda: found if len(found := [row["id"] for row in site.workers() if row["state"] == "idle"]) == 2 else []
+    )
     any_web.form("/workers", "/workers/quiet", worker=quiet)
 
     def listed() -> bool:
@@ -189,6 +199,7 @@ def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_we
     eventually(lambda: rows() == {"2.14.0": VERSION, "2.15.0": VERSION})
 
 
+@pytest.mark.usefixtures("workers_have_time")
 def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, site: Site) -> None:
     site.start("--log-level", "warning")
     eventually(site.workers)

@@ -72,9 +72,8 @@ def test_a_job_that_was_not_started_in_time_fails_without_running_and_runs_when_
 
     site.burst(modules=LIMITS)
 
-    assert site.errors().keys() == {late}
-    kind, text = site.errors()[late]
-    assert kind == "palermo.errors.JobExpired"
+    ((failed, (kind, text)),) = site.errors().items()
+    assert (failed, kind) == (late, "palermo.errors.JobExpired")
     assert "was not started in time" in text
     assert len(site.notes()) == 1
     assert timely != late

@@ -3,8 +3,11 @@
 import time
 from typing import Any
 
+import pytest
+
 from palermo.contract.worker_info import WorkerCommand
 from tests.helpers import eventually
+from tests.rabbitmq.patience import have_patience
 from tests.worker.site import Site
 
 
@@ -93,7 +96,10 @@ def test_stack_shows_the_jobs_first_and_then_the_worker(any_site: Site) -> None:
     assert worker.keys() == {"text"}
 
 
-def test_memory_tells_what_its_processes_have_and_the_processor_time_that_they_used(any_site: Site) -> None:
+def test_memory_tells_what_its_processes_have_and_the_processor_time_that_they_used(
+    any_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_patience(monkeypatch)
     site = any_site
     worker = site.start("--max-jobs", "1")
     site.ready(worker)

@@ -52,7 +52,8 @@ def test_a_job_that_kills_three_workers_is_in_failed_with_their_names_and_the_ot
     crew = Crew(any_site)
     crew.keep(lambda: list(any_site.errors()) == [id] and set(any_site.notes()) == {"poison", *map(str, range(20))})
 
-    kind, text = any_site.errors()[id]
+    # After one look RabbitMQ may count a job less for an instant.
+    kind, text = eventually(lambda: any_site.errors()[id])
     runs = any_site.notes().count("poison")
     assert kind == "palermo.errors.WorkerDied"
     assert text.startswith("3 workers died while they ran it: ")
@@ -72,7 +73,7 @@ def test_a_requeued_job_begins_to_count_anew(any_site: Site) -> None:
     any_site.inspector.requeue([id])
 
     crew.keep(lambda: any_site.notes().count("poison") > before and list(any_site.errors()) == [id])
-    assert any_site.errors()[id][1].startswith("1 worker died")
+    assert eventually(lambda: any_site.errors()[id])[1].startswith("1 worker died")
     assert any_site.notes().count("poison") <= before + 1 + crew.unseen
 
 
@@ -82,7 +83,7 @@ def test_a_job_that_kills_at_once_takes_one_worker_more_at_most(any_site: Site) 
     crew = Crew(any_site)
     crew.keep(lambda: list(any_site.errors()) == [id])
 
-    assert any_site.errors()[id][1].startswith("3 workers died")
+    assert eventually(lambda: any_site.errors()[id])[1].startswith("3 workers died")
     assert 3 <= len(crew.pids) - 1 <= 3 + crew.unseen
 
 

@@ -47,11 +47,11 @@ def stop(site: Site, worker: Process) -> None:
 def silent(inspector: Inspector) -> Row:
     """The only worker, once it does not answer any more."""
 
-    def found() -> Row | None:
+    def found() -> Row:
         (row,) = inspector.workers()
-        return None if row["answers"] else row
+        return {} if row["answers"] else row
 
-    return eventually(found) or {}
+    return eventually(found)
 
 
 def written_down(site: Site, id: str, *, clock: bool = False) -> bool:

@@ -1,11 +1,11 @@
 """The API of scheduled jobs and of retries: list them in order of time, and change them."""
 
-import time
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, due_between
 from palermo.contract.scheduled import ScheduledFilter as Conditions
@@ -256,6 +256,6 @@ def _moment(moment: Moment) -> dict[str, float]:
     if moment.later is not None:
         return {"later": times.delay_seconds(moment.later)}
     if moment.delay is not None:
-        return {"at": times.unix_seconds(time.time() + times.delay_seconds(moment.delay))}
+        return {"at": times.unix_seconds(clock.now() + times.delay_seconds(moment.delay))}
     assert moment.at is not None
     return {"at": instant_of(moment.at, "at")}

@@ -3,7 +3,6 @@
 Those show the number of jobs that are meant, ask, act, and tell the outcome.
 """
 
-import time
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
@@ -12,6 +11,7 @@ from fastapi import APIRouter, Depends, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.message import Message
 from palermo.core.text import count
@@ -137,7 +137,7 @@ def chosen_filter(request: Request, visit: Visiting) -> FailedFilter:
     wanted = requested_failed_filter(request.query_params).filter
     newest = failed_jobs(visit.site).view.index.newest() or 0
     if wanted.until is None:
-        wanted = replace(wanted, until=float(max(int(time.time()), newest)))
+        wanted = replace(wanted, until=float(max(int(clock.now()), newest)))
     return replace(wanted, since=None if wanted.since is None else float(int(wanted.since)))
 
 

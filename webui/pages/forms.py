@@ -1,7 +1,6 @@
 """The parts that all forms of the pages share: they read the fields, and show each error at its field."""
 
 import json
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from palermo.contract import clock
 from palermo.core import times
 from palermo.core.times import parse_duration
 from palermo.core.topology import MAX_PRIORITY
@@ -203,6 +203,6 @@ def _delay_of(text: str) -> float:
 def later_of(text: str) -> float:
     """Unix seconds of a text: a duration from now, or an instant with its zone. Raises Refused (422), OptionInvalid."""
     try:
-        return times.unix_seconds(times.parse_time(text, time.time(), ago=False))
+        return times.unix_seconds(times.parse_time(text, clock.now(), ago=False))
     except ValueError as error:
         raise Refused(422, str(error)) from None

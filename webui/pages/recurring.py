@@ -1,7 +1,6 @@
 """The page of recurring jobs with a form to add one, and the page of each: its times, past runs and actions."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from fastapi import APIRouter, Depends, Form
 from starlette.requests import Request
 from starlette.responses import Response
 
+from palermo.contract import clock
 from palermo.contract.recurring import MISSED, SHORTEST, RecurringJob
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.arguments import preview
@@ -285,7 +285,7 @@ def _upcoming(row: Row) -> list[tuple[str | None, str]]:
     zone = ZoneInfo(row["tz"]) if row["cron"] else UTC
     return [
         (iso_instant(tick), f"{datetime.fromtimestamp(tick, zone):%a %Y-%m-%d %H:%M:%S %Z}")
-        for tick in islice(times.ticks(time.time()), _UPCOMING)
+        for tick in islice(times.ticks(clock.now()), _UPCOMING)
     ]
 
 

@@ -7,7 +7,6 @@ it first needs it, so a program that only enqueues has one connection.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import replace
@@ -30,6 +29,7 @@ from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
+from palermo.contract import clock
 from palermo.contract.broker import Consumer, Finding, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
@@ -376,7 +376,7 @@ class RabbitmqBroker:
         await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=SWITCH, on=on)))
 
     async def fire_recurring(self, name: str) -> str:
-        id = run_id(name, time.time())
+        id = run_id(name, clock.now())
         await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=RUN, id=id)))
         return id
 

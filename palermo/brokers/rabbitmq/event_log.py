@@ -7,7 +7,6 @@ routing key.
 
 import hashlib
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -23,6 +22,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Stream
 from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
+from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.core.message import EVENT_ID
 from palermo.core.topology import amqp_queue, internal
@@ -165,7 +165,7 @@ class EventLog:
         A publisher's channel looks up the bindings and sends to the stream in one step. So a message that went by
         bindings which have changed since arrives before a message that is sent now; but `end` may not show it yet.
         """
-        await self._stream.write({"mark": time.time()})
+        await self._stream.write({"mark": clock.now()})
         return await self.end(connection)
 
     async def read(
@@ -179,7 +179,7 @@ class EventLog:
         start: int | str | datetime = first or "first"
         if since is not None:
             start = datetime.fromtimestamp(max(0.0, since - _SKEW), UTC).replace(tzinfo=None)
-        oldest = time.time() - self._session.events_age
+        oldest = clock.now() - self._session.events_age
         async with aclosing(self._stream.deliveries(connection, start, last)) as entries:
             async for offset, entry in entries:
                 # An entry without an exchange was written to the stream itself: a mark, or the very first entry.

@@ -6,7 +6,6 @@ See palermo.contract.events.
 import asyncio
 import logging
 import math
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
@@ -21,6 +20,7 @@ from palermo.brokers.rabbitmq.amqp.stream import Stream
 from palermo.brokers.rabbitmq.event_log import EventLog, Found, QueuedEvents
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
+from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
 from palermo.contract.sweep import SweepProgress
@@ -131,9 +131,9 @@ class RabbitmqEvents:
                 before = (await self.known()).get(subscription.group)
                 if before is None:
                     replayed = await self._join(subscription)
-                    await self._list.put(replace(subscription, since=subscription.since or time.time()))
+                    await self._list.put(replace(subscription, since=subscription.since or clock.now()))
                     return replayed
-        since = before.since if before is not None else subscription.since or time.time()
+        since = before.since if before is not None else subscription.since or clock.now()
         subscription = replace(subscription, since=since)
         if subscription != before:
             # Listed before it is bound: then every bound group is listed, whichever process dies in between.

@@ -6,7 +6,6 @@ to within one segment.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +15,7 @@ from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Stream, offset_of
 from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
+from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
 from palermo.core.journal_records import decode
@@ -63,7 +63,7 @@ class StreamJournal:
         )
 
     async def append(self, batch: bytes) -> None:
-        properties = Properties(delivery_mode=PERSISTENT, content_type="application/json", timestamp=int(time.time()))
+        properties = Properties(delivery_mode=PERSISTENT, content_type="application/json", timestamp=int(clock.now()))
         try:
             async with asyncio.timeout(self._session.timeout):
                 await self._stream.append([(properties, batch)])

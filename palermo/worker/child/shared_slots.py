@@ -35,6 +35,7 @@ from queue import SimpleQueue
 from typing import Any, NoReturn
 
 from palermo import errors
+from palermo.contract import clock
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
 from palermo.core.message import Message
@@ -319,7 +320,7 @@ def _result(work: Callable[[], RunResult]) -> RunResult:
 
 def raised(error: BaseException) -> Raised:
     """The result of a job that was ended by this error outside of the executor."""
-    return Raised(from_exception(error, failed_at=int(time.time())))
+    return Raised(from_exception(error, failed_at=int(clock.now())))
 
 
 def _coroutine_stack(task: asyncio.Task[Any]) -> str:

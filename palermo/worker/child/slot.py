@@ -9,11 +9,11 @@ import faulthandler
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from palermo.contract import clock
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import SUCCEEDED
 from palermo.worker import signals
@@ -93,7 +93,7 @@ class Slot:
     def _answer(self, frame: tuple[Any, ...]) -> bytes:
         executor, reporter = self._executor, Reporter(self._sender)
         message = unpack_message(frame[1])
-        self._title.working(message.job, message.id, time.time())
+        self._title.working(message.job, message.id, clock.now())
         if frame[0] == "crashed":
             result = executor.crashed(message, Failure(**frame[2]))
         else:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
+from typing import assert_never
 
 from palermo.worker.options import WorkerOptions
 from palermo.worker.pools.pool import Pool
-from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action
+from palermo.worker.signals import SHUTDOWN_TIMEOUT, Action, ShutdownAction
 
 log = logging.getLogger("palermo.worker")
 
@@ -60,12 +61,13 @@ class Shutdown:
         """Whether the worker ends, and does not start anew."""
         return self.begun.is_set() and not self._restart
 
-    def obey(self, action: Action) -> None:
+    def obey(self, action: ShutdownAction) -> None:
         """Do what a signal asks for. A later signal may make the shutdown faster, never slower."""
         match action:
-            case Action.RENEW if not self.begun.is_set():
-                self._restart = True
-                self.stop(self._options.shutdown_timeout)
+            case Action.RENEW:
+                if not self.begun.is_set():
+                    self._restart = True
+                    self.stop(self._options.shutdown_timeout)
             case Action.FINISH:
                 self._restart = False
                 self.stop(None)
@@ -82,6 +84,8 @@ class Shutdown:
                 self._restart = False
                 self.stop(None)
                 self.kill()
+            case _:
+                assert_never(action)
 
     def give_up(self) -> None:
         """End as after TERM, with the exit code STALLED: the worker gets no jobs any more."""

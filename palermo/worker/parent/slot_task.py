@@ -249,7 +249,7 @@ class SlotTask:
     def _rest(self) -> float:
         """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
         pace = self._worker.pace
-        return min(pace, self._started_at + pace - time.time())
+        return min(pace, self._started_at + pace - clock.now())
 
     async def _admit(self, session: BrokerSession, delivery: Delivery) -> None:
         """Run the job, if it gets the unique key and the permit that it needs."""

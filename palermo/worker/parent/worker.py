@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 from palermo.client.failed_queues import FailedRetention
 from palermo.client.recorded_jobs import RecordedArguments
@@ -202,17 +202,22 @@ class Worker:
             case Action.QUIET:
                 self._quiet = True
                 self._stop_taking()
-            case Action.PAUSE if not self._paused and not self.stopping.is_set():
-                self._paused = True
-                self._stop_taking()
-                self._spawn(self._hook("before_pause"))
-            case Action.WAKE if not self.stopping.is_set():
-                self._quiet = False
-                self._resume()
-            case Action.RESUME if self._paused and not self.stopping.is_set():
-                self._resume()
-            case _:
+            case Action.PAUSE:
+                if not self._paused and not self.stopping.is_set():
+                    self._paused = True
+                    self._stop_taking()
+                    self._spawn(self._hook("before_pause"))
+            case Action.WAKE:
+                if not self.stopping.is_set():
+                    self._quiet = False
+                    self._resume()
+            case Action.RESUME:
+                if self._paused and not self.stopping.is_set():
+                    self._resume()
+            case Action.RENEW | Action.FINISH | Action.STOP | Action.INTERRUPT | Action.ABANDON:
                 self._shutdown.obey(action)
+            case _:
+                assert_never(action)
 
     def report(self) -> WorkerInfo:
         """This worker's description, for listings of workers."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
+from palermo.contract import clock
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
@@ -297,7 +298,7 @@ class ProcessPool:
         done = self._marks.done(process.number, len(message.companions) + 1)
         if kill_error is None and (message.companions or any(done)):
             return split_batch(message, done, why)
-        failure = from_exception(kill_error or JobCrashed(f"the job's process {why}"), failed_at=int(time.time()))
+        failure = from_exception(kill_error or JobCrashed(f"the job's process {why}"), failed_at=int(clock.now()))
         return await result_of_rest(message, done, lambda rest: self._ask_policy(process, rest, failure))
 
     def _kill_job(self, process: ProcessSlot, message: Message, error: Exception) -> None:

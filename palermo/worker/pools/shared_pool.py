@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
+from palermo.contract import clock
 from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
 from palermo.core.message import Message
@@ -328,7 +329,7 @@ class SharedPool:
         error = run.kill_error or error
         if isinstance(error, JobCancelled):
             return CANCELLED
-        failure = from_exception(error, failed_at=int(time.time()))
+        failure = from_exception(error, failed_at=int(clock.now()))
         done = self._marks.done(run.slot, len(run.message.companions) + 1)
         return await result_of_rest(run.message, done, lambda rest: self._ask_policy(rest, failure))
 

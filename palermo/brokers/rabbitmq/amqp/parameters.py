@@ -1,7 +1,9 @@
 """The parameters of a connection, for pika: the broker URL's query, TLS, and the connection's name."""
 
+import logging
 import socket
 from collections import Counter
+from collections.abc import Iterable
 from os import getpid
 from urllib.parse import quote, urlencode
 
@@ -11,6 +13,14 @@ from palermo.brokers.rabbitmq.amqp import tls
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import Address
 from palermo.errors import UrlInvalid
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: pika's options for the socket, which Palermo opens itself.
+_OF_SOCKET = frozenset({"connection_attempts", "retry_delay", "socket_timeout", "stack_timeout", "tcp_options"})
+
+#: Those of which this process has warned that they have no effect.
+_warned: set[str] = set()
 
 
 def connection_parameters(
@@ -35,6 +45,7 @@ def connection_parameters(
             f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
             f" Given: {', '.join(name for name, _ in address.options)}."
         ) from None
+    _warn_of_options(options)
     if files:
         parameters.ssl_options = pika.SSLOptions(tls.client_context(files))
     if heartbeat is not None and "heartbeat" not in options:
@@ -57,6 +68,16 @@ def _divided(address: Address) -> tuple[dict[str, str], dict[str, str]]:
     if files and "ssl_options" in options:
         raise UrlInvalid(f"the broker URL has ssl_options and {', '.join(files)}: write all in one of the two ways.")
     return files, options
+
+
+def _warn_of_options(names: Iterable[str]) -> None:
+    """Warn, once in this process, of options of the URL that have no effect."""
+    if new := _OF_SOCKET.intersection(names) - _warned:
+        _warned.update(new)
+        log.warning(
+            "options in the broker URL have no effect, since Palermo opens the socket itself; remove them options=%s",
+            ",".join(sorted(new)),
+        )
 
 
 def _without(text: str, password: str) -> str:

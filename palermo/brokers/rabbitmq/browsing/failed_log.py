@@ -16,7 +16,6 @@ only the jobs that are asked for.
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing, suppress
@@ -29,6 +28,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
 from palermo.contract.broker import Page
+from palermo.contract.clock import now
 from palermo.contract.sweep import Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message, fit_headers
 from palermo.core.topology import internal, is_failed
@@ -428,7 +428,7 @@ class _FailedSweep:
         self._log = failed_log
         self._queue = queue
         self._unmet = known
-        self._old = time.time() - _YOUNG
+        self._old = now() - _YOUNG
         self._added = 0
 
     async def witness(self, kept: Sequence[Message], gone: Sequence[Message]) -> None:

@@ -12,7 +12,6 @@ not by age, since a job may be scheduled for years ahead.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -22,6 +21,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
+from palermo.contract import clock
 from palermo.core.message import Message
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
 from palermo.core.topology import has_controls, internal
@@ -139,16 +139,16 @@ class PausesAndCancels:
         )
 
     async def pause(self, queue: str, by: str) -> None:
-        await self._write(self.pauses, {"pause": queue, "by": by, "at": int(time.time())})
+        await self._write(self.pauses, {"pause": queue, "by": by, "at": int(clock.now())})
         await tell_workers(self._connection, self._exchange, {"ask": "look", "queue": queue, "paused": True})
 
     async def resume(self, queue: str, by: str) -> None:
         if queue in (await self._read(self.pauses, Pauses())).queues:
-            await self._write(self.pauses, {"resume": queue, "by": by, "at": int(time.time())})
+            await self._write(self.pauses, {"resume": queue, "by": by, "at": int(clock.now())})
             await tell_workers(self._connection, self._exchange, {"ask": "look", "queue": queue, "paused": False})
 
     async def cancel(self, ids: Iterable[str], by: str, created_at: int | None) -> None:
-        record = {"at": int(time.time()), "by": by} | ({} if created_at is None else {"created-at": created_at})
+        record = {"at": int(clock.now()), "by": by} | ({} if created_at is None else {"created-at": created_at})
         waiting = iter(ids)
         while batch := list(islice(waiting, _BATCH)):
             await self._write(self.cancels, {"cancel": batch, **record})

@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
+from palermo.contract import clock
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.topology import internal
 from palermo.errors import PalermoError
@@ -186,7 +187,7 @@ class RunLog:
     def resume(self) -> None:
         """Begin a session. The last session's record may be out of date, and only this worker can correct it."""
         report = self._report()
-        if time.time() - report.started_at > _PATIENCE:
+        if clock.now() - report.started_at > _PATIENCE:
             self._later()
             self.watch()
 
@@ -261,7 +262,7 @@ class RunLog:
             self.watch()
 
     def _runs(self, report: WorkerInfo) -> frozenset[str]:
-        old = time.time() - AGE
+        old = clock.now() - AGE
         self._leaving.intersection_update(job.id for job in report.jobs)
         return frozenset([*(job.id for job in report.jobs if job.started_at <= old), *self._begun.values()]).difference(
             self._leaving
@@ -294,7 +295,7 @@ class RunLog:
             record = {
                 "worker": report.id,
                 "since": float(report.started_at),
-                "at": time.time(),
+                "at": clock.now(),
                 "inbox": self._inbox,
                 "runs": sorted(runs),
                 "queues": list(report.queues),

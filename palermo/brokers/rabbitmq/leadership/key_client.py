@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import sys
-import time
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, te
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys as looking
 from palermo.brokers.rabbitmq.unique.key_log import RunEnd, key_log_queue
+from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, Delivery, KeyPage, OrphanedKey, SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
@@ -207,7 +207,7 @@ class RabbitmqKeys:
             serial=told.serial,
             starts=told.starts,
             run_at=told.run_at,
-            at=time.time(),
+            at=clock.now(),
         )
         body = json.dumps({"end": end.to_plain()}, separators=(",", ":")).encode()
         return self._stored(message.id, body, await self._send(body))
@@ -282,7 +282,7 @@ class RabbitmqKeys:
 
     async def _suspects(self) -> looking.Suspects:
         """The keys that the leader would suspect, and those that are found by reading the queues that may be read."""
-        now, keys = time.time(), await self.known()
+        now, keys = clock.wall_clock(), await self.known()
         found = dict(await looking.suspects(self._exchange, self._connection, keys, now=now, apart=None, patience=0.0))
         left = {
             key.name: key.holder

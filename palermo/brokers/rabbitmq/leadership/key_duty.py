@@ -3,7 +3,6 @@
 Jobs of tenants wait in queues of which the leader in tenants decides: it is asked where their keys are freed.
 """
 
-import time
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -33,7 +32,7 @@ class KeyDuty(Work):
         self._tenant_queues = outbox.tenant_queues
         self._ask = ask
         states = versions.arguments(session.queue_type, connection.version)
-        self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=time.time)
+        self._unique_keys = UniqueKeys(session.exchange, connection, outbox, states, answers, now=wall_clock)
 
     @property
     def busy(self) -> bool:

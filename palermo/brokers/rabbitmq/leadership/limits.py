@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers
+from palermo.contract import clock
 from palermo.core.limits import MIN_POSTPONEMENT, LimitDemand, LimitInfo, PermitTable, RunLater, RunNow
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class LeaderLimits:
         self._exchange = exchange
         self._connection = connection
         self._due = due
-        self._permits = PermitTable(time.time())
+        self._permits = PermitTable(clock.now())
         self._learnt = False
         self._learning = asyncio.Lock()
         self._told_at = float("-inf")
@@ -47,17 +48,17 @@ class LeaderLimits:
     def request(self, demand: LimitDemand, *, id: str, worker: str) -> RunNow | RunLater:
         """Whether a worker may run a job now."""
         if not self._learnt:
-            return RunLater(time.time() + MIN_POSTPONEMENT, reserved=demand.reserved)
-        return self._permits.request(demand, (worker, id), time.time())
+            return RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
+        return self._permits.request(demand, (worker, id), clock.now())
 
     def end(self, key: str, *, id: str, worker: str) -> None:
         """Free the permit of a run that has ended."""
-        self._permits.run_ended(key, (worker, id), time.time())
+        self._permits.run_ended(key, (worker, id), clock.now())
         self._call()
 
     def known(self) -> list[LimitInfo]:
         """All keys of which something is known, by name."""
-        return self._permits.listing(time.time())
+        return self._permits.listing(clock.now())
 
     async def learn(self) -> None:
         """Ask the workers what runs, unless it is known. Raises BrokerUnavailable."""
@@ -85,12 +86,12 @@ class LeaderLimits:
         if not workers.complete:
             return False
         asked = [(worker.id, worker.asks) for worker in workers] if first else ()
-        self._permits.sync_running([(worker.id, worker.permits) for worker in workers], time.time(), asked=asked)
+        self._permits.sync_running([(worker.id, worker.permits) for worker in workers], clock.now(), asked=asked)
         return True
 
     def _call(self) -> None:
         """Publish the waiting jobs for which there are permits."""
-        now = time.time()
+        now = clock.now()
         if not self._permits.has_waiting:
             self._permits.offer(now, lambda _: False)
             return

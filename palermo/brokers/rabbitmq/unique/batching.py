@@ -114,10 +114,10 @@ class KeyChanges:
             self._known.remember(Key(name=key.name))
 
     def publish_due(self) -> float | None:
-        """Publish the jobs that are due. Returns the seconds until the next one; None if there is none."""
+        """Publish the jobs that are due. Returns the instant of the next one; None if there is none."""
         for key in self._known.due(self.now):
             self.put(unique_rules.publish_due(key, self.now))
-        return None if (first := self._known.next_alarm) is None else first - self.now
+        return self._known.next_alarm
 
     def put(self, step: KeyUpdate) -> None:
         """Apply a step: store its key, and add its jobs to those to publish."""

@@ -32,6 +32,7 @@ from palermo.brokers.rabbitmq.unique.batching import (
 )
 from palermo.brokers.rabbitmq.unique.key_log import KeyLog, RunEnd
 from palermo.contract.broker import KeyPage
+from palermo.contract.clock import seconds_until
 from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
@@ -112,7 +113,7 @@ class UniqueKeys:
             wait = _LOOK_EVERY
             try:
                 if (due := await self._ask(KeyChanges.publish_due)) is not None:
-                    wait = min(wait, due)
+                    wait = min(wait, seconds_until(due, self._now))
                 if self._loop.time() - tidied >= _TIDY_EVERY:
                     tidied = self._loop.time()
                     await self._ask(KeyChanges.forget, after=self._tidy)
