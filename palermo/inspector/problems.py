@@ -22,8 +22,14 @@ LATE = 900.0
 #: that may fail for good, and that may be tried again.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
 
+#: What is wrong with a queue: no worker takes its jobs, its first job waits too long, or it is paused with jobs.
+QueueKind = Literal["unserved", "late", "paused"]
+
 #: What is wrong: it says which page helps.
-Kind = Literal["unserved", "late", "paused", "all paused", "silent", "failing", "retried"]
+Kind = Literal[QueueKind, "all paused", "silent", "failing", "retried"]
+
+#: The order in which lists of some of many queues show those with problems.
+WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "late", "paused")
 
 
 class Outcomes(NamedTuple):
@@ -73,33 +79,45 @@ def present(
             " its jobs back at once."
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
-    waiting = (row for row in queues if row["pending"] and not is_failed(row["name"]))
-    found += filter(None, (_of_queue(row, ages.get(row["name"]), all_paused, silent=bool(silent)) for row in waiting))
+    for row in queues:
+        age = ages.get(row["name"])
+        if (kind := queue_problem(row, age, all_paused=all_paused)) is not None:
+            found.append(PresentProblem(kind, _finding(kind, row, age, silent=bool(silent)), row["name"]))
     found += filter(None, (_of_job(job, ended) for job, ended in sorted(jobs.items())))
     return found
 
 
-def _of_queue(row: Row, age: float | None, all_paused: bool, *, silent: bool) -> PresentProblem | None:
+def queue_problem(row: Row, age: float | None, *, all_paused: bool) -> QueueKind | None:
+    """What is wrong with a queue; None if nothing is, or if all queues are paused, which is one problem for all.
+
+    `age` is how many seconds its first job has waited, if that is known.
+    """
+    if all_paused or not row["pending"] or is_failed(row["name"]):
+        return None
+    if row["paused"]:
+        return "paused"
+    if not row["workers"]:
+        return "unserved"
+    return "late" if age is not None and age > LATE else None
+
+
+def _finding(kind: QueueKind, row: Row, age: float | None, *, silent: bool) -> Finding:
     name, waiting = row["name"], count(row["pending"], "job")
     verb = "waits" if row["pending"] == 1 else "wait"
-    check = f"queue {name}"
-    if row["paused"] and not all_paused:
-        advice = f"`palermo resume {name}` if it was forgotten. `palermo audit` says who paused it."
-        return PresentProblem("paused", Finding.warning(check, f"paused, and {waiting} {verb} in it", advice), name)
-    if row["paused"] or all_paused:
-        return None
-    if not row["workers"]:
-        advice = f"Start a worker for it: `palermo worker MODULE -q {name}`. If its name is a mistake, clear it."
-        # One that does not answer may serve it: it is not always known which queues it serves.
-        text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
-        return PresentProblem("unserved", Finding.warning(check, text, advice), name)
-    if age is not None and age > LATE:
-        text = f"its first job has waited for {duration(age)}, and {waiting} {verb} in it"
-        advice = (
-            "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
-        )
-        return PresentProblem("late", Finding.warning(check, text, advice), name)
-    return None
+    match kind:
+        case "paused":
+            text = f"paused, and {waiting} {verb} in it"
+            advice = f"`palermo resume {name}` if it was forgotten. `palermo audit` says who paused it."
+        case "unserved":
+            # One that does not answer may serve it: it is not always known which queues it serves.
+            text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
+            advice = f"Start a worker for it: `palermo worker MODULE -q {name}`. If its name is a mistake, clear it."
+        case "late":
+            text = f"its first job has waited for {duration(age or 0.0)}, and {waiting} {verb} in it"
+            advice = (
+                "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
+            )
+    return Finding.warning(f"queue {name}", text, advice)
 
 
 def _of_job(job: str, outcomes: Outcomes) -> PresentProblem | None:

@@ -27,7 +27,7 @@ from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.live_state import foremost_workers, live_state, running_jobs, totals_of
+from palermo.webui.state.live_state import QueuePage, foremost_workers, live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The most running jobs that the overview lists, and the most workers.
@@ -42,9 +42,6 @@ LIMIT, SEARCHED = 25, 500
 #: The most running jobs of a queue that are listed, and the most tenants, limits and workers.
 _RUNNING, _TENANTS, _LIMITS, _CONSUMERS = 20, 10, 10, 50
 
-#: The most queues with a small chart.
-_SPARKS = 500
-
 Text = Annotated[str, Query(max_length=200)]
 Number = Annotated[int, Query(ge=1, le=400, alias="page")]
 Reason = Annotated[str, Form(max_length=500)]
@@ -55,10 +52,12 @@ def overview(request: Request, visit: Visiting) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
     known = journal_views(visit.site)
+    listed = live.queue_page(snapshot)
     return page(
         request,
         "overview.html",
-        rows=live.queue_summaries(snapshot.queues),
+        listed=listed,
+        at=path(request, "queues") + "?page=",
         totals=totals_of(snapshot),
         scheduled=scheduled_view(visit.site).count(),
         running=running_jobs(snapshot)[:_RUNNING_ANYWHERE],
@@ -67,7 +66,7 @@ def overview(request: Request, visit: Visiting) -> Response:
         queue_names={row["name"] for row in snapshot.queues},
         processed_rate=live.sampler.throughput()[0],
         all_paused=snapshot.all_paused,
-        sparks=_sparks(visit, snapshot.queues),
+        sparks=_sparks(visit, listed),
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         chart=throughput_chart(
             live.sampler.samples(), snapshot.at, report=known.report(Window.HOUR), jobs=path(request, "history")
@@ -76,28 +75,29 @@ def overview(request: Request, visit: Visiting) -> Response:
 
 
 @router.get("/queues", name="queues", dependencies=[known_names()])
-def queues(request: Request, visit: Visiting, name: Text = "") -> Response:
+def queues(request: Request, visit: Visiting, name: Text = "", number: Number = 1) -> Response:
     live = live_state(visit.site)
     snapshot = live.snapshot()
-    rows = [row for row in snapshot.queues if name.casefold() in row["name"].casefold()]
+    listed = live.queue_page(snapshot, name=name, number=number)
     return page(
         request,
         "queues.html",
-        rows=live.queue_summaries(rows),
+        listed=listed,
+        at="?" + urlencode(({"name": name} if name else {}) | {"page": ""}),
         name=name,
-        sparks=_sparks(visit, rows),
+        sparks=_sparks(visit, listed),
         all_paused=snapshot.all_paused,
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         form=blank_form(),
     )
 
 
-def _sparks(visit: Visit, rows: Iterable[Row]) -> dict[str, Spark]:
+def _sparks(visit: Visit, listed: QueuePage) -> dict[str, Spark]:
     """The small charts of the last hour, by queue; none while the journal is being read, or if it is off."""
     known = journal_views(visit.site)
     if not known.ready:
         return {}
-    counts = known.statistics.counts(Window.HOUR, "queue", [row["name"] for row in rows][:_SPARKS])
+    counts = known.statistics.counts(Window.HOUR, "queue", [row.name for row in listed.rows])
     return {name: spark(parts) for name, parts in counts.items()}
 
 
@@ -119,7 +119,7 @@ def queue(
             f"Palermo knows no queue {name!r}. It is made when the first job is enqueued to it; one that another"
             " program has made is known once a worker serves it."
         )
-    [line] = live.queue_summaries(rows)
+    line = live.queue_summary(rows[0])
     if line.failed:
         return redirect(request, path(request, "failures"))
     jobs, unseen = [], ""

@@ -144,6 +144,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "absolute": absolute,
     "plural": plural,
     "action": action,
+    "element_key": element_key,
 }
 
 

@@ -9,17 +9,19 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from palermo.contract.rows import Row, silent_text, waits_since
+from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
+from palermo.inspector.problems import WORST_FIRST, queue_problem
 from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
 from palermo.webui.site import Site
 from palermo.webui.state.usage import WorkerUsage
@@ -27,8 +29,12 @@ from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
 log = logging.getLogger("palermo.webui")
 
-#: Seconds that the oldest job of a queue is cached, and the most queues that are read for one page.
-_OLDEST_CACHED, _OLDEST_READ = 10.0, 20
+#: The most queues on a page, and the most queues of failed jobs below them.
+QUEUES_SHOWN = 100
+
+#: Seconds that the oldest job of a queue is cached, the most queues that are read for one page, and the seconds that
+#: the oldest job of a queue is remembered after nobody asks for it any more.
+_OLDEST_CACHED, _OLDEST_READ, _OLDEST_KEPT = 10.0, 20, 60.0
 
 #: The most recent jobs that are remembered, the most runs of each, and the most characters of a row's arguments.
 MAX_JOBS, MAX_RUNS, MAX_ARGUMENTS = 2_000, 12, 16_000
@@ -61,6 +67,21 @@ class QueueSummary:
     #: Since when its oldest job has waited, ISO 8601; None if no job waits, or if the queue cannot be read.
     oldest: str | None
     rates: Rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePage:
+    """One page of the queues."""
+
+    rows: list[QueueSummary]
+    #: Those of failed jobs, which are below the others on each page.
+    failed: list[QueueSummary]
+    #: Which page it is, from 1.
+    number: int
+    limit: int
+    #: How many queues there are on all pages, and how many of failed jobs.
+    total: int
+    total_failed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,20 +125,43 @@ class LiveState:
         """Whether a worker that answers takes jobs from this queue. Raises BrokerError."""
         return any(row["name"] == queue and row["workers"] for row in self.snapshot().queues)
 
-    def queue_summaries(self, rows: Iterable[Row]) -> list[QueueSummary]:
-        """The queues as pages show them, those of failed jobs last."""
-        rows = list(rows)
-        oldest = self.oldest.of(rows)
-        summaries = [
-            QueueSummary(
-                **{name: row[name] for name in ("name", "pending", "in_progress", "workers", "paused")},
-                failed=is_failed(row["name"]),
-                oldest=oldest.get(row["name"]),
-                rates=self.sampler.rates(row["name"]),
-            )
-            for row in rows
-        ]
-        return sorted(summaries, key=lambda summary: (summary.failed, summary.name))
+    def queue_summary(self, row: Row) -> QueueSummary:
+        """A queue as pages show it."""
+        return self._summary(row, self.oldest.of([row]))
+
+    def queue_page(self, snapshot: Snapshot, *, name: str = "", number: int = 1) -> QueuePage:
+        """A page of the queues whose names contain the text: first those with a problem, then the others, by name.
+
+        The order does not follow the counts, because these change all the time and rows would change places with them.
+        """
+        known = ages(self.oldest.known(), snapshot.at)
+
+        def order(row: Row) -> tuple[int, str]:
+            problem = queue_problem(row, known.get(row["name"]), all_paused=snapshot.all_paused)
+            return len(WORST_FIRST) if problem is None else WORST_FIRST.index(problem), row["name"]
+
+        rows = [row for row in snapshot.queues if name.casefold() in row["name"].casefold()]
+        jobs = sorted((row for row in rows if not is_failed(row["name"])), key=order)
+        failed = sorted(
+            (row for row in rows if is_failed(row["name"])), key=lambda row: (not row["pending"], row["name"])
+        )
+        oldest = self.oldest.of(jobs)
+        return QueuePage(
+            rows=[self._summary(row, oldest) for row in jobs[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN]],
+            failed=[self._summary(row, oldest) for row in failed[:QUEUES_SHOWN]],
+            number=number,
+            limit=QUEUES_SHOWN,
+            total=len(jobs),
+            total_failed=len(failed),
+        )
+
+    def _summary(self, row: Row, oldest: Mapping[str, str | None]) -> QueueSummary:
+        return QueueSummary(
+            **{name: row[name] for name in ("name", "pending", "in_progress", "workers", "paused")},
+            failed=is_failed(row["name"]),
+            oldest=oldest.get(row["name"]),
+            rates=self.sampler.rates(row["name"]),
+        )
 
 
 @dataclass
@@ -131,19 +175,22 @@ class OldestJobs:
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
         """Since when the oldest job has waited, by queue; None if the queue cannot be read.
 
-        Empty queues and queues of failed jobs are left out.
+        Empty queues and queues of failed jobs are left out. Of those that were never read the first are read first.
         """
         now = datetime.now(UTC).timestamp()
-        waiting = {row["name"] for row in rows if row["pending"] and not is_failed(row["name"])}
+        waits = {row["name"]: row["pending"] > 0 and not is_failed(row["name"]) for row in rows}
         with self._lock:
-            self._known = {name: known for name, known in self._known.items() if name in waiting}
+            self._known = {
+                name: known for name, known in self._known.items() if waits.get(name, now - known[0] <= _OLDEST_KEPT)
+            }
+            waiting = [name for name in waits if waits[name]]
             stale = sorted(
                 (name for name in waiting if now - self._known.get(name, (0.0, None))[0] > _OLDEST_CACHED),
                 key=lambda name: self._known.get(name, (0.0, None))[0],
             )
             for name in stale[:_OLDEST_READ]:
                 self._known[name] = (now, self._oldest(name))
-            return {name: known[1] for name, known in self._known.items()}
+            return {name: self._known[name][1] for name in waiting if name in self._known}
 
     def known(self) -> dict[str, str | None]:
         """The same as far as it is known; no queue is read."""
@@ -156,6 +203,11 @@ class OldestJobs:
         except (NotFound, NotBrowsable):
             return None
         return waits_since(rows[0]) if rows else None
+
+
+def ages(oldest: Mapping[str, str | None], now: float) -> dict[str, float | None]:
+    """How many seconds the oldest job of each queue has waited at this instant, in Unix seconds; None if unknown."""
+    return {name: None if since is None else now - parse_instant(since) for name, since in oldest.items()}
 
 
 def live_state(site: Site) -> LiveState:

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from palermo.contract.broker import Finding
-from palermo.core.times import parse_instant
 from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
 from palermo.inspector.problems import COUNTED, Outcomes, PresentProblem, outcomes, present
 from palermo.inspector.rates import Snapshot
 from palermo.webui.site import Cached, Site
 from palermo.webui.state.journal_views import JournalViews
-from palermo.webui.state.live_state import LiveState, live_state
+from palermo.webui.state.live_state import LiveState, ages, live_state
 
 #: Seconds between two looks at the broker, and after which a look is too old to be counted in the navigation.
 LOOK_EVERY, LOOK_COUNTS = 60.0, 600.0
@@ -92,9 +91,12 @@ class Problems:
         self._look = BrokerLook(found, time.time())
 
     def _present(self, snapshot: Snapshot, oldest: Mapping[str, str | None]) -> list[PresentProblem]:
-        ages = {name: None if since is None else snapshot.at - parse_instant(since) for name, since in oldest.items()}
         return present(
-            snapshot.queues, snapshot.workers, all_paused=snapshot.all_paused, ages=ages, jobs=self._outcomes()
+            snapshot.queues,
+            snapshot.workers,
+            all_paused=snapshot.all_paused,
+            ages=ages(oldest, snapshot.at),
+            jobs=self._outcomes(),
         )
 
     def _outcomes(self) -> dict[str, Outcomes]:

@@ -19,6 +19,23 @@ def lead(page: Page, key: str, to: str) -> None:
     raise AssertionError(f"g {key} leads to {page.url}, and not to {to}")
 
 
+def test_the_row_that_the_keys_have_chosen_stays_chosen_when_it_moves(web: Web, open_page: Open) -> None:
+    for name in ("mail", "news", "post"):
+        web.client.enqueue("shop.resize", ["cat.png"], queue=name)
+    page = open_page("/queues")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="news")).to_be_focused()
+
+    web.client.enqueue("shop.resize", ["cat.png"], queue="bills")
+    expect(page.locator("#live tbody tr").first).to_contain_text("bills")
+    page.keyboard.press("x")
+
+    expect(page.get_by_label("Select news")).to_be_checked()
+    expect(page.locator("[data-select]:checked")).to_have_count(1)
+    expect(page.locator("#live tbody th")).to_contain_text(["bills", "mail", "news", "post", "failed"])
+
+
 def test_everything_is_read_and_a_queue_paused_and_cleared_without_script(web: Web, open_page: Open) -> None:
     job = web.client.enqueue("shop.resize", ["cat.png"], queue="images")
     page = open_page("/", java_script_enabled=False)
