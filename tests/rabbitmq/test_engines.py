@@ -5,12 +5,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Connection, open_connection
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Part, Responder, Rpc, Send
@@ -19,6 +21,7 @@ from palermo.core.address import parse_url
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
 from tests.contract.tools import PATIENT
+from tests.tcp_proxy import TcpProxy
 
 #: Takes the lock and says so; holds it until it is killed.
 HOLDER = """
@@ -205,6 +208,37 @@ def test_a_declaration_says_how_an_existing_queue_differs(
             await connection.close()
 
     runner.run(main())
+
+
+def test_a_session_is_lost_though_the_end_of_one_channel_settles_a_message_of_another(
+    runner: asyncio.Runner, session: SessionParameters, lock: str
+) -> None:
+    """As when the leader gives back a tenant's job whose publish was not confirmed."""
+
+    async def go(proxy: TcpProxy) -> tuple[list[bool], bool]:
+        address = replace(session.address, hosts=(("127.0.0.1", proxy.port),))
+        connection = await open_connection(replace(session, address=address), "test")
+        await connection.declare(lock)
+        publisher, holder = await Publisher.open(connection), await connection.channel()
+        await publisher.send("", lock, PERSISTENT_JSON, b"{}")
+        got = await holder.get(lock)
+        assert got is not None
+        could = []
+
+        def unconfirmed(_: object) -> None:
+            could.append(holder.is_open)
+            if holder.is_open:
+                holder.requeue(got.tag)
+
+        proxy.stall("down")
+        publisher.post("", lock, b"".join(PERSISTENT_JSON.encode()), b"{}", unconfirmed, None)
+        proxy.hang_up(reset=True)
+        async with asyncio.timeout(PATIENT):
+            await connection.lost.wait()
+        return could, holder.is_open
+
+    with TcpProxy(*session.address.hosts[0]) as proxy:
+        assert runner.run(go(proxy)) == ([False], False)
 
 
 def test_a_get_and_a_close_without_an_answer_end(

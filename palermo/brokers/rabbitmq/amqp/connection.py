@@ -100,7 +100,8 @@ class Channel:
 
     @property
     def is_open(self) -> bool:
-        return bool(self.raw.is_open)
+        """Whether it can be used. When the connection is lost no channel can, though pika tells one after another."""
+        return bool(self.raw.is_open and not self.connection.raw.is_closed)
 
     @property
     def missing(self) -> bool:
