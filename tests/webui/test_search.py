@@ -43,7 +43,7 @@ def ids(web: Web, q: str) -> dict[str, list[str]]:
 
 
 def finds(web: Web, q: str, wanted: dict[str, list[str]]) -> None:
-    """Assert which ids are found. What another look has in its hands, as the doctor does each minute, is not found."""
+    """Assert which ids are found. A job of RabbitMQ that another look holds at that moment is not found."""
 
     def found() -> bool:
         assert ids(web, q) == wanted
