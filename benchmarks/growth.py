@@ -401,7 +401,7 @@ def recurring(place: Ground, size: int) -> Figures:
         time.sleep(tick - time.time() - 0.1)
         for reached, found in ((size / 2, half), (size, last)):
             while place.waiting("ticks") < reached:
-                time.sleep(0.001)
+                time.sleep(0.005)  # each look costs this process and the broker a millisecond that the jobs need
             found.append(1e3 * (time.time() - tick))
         time.sleep(3.0)
 

@@ -160,6 +160,34 @@ def test_many_that_are_due_together_fire_once_each_even_if_their_queue_was_delet
     runner.run(go())
 
 
+def test_jobs_that_are_ready_fire_once_each_though_the_channel_they_were_written_for_ends_before_the_tick(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    async def go() -> None:
+        wall = Wall()
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, wall)
+            async with running(ticker):
+                # More than a megabyte together: they leave in several writes.
+                for number in range(30):
+                    await ticker.change(put(entry(f"sweep {number}", every=HOUR, sent={"body": b"1" * 100_000})))
+                due = 0.0
+                for is_cut in (False, False, True):
+                    due = (await ticker.entries())[0].next or 0.0
+                    wall.ahead = due - time.time() - 1.0
+                    await until(lambda: ready(ticker), 30)
+                    if is_cut:
+                        (await ticker._destinations.publisher()).channel.abandon()
+                    await until(lambda: waiting(broker), 30)
+                    fired = (await broker.browse("jobs", limit=40)).messages
+                    assert {one.extra["tick"] for one in fired} == {due}
+                    assert len({one.id for one in fired}) == 30
+                    await until(lambda: ready(ticker), 0)
+                    await broker.purge("jobs")
+
+    runner.run(go())
+
+
 def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_again_one_by_one(
     runner: asyncio.Runner, session: SessionParameters
 ) -> None:
