@@ -27,17 +27,19 @@ local function pop(queue, stride)
   return found[1], found[2], tenant
 end
 
--- Claim a job for a worker: its number, the number of its claims, its queue, the workers that died with it, its cancel
--- mark and its message. Returns nil if no job waits.
+-- Claim a job for a worker: its number, the number of its claims, its queue, the workers that died with it, the worker
+-- that has it since its session was cut off, its cancel mark and its message. Returns nil if no job waits.
 local function claim(holder, queue, stride)
   local number, score, tenant = pop(queue, stride)
   while number do
     local blob = call('HGET', key('jobs'), number)
     if blob then
       local times = tonumber(call('HGET', key('claims'), number) or 0) + 1
-      local deaths, mark = '', ''
+      local deaths, runs_at, mark = '', '', ''
       if times > 1 then
         deaths = call('HGET', key('deaths'), number) or ''
+        runs_at = call('HGET', key('runs-at'), number) or ''
+        call('HDEL', key('runs-at'), number)
       end
       call('HSET', key('held:' .. holder), number, cmsgpack.pack({ times, score, queue, tenant }))
       if tonumber(score) < STEP then
@@ -53,7 +55,7 @@ local function claim(holder, queue, stride)
       if call('EXISTS', key('cancels')) == 1 then
         mark = call('HGET', key('cancels'), cmsgpack.unpack(string.sub(blob, 2))[1]) or ''
       end
-      return { number, tostring(times), queue, deaths, mark, blob }
+      return { number, tostring(times), queue, deaths, runs_at, mark, blob }
     end
     number, score, tenant = pop(queue, stride)
   end
