@@ -164,6 +164,25 @@ async def test_a_job_that_fails_stays_where_it_is_while_another_program_has_the_
     assert await ids(broker, "failed") == ["7c9e"]
 
 
+async def test_whatever_ends_a_session_is_told_to_its_slots_as_a_loss_of_the_session(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(1))
+    await take(await consume(broker, slots=2))
+    (consumer,) = broker._consumers
+    held = next(iter(consumer._held.items()))
+    waiting = asyncio.ensure_future(consumer.receive(2))
+    await asyncio.sleep(0)
+
+    consumer._lose(PublishRefused("Redis stores nothing: MISCONF"))
+
+    with pytest.raises(BrokerUnavailable, match="MISCONF"):
+        await waiting
+    with pytest.raises(BrokerUnavailable, match="MISCONF"):
+        consumer.acknowledge(Delivery(message=message(), slot=held[0], token=held[1]))
+
+
 async def test_a_command_reaches_no_worker_of_another_database_of_the_server(
     node: RedisNode, session: SessionParameters, sessions: list[Broker]
 ) -> None:

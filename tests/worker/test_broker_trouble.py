@@ -44,6 +44,26 @@ def test_when_the_session_is_lost_the_running_job_ends_its_result_is_dropped_and
     assert site.pending() == 0
 
 
+def test_a_job_that_ends_after_the_session_was_lost_since_the_file_took_nothing_leaves_its_slot_free(
+    site: Site,
+) -> None:
+    site.hold()
+    worker = site.start("-c", "2")
+    eventually(lambda: site.notes() == ["held begins"])
+    _write(site, "create trigger refuse before delete on job begin select raise(abort, 'no'); end")
+    site.enqueue("note", str(site.notes_path), "other")
+    eventually(lambda: "connection lost" in worker.log)
+
+    site.open_gate()
+
+    eventually(lambda: "held ends" in site.notes())
+    _write(site, "drop trigger refuse")
+    site.ready(worker)
+    eventually(lambda: site.pending() == 0)
+    assert "Traceback" not in worker.log
+    assert site.errors() == {}
+
+
 def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker_and_is_not_run_again(site: Site) -> None:
     id = site.enqueue("raises", "x")
     _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")

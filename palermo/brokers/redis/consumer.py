@@ -498,7 +498,7 @@ class RedisConsumer:
         for futures in self._wanting.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(type(error)(str(error)))
+                    future.set_exception(BrokerUnavailable(str(error)))
         for woken in self._batches:
             if not woken.done():
                 woken.set_result(None)
@@ -553,4 +553,5 @@ class RedisConsumer:
 
     def _check(self) -> None:
         if self._lost is not None:
-            raise type(self._lost)(str(self._lost))
+            # Whatever it was: the session is lost, and the jobs go back.
+            raise BrokerUnavailable(str(self._lost))

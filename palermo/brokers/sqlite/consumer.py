@@ -475,4 +475,5 @@ class SqliteConsumer:
 
     def _check(self) -> None:
         if self._lost is not None:
-            raise type(self._lost)(str(self._lost))
+            # Whatever it was: the session is lost, and the jobs go back.
+            raise BrokerUnavailable(str(self._lost))
