@@ -12,7 +12,7 @@ local action, holder = ARGV[1], ARGV[2]
 local TAKEN_FOR = 600
 
 -- A worker ends, and its jobs go back. `died` is its name if it died with them. `lives` is its name if it only lost its
--- session: whoever gets one of the jobs next is told that this worker has it.
+-- session: the worker that gets one of the jobs next is told that this one has it.
 local function leave(worker, died, lives)
   local count = 0
   for _, number in ipairs(call('HKEYS', key('held:' .. worker))) do
