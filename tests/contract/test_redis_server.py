@@ -316,6 +316,10 @@ async def test_a_user_needs_what_the_guide_says_and_a_wrong_password_is_refused_
     assert (await take_and_ack(await consume(right))).id == "7c9e"
     assert [one.text for one in await right.diagnose() if one.level == "problem"] == []
 
+    await broker._store.call("ACL", "SETUSER", "shop", "resetchannels")
+    client = await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
+    assert [one.level for one in await client.diagnose()].count("problem") == 1
+
     await broker._store.call("ACL", "SETUSER", "shop", "-client")
     with pytest.raises(BrokerRefused, match="what the user may do"):
         await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
