@@ -131,7 +131,7 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
 
 
 async def _try_out(store: Store) -> Finding:
-    """Store and remove one job, in a queue that no worker serves: one step makes and deletes it, and sends a message."""
+    """Store and remove one job, in a queue that no worker serves, and send a message: all in one step."""
     began = time.monotonic()
     job = to_job(Message(id="doctor", queue=_QUEUE, job="", body=b""))
     taken, _ = await store.change((), [("try_out", job), ("publish", "bell:doctor", "")])
