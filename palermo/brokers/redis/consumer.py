@@ -363,7 +363,7 @@ class RedisConsumer:
         return take(delivery)
 
     def _delivery(self, job: Sequence[bytes], slot: int = 0) -> Delivery:
-        number, times, queue, deaths, runs_at, mark, blob = job
+        number, times, queue, deaths, mark, blob, *runs_at = job
         message = from_blob(blob, queue.decode())
         by = cancelled_by(mark, message)
         return Delivery(
@@ -374,7 +374,7 @@ class RedisConsumer:
             cancelled=by is not None,
             cancelled_by=by or "",
             deaths=tuple(deaths.decode().split()),
-            running_at=runs_at.decode(),
+            running_at=runs_at[0].decode() if runs_at else "",
         )
 
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
