@@ -485,8 +485,8 @@ class SessionParameters:
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
     name: str = "client"  #: what the session is for, if the broker can show it
-    #: What the session before this one sent and got no answer for, in the broker's own terms; set by `after_failure`.
-    unanswered: Any = field(default=None, compare=False, repr=False)
+    #: What the session before this one left unfinished, in the broker's own terms; set by `after_failure`.
+    unfinished: Any = field(default=None, compare=False, repr=False)
 
     @property
     def prefix(self) -> str:

@@ -80,6 +80,12 @@ def wanted_replicas(address: Address) -> int:
     return found
 
 
+def database(address: Address) -> int:
+    """The number of the server's database that the address names. Raises UrlInvalid."""
+    found: int = _read_query(address).get("db", 0)
+    return found
+
+
 async def _opened(
     address: Address, options: dict[str, Any], key: str, *, moved: bool = False
 ) -> tuple[library.AbstractConnection, Address]:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgpack
 from redis.exceptions import NoScriptError, RedisError
 
-from palermo.brokers.redis.connecting import connect, connect_blocking, wanted_replicas
+from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated
 from palermo.brokers.redis.direct_calls import DirectCalls
 from palermo.brokers.redis.jobs import to_job
@@ -89,6 +89,10 @@ class Store:
         self.server = str(address)
         self.timeout = session.timeout
         self.prefix = _prefix(session)
+        number = database(session.address)
+        #: The channels of commands to workers, and of cancelled jobs. Redis has the same channels in all its databases.
+        self.commands = f"commands:{number}" if number else "commands"
+        self.cancels = f"cancelled:{number}" if number else "cancelled"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         self._watch(connection.lost)
 

@@ -85,7 +85,7 @@ async def send_command(store: Store, command: WorkerCommand, *, timeout: float) 
     try:
         waiting = {one.id for one in await list_workers(store) if command.is_for(one.id)}
         text = json.dumps({"reply": channel, "command": command.to_plain()})
-        await store.call("PUBLISH", store.key("commands"), text)
+        await store.call("PUBLISH", store.key(store.commands), text)
         while (waiting := waiting - answers.keys()) and (left := deadline - time.monotonic()) > 0:
             told.clear()
             with contextlib.suppress(TimeoutError):
@@ -113,13 +113,13 @@ class CommandListener:
 
     async def start(self) -> None:
         """Hear commands from now on."""
-        await self._store.listen("commands", self._on_message)
-        await self._store.listen("cancelled", self._on_cancel)
+        await self._store.listen(self._store.commands, self._on_message)
+        await self._store.listen(self._store.cancels, self._on_cancel)
 
     async def end(self) -> None:
         """Wait for the last answers to be sent, then stop."""
-        await self._store.unlisten("commands", self._on_message)
-        await self._store.unlisten("cancelled", self._on_cancel)
+        await self._store.unlisten(self._store.commands, self._on_message)
+        await self._store.unlisten(self._store.cancels, self._on_cancel)
         if self._answering:
             await asyncio.wait(set(self._answering), timeout=_ANSWER_TIMEOUT)
         for task in self._answering:

@@ -27,6 +27,11 @@ class Claim:
         return (self.job, self.holder, self.times)
 
 
+def is_valid(db: sqlite3.Connection, claim: Claim) -> bool:
+    """Whether the job is still ours."""
+    return bool(db.execute(f"select 1 from job where {_STILL_VALID}", claim.values).fetchall())
+
+
 def delete(db: sqlite3.Connection, claim: Claim) -> bool:
     """Delete the job; returns whether it was still ours. Its permit goes to the next job that waits for it."""
     return limits.delete_jobs(db, _STILL_VALID, claim.values) == 1
