@@ -60,7 +60,7 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--keep-result",), {"is_flag": True, "default": None, "help": "Keep what it returns, for `palermo wait`."}),
     (("--serializer",), {"metavar": "NAME", "help": "How its arguments are written: json, msgpack."}),
     (("--compression",), {"metavar": "NAME", "help": "How they are compressed: gzip."}),
-    (("--sign",), {"is_flag": True, "default": None, "help": "Sign them with the setting signing_key."}),
+    (("--sign",), {"is_flag": True, "default": None, "help": "Sign them with the first key of the setting signing_keys."}),
 )
 
 

@@ -13,6 +13,7 @@ from palermo.core.address import DEFAULT_URL
 from palermo.core.times import parse_duration
 from palermo.errors import SettingInvalid, UrlInvalid
 from palermo.settings import settings as program_settings
+from palermo.settings.environment import unknown_variables
 from palermo.settings.settings import Settings, environment, setting_origins
 
 
@@ -104,6 +105,26 @@ def test_a_variable_that_is_empty_counts_as_not_set(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PALERMO_TEST_URL", "whatever")
 
     assert Settings.load().url == DEFAULT_URL
+
+
+@pytest.mark.parametrize("service", ["PALERMO", "PALERMO_WEB", "PALERMO_METRICS"])
+def test_what_kubernetes_tells_of_a_service_named_palermo_web_is_no_setting(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{service}_PORT", "tcp://10.96.0.7:80")
+    monkeypatch.setenv(f"{service}_PORT_80_TCP_ADDR", "10.96.0.7")
+    monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.96.0.7")
+    monkeypatch.setenv(f"{service}_SERVICE_PORT_HTTP", "80")
+
+    assert Settings.load() == Settings()
+    assert unknown_variables() == []
+
+
+def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_WEB_PORT", "http")
+
+    with pytest.raises(SettingInvalid, match=r"setting web_port is 'http' \(from PALERMO_WEB_PORT\)"):
+        Settings.load()
 
 
 @pytest.mark.parametrize(
