@@ -209,6 +209,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
         Settings.load(retries=3)
 
 
+def test_a_palermo_toml_that_is_written_like_a_pyproject_is_told_where_settings_stand(tmp_path: Path) -> None:
+    (tmp_path / "palermo.toml").write_text('[tool.palermo]\nurl = "sqlite:///jobs.db"\n')
+
+    with pytest.raises(SettingInvalid, match=r"palermo.toml has a table \[tool\]\. Settings stand at its top"):
+        Settings.load()
+
+
 def test_a_file_that_is_not_toml_is_told_by_name(tmp_path: Path) -> None:
     (tmp_path / "palermo.toml").write_bytes(b"exchange = \xff")
 
