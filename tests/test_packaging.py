@@ -262,7 +262,7 @@ def test_palermo_alone_enqueues_and_works_and_says_what_the_pages_need(light: Pa
 def test_an_integration_can_be_imported_with_its_extra_alone(extra: str, light: Path, tmp_path: Path) -> None:
     link(needed_distributions([f"palermo[{extra}]"]), tmp_path)
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTHON"))}
-    command = [light / "python", "-c", f"import palermo.contrib.{extra}"]
+    command = [str(light / "python"), "-c", f"import palermo.contrib.{extra}"]
 
     done = subprocess.run(
         command,

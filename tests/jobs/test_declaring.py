@@ -311,9 +311,9 @@ def test_a_job_that_was_renamed_is_told_with_its_new_name_and_how_to_keep_the_ol
 
 def test_a_lambda_without_a_name_is_refused_because_all_lambdas_of_a_module_have_one_name() -> None:
     with pytest.raises(OptionInvalid, match=r"a lambda has no name of its own"):
-        palermo.job(lambda path: path)
+        define(lambda path: path)
 
-    assert palermo.job(name="shop.upper")(lambda path: path).definition.name == "shop.upper"
+    assert define(lambda path: path, name="shop.upper").name == "shop.upper"
 
 
 def test_outside_of_a_job_there_is_no_current_job() -> None:
