@@ -126,6 +126,8 @@ def prepare(
         check_arguments(args, kwargs)
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
+    if definition is not None and not isinstance(definition, JobDefinition):
+        raise OptionInvalid(f"{job!r} is no name of a job. A decorated function or class has its own enqueue(…).")
     keyed: KeyedJob = job
     if definition is None:
         name, queue, declared = check_job_name(job), settings.default_queue, _UNDECLARED

@@ -152,7 +152,8 @@ class RecurringJob:
             return CronSim(self.cron, after.astimezone(zone))
         except CronSimError as error:
             raise OptionInvalid(
-                f"option cron={self.cron!r} cannot be read: {error}. Write it as crontab(5) has it."
+                f"option cron={self.cron!r} cannot be read: {error}. Write five fields as in crontab, such as"
+                " '0 3 * * *', or six that begin with seconds."
             ) from None
 
     def _shortly_before(self, last: float, now: float) -> float:

@@ -101,7 +101,7 @@ def backoff(value: object) -> Backoff:
     """
     match value:
         case Fixed() | Linear() | Exponential() | DelayList():
-            return value
+            return _checked(value)
         case str() if value in NAMED_BACKOFFS:
             return NAMED_BACKOFFS[value]
         case bool() | str():
@@ -116,6 +116,17 @@ def backoff(value: object) -> Backoff:
         f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds, a list of"
         " seconds, palermo.Exponential(…) or a function of the attempt and the error."
     )
+
+
+def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction:
+    """The shape, if its first waits are seconds whatever chance says. Raises OptionInvalid."""
+    try:
+        waits = [shape(attempt, chance) for attempt in (1, 2) for chance in (0.0, 1.0)]
+    except TypeError:
+        waits = [-1.0]
+    if not all(is_delay(wait) for wait in waits):
+        raise OptionInvalid(f"option backoff={shape!r} makes a wait that is not from 0 seconds to ten years.")
+    return shape
 
 
 def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException | None = None) -> float | str:

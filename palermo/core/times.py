@@ -84,5 +84,6 @@ def _instant(text: str, advice: str) -> float:
     except ValueError:
         raise ValueError(f"{text[:40]!r} is no time: {advice}.") from None
     if moment.tzinfo is None:
-        raise ValueError(f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
+        full = text[:40] if "T" in text or " " in text else f"{text[:34]}T00:00"
+        raise ValueError(f"{text[:40]!r} has no time zone: write {full}Z or {full}+01:00.")
     return moment.timestamp()

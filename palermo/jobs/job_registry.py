@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import JobNameTaken, JobNotFound
 from palermo.jobs.definition import JobDefinition
@@ -40,9 +41,19 @@ class Registry:
         try:
             return self._jobs[name]
         except KeyError:
-            module = name.rpartition(".")[0]
-            start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
-            raise JobNotFound(f"no job {name!r} in this worker. {start} the name in @palermo.job.") from None
+            raise JobNotFound(f"no job {name!r} in this worker.{self._advice(name)}") from None
+
+    def _advice(self, name: str) -> str:
+        """What to do about a job that is not there."""
+        module = name.rpartition(".")[0]
+        guess = nearest(name, self._jobs, cutoff=0.8)
+        if any(known.rpartition(".")[0] == module for known in self._jobs):
+            return (
+                f"{guess} It has other jobs of {module!r}: start it again if its code is old. If the job was renamed,"
+                f" keep its old name: @palermo.job(name={name!r})."
+            )
+        start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
+        return f"{guess} {start} the name in @palermo.job."
 
     def find(self, name: str) -> JobDefinition | None:
         """The job of this name, or None."""

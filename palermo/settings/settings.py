@@ -156,6 +156,8 @@ class Settings:
         for source, name, value in (*from_file(), *from_program(), *from_environment(), *given):
             if name not in READERS:
                 where = f" in {source}" if source else ""
+                if name == "tool" and source.endswith("palermo.toml"):
+                    raise SettingInvalid(f"{source} has a table [tool]. Settings stand at its top, without that table.")
                 known = ", ".join(READERS)
                 raise SettingInvalid(
                     f"there is no setting {name!r}{where}.{nearest(name, READERS)} The settings are {known}."
