@@ -95,7 +95,7 @@ class Leader:
         await self._connection.close()
 
     async def run(self) -> None:
-        """Lead until the call is cancelled. Raises BrokerUnavailable when the connection is lost, or the duty's queue."""
+        """Lead until the call is cancelled. Raises BrokerUnavailable when the connection or the queue is lost."""
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         # Somebody may delete the queue. Then another session takes the duty, and two would lead.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
