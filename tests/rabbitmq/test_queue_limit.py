@@ -41,6 +41,6 @@ async def test_a_job_that_needs_one_queue_more_is_refused_at_once_and_others_are
         await broker.publish(needs_a_queue)
 
     await broker.publish(message("second", "jobs"))
-    module_node.ctl("clear_vhost_limits")
+    module_node.ctl("set_vhost_limits", '{"max-queues": -1}')
     assert {"first", "second"} <= set(await ids(broker, "jobs"))
     await broker.close()
