@@ -330,6 +330,27 @@ def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_not_fire
     runner.run(go())
 
 
+def test_entries_whose_queue_was_deleted_are_stored_anew_for_the_next_leader_too(
+    runner: asyncio.Runner, session: SessionParameters, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, time.time)
+            for name in ("a", "b"):
+                await ticker.change(put(entry(name, every=seldom())))
+            before = await ticker.entries()
+            await connection.delete(internal(session.exchange, "recurring"))
+
+            async def is_made_anew() -> bool:
+                return await ticker.entries() == before and "was deleted" in caplog.text
+
+            await until(is_made_anew, True)
+        async with opened(session) as (broker, connection):
+            assert await broker.recurring() == before
+
+    runner.run(go())
+
+
 def test_of_two_states_of_one_entry_the_newer_counts(runner: asyncio.Runner, session: SessionParameters) -> None:
     async def go() -> None:
         async with opened(session) as (broker, connection):

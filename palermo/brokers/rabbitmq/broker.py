@@ -46,6 +46,9 @@ from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBro
 
 log = logging.getLogger("palermo.rabbitmq")
 
+#: Channels of a worker's consuming connection that belong to no slot, at most.
+_OTHER_CHANNELS = 40
+
 
 async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
     """A new session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
@@ -145,6 +148,13 @@ class RabbitmqBroker:
 
         self._failed_sweeps.wanted = False  # a worker trims failed jobs, and need not remember all that is in their log
         connection = await self._consume_connection()
+        most = connection.raw.params.channel_max
+        if most and slots > most - _OTHER_CHANNELS:
+            raise BrokerRefused(
+                f"a worker needs a channel for each of its {slots:,} slots, and RabbitMQ at {connection.where} allows"
+                f" {most:,} on a connection: give it at most {most - _OTHER_CHANNELS:,} slots (-c), and start more"
+                " workers, or raise channel_max in rabbitmq.conf."
+            )
         # A single slot has no other acks to wait for.
         connection.raw.acks_together = slots > 1
         declarer = self._declarer_on(connection)

@@ -346,9 +346,10 @@ class Channel:
         try:
             await self.call(method, *args, **kwargs)
         except PalermoError as error:
-            if self.code != PRECONDITION_FAILED:
+            difference = Difference.parse(str(error)) if self.code == PRECONDITION_FAILED else None
+            if difference is None:
                 raise
-            return Difference.parse(str(error))
+            return difference
         return None
 
 

@@ -257,10 +257,14 @@ class Responder:
         self._publisher = publisher
         self._answering: Answering
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Set once no request comes any more: the queue was deleted, or the channel has ended.
+        self.ended = asyncio.Event()
 
     async def start(self, answering: Answering) -> None:
         """Answer requests with `answering` from now on."""
         self._answering = answering
+        self._channel.on_cancel(self._channel.abandon)
+        self._channel.on_close(self.ended.set)
         await self._channel.consume(self._queue, self._on_request, auto_ack=True)
 
     def close(self) -> None:

@@ -125,6 +125,8 @@ class RecurringJobs:
             self._queue, connection, self._open_publisher, prepare=self._prepare, on_record=self._on_record
         )
         self._held: dict[str, _Held] = {}
+        #: The entries that were held when their queue was deleted, by name, until they are stored again.
+        self._deleted: dict[str, RecurringEntry] = {}
         #: By entry, on the wall clock: its next tick; and the same while its jobs are not ready.
         self._due, self._unready = Instants(), Instants()
         #: By entry, on the loop's clock: when its state is written anew, and when a refused step is tried again.
@@ -138,7 +140,7 @@ class RecurringJobs:
             self._news.clear()
             try:
                 async with self._turn:
-                    await self._log.open()
+                    await self._read()
                     wait = await self._fire()
             except PalermoError as error:
                 if self._connection.error is not None:
@@ -152,13 +154,13 @@ class RecurringJobs:
     async def entries(self) -> list[RecurringEntry]:
         """All entries, by name."""
         async with self._turn:
-            await self._log.open()
+            await self._read()
             return [self._held[name].entry for name in sorted(self._held)]
 
     async def change(self, change: EntryChange) -> None:
         """Change an entry. Raises NotFound."""
         async with self._turn:
-            await self._log.open()
+            await self._read()
             held = self._held.get(change.name)
             old = None if held is None else held.entry
             entry, jobs = change.made_to(old, self._now())
@@ -346,7 +348,17 @@ class RecurringJobs:
 
     # -- states
 
+    async def _read(self) -> None:
+        """Read all states, unless they are held. Those that were deleted with the queue are stored again."""
+        await self._log.open()
+        for name, entry in list(self._deleted.items()):
+            await self._store_state(_Step(None, entry, [], unsure=False), entry)
+            del self._deleted[name]
+
     async def _prepare(self) -> None:
+        if self._held and not (await self._connection.probe(self._queue)).exists:
+            log.warning("the queue of recurring jobs was deleted, and is made anew queue=%s", self._queue)
+            self._deleted |= {name: held.entry for name, held in self._held.items()}
         # A queue that exists with another type is used as it is.
         await self._connection.declare(self._queue, self._arguments)
         await self._connection.persist_queues()
