@@ -6,6 +6,7 @@ No exception of pika and no reply code crosses this adapter.
 import re
 import ssl
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pika import exceptions
 
@@ -165,8 +166,7 @@ def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
 _INEQUIVALENT = r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """The answer to a passive declare of a queue, which creates nothing."""
 
     exists: bool
