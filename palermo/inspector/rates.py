@@ -46,8 +46,8 @@ class Snapshot:
     workers: list[Row]
     #: Whether all queues are paused.
     all_paused: bool = False
-    #: A text that stays the same as long as nothing changes.
-    version: str = ""
+    #: A number that stays the same as long as nothing changes.
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,10 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
             left.update(_shared(done, earlier, worker, more))
     came: Counter[str] = Counter()
     for name, increase in more.items():
-        # The queue shrank by more than the workers account for: someone cleared or requeued the rest.
-        left[name] = max(left[name], -increase)
-        came[name] = increase + left[name]
+        if increase or name in left:  # Of thousands of queues most are still.
+            # The queue shrank by more than the workers account for: someone cleared or requeued the rest.
+            left[name] = max(left[name], -increase)
+            came[name] = increase + left[name]
     return Sample(at=after.at, span=after.at - before.at, processed=processed, failed=failed, came=+came, left=+left)
 
 

@@ -79,11 +79,13 @@ def queues(request: Request, visit: Visiting, name: Text = "", number: Number = 
     live = live_state(visit.site)
     snapshot = live.snapshot()
     listed = live.queue_page(snapshot, name=name, number=number)
+    asks = {"name": name} if name else {}
     return page(
         request,
         "queues.html",
         listed=listed,
-        at="?" + urlencode(({"name": name} if name else {}) | {"page": ""}),
+        at="?" + urlencode(asks | {"page": ""}),
+        query=urlencode(asks | ({"page": number} if number > 1 else {})),
         name=name,
         sparks=_sparks(visit, listed),
         all_paused=snapshot.all_paused,
@@ -253,20 +255,21 @@ def resume_all(request: Request, visit: Visiting) -> Response:
 def pause_some(
     request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None, reason: Reason = ""
 ) -> Response:
-    """Pause the selected queues."""
+    """Pause the selected queues; the query is that of the page that they were selected on, which is shown again."""
     chosen = _selected(id)
     for name in chosen:
         actions.pause(visit, name, reason=reason.strip())
-    return redirect(request, path(request, "queues"), f"Paused {actions.describe_ids(chosen)}. Running jobs continue.")
+    to = path(request, "queues", request.url.query)
+    return redirect(request, to, f"Paused {actions.describe_ids(chosen)}. Running jobs continue.")
 
 
 @router.post("/queues/resume-selected", name="resume_queues")
 def resume_some(request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None) -> Response:
-    """Resume the selected queues."""
+    """Resume the selected queues; the query is as that of `pause_some`."""
     chosen = _selected(id)
     for name in chosen:
         actions.resume(visit, name)
-    return redirect(request, path(request, "queues"), f"Resumed {actions.describe_ids(chosen)}.")
+    return redirect(request, path(request, "queues", request.url.query), f"Resumed {actions.describe_ids(chosen)}.")
 
 
 def _selected(queues: list[str] | None) -> list[str]:

@@ -31,11 +31,11 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 T = TypeVar("T")
 
 
-async def together(*works: Awaitable[Any]) -> None:
-    """Await all of these at the same time. Raises the first failure, after the others have ended."""
+async def together(*works: Awaitable[Any]) -> list[Any]:
+    """The results of all of these, awaited at the same time. Raises the first failure, after the others have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()

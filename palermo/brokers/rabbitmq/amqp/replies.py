@@ -6,6 +6,7 @@ No exception of pika and no reply code crosses this adapter.
 import re
 import ssl
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pika import exceptions
 
@@ -167,8 +168,7 @@ _DIFFERS = "inequivalent arg"
 _INEQUIVALENT = _DIFFERS + r" '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """The answer to a passive declare of a queue, which creates nothing."""
 
     exists: bool
