@@ -217,7 +217,7 @@ def _resting(scale: float) -> tuple[Workload, ...]:
         ),
         Workload(
             name="import",
-            title="importing what a program needs to enqueue, above a bare Python (-declaring: `import palermo; palermo.job`)",
+            title="importing what a program needs to enqueue, above a bare Python (-declaring: what declares jobs)",
             entries=(*_entries(Setup(), *SYSTEMS), _DECLARING),
             base="raw",
             player=Importing,
