@@ -293,7 +293,7 @@ def test_declaring_jobs_costs_no_client_library() -> None:
         "palermo.core.message",
         "palermo.client.client",
     )
-    program = f"import sys, palermo; print([name for name in {heavy + slow} if name in sys.modules])"
+    program = f"import sys, palermo; palermo.job; print([name for name in {heavy + slow} if name in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

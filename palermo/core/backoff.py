@@ -6,8 +6,8 @@ The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
 
+from palermo.core.times import MAX_DELAY, is_delay
 from palermo.errors import OptionInvalid
 
 #: A function that gives the seconds until the next try, by the number of tries so far and a random number from 0 to 1.
@@ -15,9 +15,6 @@ BackoffFunction = Callable[[int, float], float]
 
 #: The values that a user's own function may give instead of seconds.
 FAIL, DISCARD = "fail", "discard"
-
-#: The longest that a policy may make a job wait, in seconds: ten years.
-MAX_DELAY = 10 * 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +150,3 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
 def total_delays(shape: BackoffFunction, retries: int) -> Sequence[float]:
     """The wait before each of so many retries, with 0.5 for chance."""
     return [float(shape(attempt, 0.5)) for attempt in range(1, retries + 1)]
-
-
-def is_delay(value: object) -> TypeGuard[float]:
-    """Whether this is a number of seconds that a job may wait."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY

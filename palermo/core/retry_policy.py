@@ -7,9 +7,10 @@ calls it, because the exceptions and the user's backoff functions are there.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from palermo.core.backoff import FAIL, Backoff, is_delay, quartic, seconds
+from palermo.core.backoff import FAIL, Backoff, quartic, seconds
 from palermo.core.backoff import backoff as parse
 from palermo.core.message import Message
+from palermo.core.times import is_delay
 from palermo.errors import LockExpired, OptionInvalid
 
 #: The retries of a job that asks for retries and gives no number; Sidekiq's default.

@@ -1,11 +1,13 @@
 """The registry of jobs: the jobs that a program has declared, by their wire names."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import JobNameTaken, JobNotFound
-from palermo.jobs.definition import JobDefinition
+
+if TYPE_CHECKING:
+    from palermo.jobs.definition import JobDefinition
 
 
 class Registry:
@@ -14,7 +16,7 @@ class Registry:
     def __init__(self) -> None:
         self._jobs: dict[str, JobDefinition] = {}
 
-    def register(self, definition: JobDefinition) -> None:
+    def register(self, definition: "JobDefinition") -> None:
         """Add a job; if the same code is imported again, it replaces itself.
 
         Raises JobNameTaken where other code has the name.
@@ -36,7 +38,7 @@ class Registry:
         """Forget a job; nothing happens if it is not there."""
         self._jobs.pop(name, None)
 
-    def get(self, name: str) -> JobDefinition:
+    def get(self, name: str) -> "JobDefinition":
         """The job of this name. Raises JobNotFound."""
         try:
             return self._jobs[name]
@@ -55,7 +57,7 @@ class Registry:
         start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
         return f"{guess} {start} the name in @palermo.job."
 
-    def find(self, name: str) -> JobDefinition | None:
+    def find(self, name: str) -> "JobDefinition | None":
         """The job of this name, or None."""
         return self._jobs.get(name)
 
@@ -92,6 +94,6 @@ def declaring(jobs: Registry, option: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _place(definition: JobDefinition) -> str:
+def _place(definition: "JobDefinition") -> str:
     file, name = definition.origin
     return f"{name} in {file}"

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palermo.core.backoff import (
-    MAX_DELAY,
     BackoffFunction,
     DelayList,
     Exponential,
@@ -16,6 +15,7 @@ from palermo.core.backoff import (
     seconds,
     total_delays,
 )
+from palermo.core.times import MAX_DELAY
 from palermo.errors import OptionInvalid
 
 

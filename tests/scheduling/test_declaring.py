@@ -9,9 +9,9 @@ import pytest
 
 import palermo
 from palermo.client.client import Client
-from palermo.client.prepare_recurring import declarations, entry, is_stale
+from palermo.client.prepare_recurring import declarations, entry
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.recurring_entries import CODE, CONFIG, RUNTIME, RecurringEntry
+from palermo.contract.recurring_entries import CODE, CONFIG, RUNTIME, RecurringEntry, is_stale
 from palermo.errors import ArgumentsInvalid, OptionInvalid, SettingInvalid
 from palermo.jobs import registry
 from palermo.settings.settings import Settings, environment

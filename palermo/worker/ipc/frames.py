@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from palermo.core.backoff import is_delay
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     MAX_RESULT,
@@ -30,6 +29,7 @@ from palermo.core.lifecycle import (
     Succeeded,
 )
 from palermo.core.message import NO_HEADERS, Message, make_message
+from palermo.core.times import is_delay
 from palermo.errors import PalermoError
 
 HEADER = 4

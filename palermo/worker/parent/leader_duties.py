@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Self
 
-from palermo.client.prepare_recurring import is_stale
 from palermo.contract import clock
 from palermo.contract.broker import Broker
-from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry
+from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry, is_stale
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.errors import BrokerError, NotFound
 from palermo.worker.options import WorkerOptions
