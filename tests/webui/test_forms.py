@@ -14,8 +14,10 @@ import palermo
 from palermo.contract.broker import Broker
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.jobs import registry
+from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.state.offers import time_zones
+from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import DAY, due, schedule
 from tests.webui.server import Web
@@ -238,3 +240,17 @@ def test_who_may_only_look_gets_no_form(settings: Settings, serve: Serve) -> Non
     web = serve(settings, read_only=True)
 
     assert web.http.get("/enqueue").status_code == 403
+
+
+def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web) -> None:
+    job = message("bad", queue="mail", body=b'{"args": [[{"password": "s"}]], "kwargs": {}}', arguments="both")
+    publish_failed(web.client, (job, failure()))
+    moved = f'[[{{"password": "new"}}, {{"password": "{MASK}"}}]]'
+
+    refused = web.form("/failures/bad/edit", "/failures/bad/edit", args=moved, kwargs="{}")
+
+    assert refused.status_code == 422
+    assert problems_at(refused) == {
+        "args": f"These arguments still hold {MASK}: write the hidden values in their places."
+    }
+    assert [row["id"] for row in web.inspector.failed()] == ["bad"]
