@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui.render import formats
 from palermo.webui.security import tokens
+from palermo.webui.security.auth import HOST
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
@@ -128,6 +129,11 @@ def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, *
     found = visit_of(request).site.routes[route]
     asked = query if isinstance(query, str) else urlencode({name: value for name, value in query.items() if value})
     return f"{request.scope.get('root_path', '')}{found.url_path_for(route, **names)}" + (f"?{asked}" if asked else "")
+
+
+def origin(request: Request) -> str:
+    """The scheme and the host of these pages as the browser wrote them: `https://jobs.example.com`."""
+    return f"{request.scope['scheme']}://{request.scope[HOST]}"
 
 
 def _here(request: Request) -> str:
