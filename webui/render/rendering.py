@@ -35,9 +35,9 @@ environment = Environment(
 )
 environment.filters.update(formats.FILTERS)
 
-#: The cookie that carries the message of the last form, and the most characters of that: cookies hold 4 KiB.
+#: The cookie that carries the message of the last form, and the most bytes of that: browsers drop cookies above 4 KiB.
 COOKIE = "palermo_message"
-_MAX_TEXT = 1_000
+_MAX_TEXT = 2_500
 
 
 class Entry(NamedTuple):
@@ -154,7 +154,8 @@ def redirect(request: Request, to: str, message: str = "", *, level: str = "done
     response = RedirectResponse(to, status_code=303)
     if message:
         visit = visit_of(request)
-        flash = tokens.sealed(visit.site.secret, [level, message[:_MAX_TEXT]], "flash", visit.user.name)
+        text = message.encode(errors="replace")[:_MAX_TEXT].decode(errors="ignore")
+        flash = tokens.sealed(visit.site.secret, [level, text], "flash", visit.user.name)
         tokens.set_cookie(response, visit, COOKIE, flash, max_age=60)
     return response
 
