@@ -156,7 +156,7 @@ def error_response(request: Request, status: int, text: str, headers: dict[str, 
     visit: Visit | None = request.scope.get(VISIT)
     # The page of an error has what all pages have, such as names of queues: not for a visitor who has not signed in.
     template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
-    return page(request, template, status=status, headers=headers, error=text)
+    return page(request, template, status=status, headers=headers, error=text, renews=request.method == "GET")
 
 
 async def on_palermo_error(request: Request, error: Exception) -> Response:

@@ -256,6 +256,15 @@ def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web
     assert [row["id"] for row in web.inspector.failed()] == ["bad"]
 
 
+def test_the_answer_to_a_form_stays_until_it_is_read(web: Web) -> None:
+    refused = web.form("/queues", "/queues/gone/pause")
+
+    assert refused.status_code == 404
+    assert "there is no queue &#39;gone&#39;" in refused.text
+    assert "Go back in your browser" in refused.text
+    assert "hx-get" not in refused.text, "the page would ask for itself, and become the overview"
+
+
 def test_of_several_queues_those_that_are_there_are_paused_and_the_others_are_named(web: Web) -> None:
     for name in ("bills", "mail"):
         publish(web.client, message(name, queue=name))
