@@ -188,6 +188,19 @@ def test_the_page_of_a_queue_says_that_it_is_gone_and_shows_it_when_it_is_there_
     expect(page.locator(".live-state")).to_have_text("Live")
 
 
+def test_an_open_page_says_that_it_is_out_of_date_until_it_is_renewed(web: Web, open_page: Open) -> None:
+    page = open_page("/queues")
+    state = page.locator(".live-state")
+    expect(state).to_have_text("Live")
+
+    page.route("**/queues", lambda route: route.fulfill(status=503))
+    page.keyboard.press("r")
+    expect(state).to_have_text("Out of date")
+
+    page.unroute("**/queues")
+    expect(state).to_have_text("Live")
+
+
 def test_the_answer_to_a_form_of_an_old_page_stays(web: Web, open_page: Open) -> None:
     web.client.enqueue("shop.mail", queue="mail")
     page = open_page("/queues/mail")
