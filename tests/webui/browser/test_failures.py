@@ -129,7 +129,7 @@ def test_a_selection_is_there_again_for_who_comes_back(web: Web, open_page: Open
     page.get_by_role("checkbox", name="Select m-1").check()
 
     page.get_by_role("link", name="m-1", exact=True).click()
-    expect(page.get_by_text("m-1", exact=True)).to_be_visible()
+    expect(page.locator("#job-id")).to_have_text("m-1")
     page.go_back()
 
     expect(page.get_by_role("checkbox", name="Select m-1")).to_be_checked()
