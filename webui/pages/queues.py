@@ -287,7 +287,8 @@ def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[
 
 def _told_of_some(request: Request, text: str, gone: list[str]) -> Response:
     missing = f" {actions.describe_ids(gone)} {'is' if len(gone) == 1 else 'are'} not there any more." if gone else ""
-    return redirect(request, path(request, "queues"), text + missing, level="note" if gone else "done")
+    to = path(request, "queues", request.url.query)
+    return redirect(request, to, text + missing, level="note" if gone else "done")
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")
