@@ -16,6 +16,7 @@ from uuid import UUID
 
 from palermo.contract.serialization import FOR_DISPLAY, Unrestored, dotted_name
 from palermo.core.arguments import brief
+from palermo.core.failure import printable
 from palermo.errors import DecodeError, EncodeError
 
 
@@ -151,7 +152,7 @@ def tagged(value: object, form: Format) -> object:
     try:
         return _tagged(value, form, MAX_DEPTH)
     except _Unwritable as error:
-        raise EncodeError(f"{path(value, error.steps[::-1])} {error.reason}") from None
+        raise EncodeError(f"{printable(path(value, error.steps[::-1]))} {error.reason}") from None
 
 
 def path(value: object, steps: list[str]) -> str:

@@ -41,7 +41,7 @@ from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
 from palermo.webui.security.sign_in import SignIn
-from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
+from palermo.webui.site import NOBODY, VISIT, Authenticate, BoundedInspector, Site, Visit
 
 
 def create_app(
@@ -153,8 +153,10 @@ def error_response(request: Request, status: int, text: str, headers: dict[str, 
         headers = {"Retry-After": "3", **(headers or {})}
     if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
-    template = "error.html" if VISIT in request.scope else "refused.html"
-    return page(request, template, status=status, headers=headers, error=text)
+    visit: Visit | None = request.scope.get(VISIT)
+    # The page of an error has what all pages have, such as names of queues: not for a visitor who has not signed in.
+    template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
+    return page(request, template, status=status, headers=headers, error=text, renews=request.method == "GET")
 
 
 async def on_palermo_error(request: Request, error: Exception) -> Response:

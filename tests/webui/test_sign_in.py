@@ -66,6 +66,18 @@ def test_a_browser_is_led_to_the_form_and_after_it_to_the_page_that_it_wanted(we
     assert "Sign out ada" in page.text
 
 
+@pytest.mark.parametrize("path", ["/sign-in/nowhere", "/sign-in-too", "/sign-in/openid", "/static/nowhere.css"])
+def test_the_error_pages_of_strangers_name_nothing(web: Web, path: str) -> None:
+    web.client.enqueue("shop.payments.Charge", queue="billing", tenant="acme")
+    page = web.http.get("/queues", auth=httpx.BasicAuth(b"ada", "pässwörd".encode()))
+    assert "queue:billing" in page.text, "the search offers names"
+
+    told = web.http.get(path, headers=_PAGE)
+
+    assert told.status_code == 404
+    assert not [name for name in ("billing", "Connected to", "Failures") if name in told.text]
+
+
 def test_programs_and_scripts_of_a_page_are_told_401_and_not_led_to_a_form(web: Web) -> None:
     assert web.http.get("/api/queues", headers={"Accept": "application/json"}).status_code == 401
     assert web.http.get("/queues").status_code == 401

@@ -15,7 +15,7 @@ from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
-from palermo.webui.render.formats import ago, duration, pretty_json, rate
+from palermo.webui.render.formats import absolute, ago, duration, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
 from palermo.webui.state.waiting import WaitingHistory
@@ -215,6 +215,8 @@ def test_numbers_and_times_are_short() -> None:
         "in 1 h",
         "never",
     ]
+    for at in ("0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"):
+        assert (ago(at, now), absolute(at)) == (at, at), "UTC has no such instant"
 
 
 class Broker:

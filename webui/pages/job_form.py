@@ -1,7 +1,6 @@
 """The form that changes a job's arguments, queue, priority and time: to requeue it, to edit it or to run it again."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -12,7 +11,6 @@ from starlette.responses import Response
 from palermo.contract.rows import Row
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.inspector.masking import unmasked
-from palermo.jobs.redaction import MASK
 from palermo.webui.pages.forms import Problems, ShownForm, TimeFields, problems_of, read_arguments, read_priority
 from palermo.webui.render.rendering import page
 
@@ -61,9 +59,8 @@ class JobForm:
         for name in ("args", "kwargs"):
             value = found[name]
             unchanged = value is None or (not whole and value == row[name])
-            found[name] = None if unchanged else unmasked(value, bare[name])
-            if whole and _holds_mask(found[name]):
-                problems[name] = f"these arguments still hold {MASK}: write the hidden values in their places."
+            with problems.at(name):
+                found[name] = None if unchanged else unmasked(value, bare[name])
         problems.check()
         return found
 
@@ -119,14 +116,3 @@ class FormPage:
 
 def _written(value: object) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _holds_mask(value: object) -> bool:
-    match value:
-        case str():
-            return value == MASK
-        case Mapping():
-            return any(map(_holds_mask, value.values()))
-        case list() | tuple():
-            return any(map(_holds_mask, value))
-    return False

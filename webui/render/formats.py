@@ -63,12 +63,12 @@ def took(seconds: float | None) -> str:
 
 
 def moment(instant: str) -> datetime | None:
-    """The instant in a row's text; None if it is not an instant."""
+    """The instant in a row's text, in UTC; None if it is not an instant, or one before year 1 or after year 9999."""
     try:
         read = datetime.fromisoformat(instant)
-    except ValueError:
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def since(instant: str | None, now: datetime) -> float | None:
@@ -92,7 +92,7 @@ def ago(instant: str, now: datetime) -> str:
 def absolute(instant: str) -> str:
     """`2026-11-21 09:03:12 UTC`."""
     at = moment(instant)
-    return instant if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return instant if at is None else at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def element_key(name: str) -> str:
