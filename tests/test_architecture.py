@@ -45,7 +45,7 @@ _PURE = {
         "fnmatch",
         "functools",
     ),
-    *("hashlib", "heapq", "itertools", "json", "math", "operator", "re", "string", "struct", "textwrap"),
+    *("hashlib", "heapq", "itertools", "json", "math", "msgspec", "operator", "re", "string", "struct", "textwrap"),
     *("traceback", "types", "typing", "unicodedata", "urllib.parse", "uuid", "zoneinfo"),
 }
 
@@ -289,7 +289,6 @@ def test_declaring_jobs_costs_no_client_library() -> None:
         "concurrent.futures",
         "traceback",
         "hashlib",
-        "uuid",
         "palermo.core.message",
         "palermo.client.client",
     )

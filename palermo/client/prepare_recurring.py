@@ -6,8 +6,9 @@ serialized. So the leader, which publishes it, needs none of the user's code.
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from palermo.client.prepare import lock_for
 from palermo.contract import clock

@@ -9,9 +9,11 @@ So a tick fires once, whichever process dies, and at whatever instant.
 import base64
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
@@ -27,8 +29,7 @@ CODE, CONFIG, RUNTIME = "code:", "config", "runtime"
 PUT, REMOVE, SWITCH, RUN = "put", "remove", "switch", "run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurringEntry:
+class RecurringEntry(Struct, frozen=True, kw_only=True):
     """A recurring job as the broker stores it."""
 
     #: When it is due. Its arguments are in the message.
@@ -128,8 +129,7 @@ class RecurringEntry:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange:
+class EntryChange(Struct, frozen=True, kw_only=True):
     """A change to one entry."""
 
     name: str

@@ -5,7 +5,8 @@ The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.core.times import MAX_DELAY, is_delay
 from palermo.errors import OptionInvalid
@@ -17,8 +18,7 @@ BackoffFunction = Callable[[int, float], float]
 FAIL, DISCARD = "fail", "discard"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Struct, frozen=True, kw_only=True):
     """Always the same delay."""
 
     delay: float
@@ -27,8 +27,7 @@ class Fixed:
         return self.delay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class Linear(Struct, frozen=True, kw_only=True):
     """`step` seconds more each time, never more than `cap`."""
 
     step: float
@@ -38,8 +37,7 @@ class Linear:
         return min(self.cap, self.step * attempt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential:
+class Exponential(Struct, frozen=True, kw_only=True):
     """`base` first, then `factor` times as long each time, never more than `cap`.
 
     `jitter` is the part of a wait, from 0 to 1, that chance may take away: with 0.5 a job waits between half and all
@@ -59,8 +57,7 @@ class Exponential:
         return min(self.cap, full) * (1 - self.jitter * chance)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayList:
+class DelayList(Struct, frozen=True, kw_only=True):
     """The given delays, one after the other; the last one again and again."""
 
     delays: tuple[float, ...]
@@ -75,8 +72,7 @@ def quartic(attempt: int, chance: float) -> float:
     return min(MAX_DELAY, n**4 + 15 + chance * 10 * (n + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class CustomBackoff:
+class CustomBackoff(Struct, frozen=True):
     """A user's function of attempt and error: it gives seconds, None for the default shape, "fail" or "discard"."""
 
     function: Callable[[int, BaseException | None], object]

@@ -10,8 +10,9 @@ the queue to begin with, five times in six high, so that low is slow but never s
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import translate
+
+from msgspec import Struct
 
 from palermo.core.topology import check_job_queue, is_failed
 from palermo.errors import QueueNameInvalid
@@ -25,8 +26,7 @@ _WEIGHED = re.compile(r"(?s)(?P<pattern>.+):(?P<weight>[0-9]+)\Z")
 MAX_WEIGHT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRank:
+class QueueRank(Struct, frozen=True):
     """The place of one queue in the order."""
 
     #: Queues of a lower level always go first.
@@ -46,8 +46,7 @@ def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> 
     return tuple(sorted(places, key=ranks.__getitem__))
 
 
-@dataclass(frozen=True, slots=True)
-class PausedQueues:
+class PausedQueues(Struct, frozen=True):
     """The queues from which no worker takes jobs: some, by name, or all that there are and will be."""
 
     names: frozenset[str] = frozenset()
@@ -64,8 +63,7 @@ NONE_PAUSED = PausedQueues()
 EVERY_QUEUE = "~all"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSelection:
+class QueueSelection(Struct, frozen=True):
     """The queues a worker serves, as patterns in order of priority."""
 
     patterns: tuple[str, ...]

@@ -13,7 +13,9 @@ a short one is read soon.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
@@ -25,8 +27,7 @@ _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 FOREIGN = "perform_job_at"
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """Time slots of one length."""
 
     #: The length of each, in seconds; a whole multiple of the level below.
@@ -59,8 +60,7 @@ KEPT_AFTER_END = 240.0
 _PARTS = 10**12
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TimeSlot:
+class TimeSlot(Struct, frozen=True, order=True):
     """A slot of time. Its number is counted from the epoch in spans of its level, so all processes agree on it."""
 
     level: int

@@ -6,15 +6,15 @@ import logging
 import tokenize
 import warnings
 from collections.abc import Generator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 import palermo
 
 log = logging.getLogger("palermo.demo")
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """The counts of one file."""
 
     nodes: int

@@ -6,8 +6,9 @@ Prometheus rules in docs/guides/monitoring/alerts.yml begin. A queue whose first
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row, silent_text
@@ -47,8 +48,7 @@ def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
     return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class PresentProblem:
+class PresentProblem(Struct, frozen=True):
     """One thing that is wrong."""
 
     kind: Kind

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ForwardRef, get_type_hints
 
+from msgspec import Struct
+
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 MAX_JOB_NAME_BYTES = 255
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobSubscription:
+class JobSubscription(Struct, frozen=True, kw_only=True):
     """The events that a job handles, and its group."""
 
     group: str

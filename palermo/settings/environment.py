@@ -3,8 +3,9 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.settings.readers import READERS
 
@@ -66,8 +67,7 @@ def supervised_environment(start_pipe: int) -> dict[str, str]:
     return {**os.environ, _SUPERVISOR: str(os.getpid()), START_PIPE: str(start_pipe)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceManager:
+class ServiceManager(Struct, frozen=True, kw_only=True):
     """The service manager that started this process and wants to hear from it, as systemd does."""
 
     #: Its socket: a path, or a name that begins with @.

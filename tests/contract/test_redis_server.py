@@ -7,12 +7,12 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import redis.exceptions
+from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated

@@ -3,11 +3,11 @@
 import os
 import re
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.address import DEFAULT_URL
 from palermo.core.times import parse_duration

@@ -9,12 +9,12 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import parameters

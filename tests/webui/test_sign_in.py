@@ -4,13 +4,13 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from joserfc.jwk import RSAKey
+from msgspec.structs import replace
 
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings

@@ -9,8 +9,9 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher

@@ -8,8 +8,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.redis import limits, sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
@@ -400,8 +402,7 @@ class Attempts:
         self._unanswered.pop(id(first), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(Struct, frozen=True):
     """What a session that was lost leaves to the next one."""
 
     attempts: Attempts

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, cast
 
 import redis.asyncio.connection as library
 import redis.connection as blocking
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff

@@ -10,11 +10,12 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from random import random
 from typing import Any
 
 import msgpack
+from msgspec import Struct
+from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.redis import limits
@@ -38,8 +39,7 @@ from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 log = logging.getLogger("palermo.redis")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Proof that a job is ours. A job that is given back and claimed again has another claim."""
 
     number: str

@@ -10,12 +10,12 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import msgpack
+from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
@@ -51,8 +51,7 @@ class Refused(Exception):
     """A condition did not hold, so nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What came of changes."""
 
     #: The number of the first condition that did not hold, from 1; 0 if the changes were made.

@@ -10,8 +10,10 @@ import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.redis.store import Store
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
@@ -37,8 +39,7 @@ _CHECK_EVERY = 0.25
 _ANSWER_TIMEOUT = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LivingWorker:
+class LivingWorker(Struct, frozen=True):
     """A worker whose lease goes on."""
 
     info: WorkerInfo

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from palermo.contract import clock
 from palermo.contract.broker import Broker
@@ -24,8 +25,7 @@ _CLOSE_TIMEOUT = 5.0
 _AGAIN = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderDuties:
+class LeaderDuties(Struct, frozen=True, kw_only=True):
     """A worker's duties as a possible leader, and the recurring jobs that it declares."""
 
     #: Whether it takes part in leader election, and declares its recurring jobs.

@@ -5,10 +5,10 @@ import json
 import struct
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec import Struct
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
@@ -289,8 +289,7 @@ _REFUSED, _AGAIN = 5.0, 0.05
 GONE = (Unroutable, NotFound)
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """A queue or an exchange that is made first, and made again when it is gone, as one connection sees it.
 
     Law: this connection makes a destination once, and publishes to it without asking again. Only RabbitMQ's answer to

@@ -5,9 +5,9 @@ No exception of pika and no reply code crosses this adapter.
 
 import re
 import ssl
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
 from pika import exceptions
 
 from palermo.brokers.rabbitmq.amqp import tls
@@ -194,8 +194,7 @@ class Probe(NamedTuple):
         return self.subscribed
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """How a queue or exchange that exists differs from its declaration: what error 406 says."""
 
     #: The error's whole text.

@@ -14,8 +14,9 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
 from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, request_properties
@@ -34,8 +35,7 @@ _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError
 log = logging.getLogger("palermo.rabbitmq")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One part of a reply: values, or a message as it is stored on the broker."""
 
     values: Mapping[str, Any] | None

@@ -18,9 +18,10 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
@@ -343,8 +344,7 @@ _FOR_EACH_RETURN = 16
 _KEPT = 0.001
 
 
-@dataclass(eq=False, slots=True)
-class SubscriptionChannel:
+class SubscriptionChannel(Struct, eq=False):
     """A channel, its subscriptions, and what came by them."""
 
     channel: Channel

@@ -16,8 +16,9 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import to_properties, written
@@ -57,8 +58,7 @@ _SKEW = 3_600.0
 _NOT_SENT: Final = BrokerUnavailable("not sent yet.")
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """The state of one entry."""
 
     entry: RecurringEntry
@@ -75,8 +75,7 @@ class _Held:
     begun: "_Step | None" = None
 
 
-@dataclass(slots=True)
-class _Step:
+class _Step(Struct):
     """One change of one entry: the jobs to publish, and its next state."""
 
     held: _Held | None

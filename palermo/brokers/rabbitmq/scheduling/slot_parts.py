@@ -9,7 +9,8 @@ level in any case.
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.scheduling.slot_index import SlotIndexes

@@ -1,8 +1,9 @@
 """A worker's claim on a job in the file, and the ways to end it: each does so only if the claim is still valid."""
 
 import sqlite3
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.sqlite.file.store import Work
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels
@@ -12,8 +13,7 @@ from palermo.brokers.sqlite.tables.jobs import Row, insert
 _STILL_VALID = "id = ? and holder = ? and claims = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Proof that a job is ours. A job that is given back and claimed again has another claim."""
 
     job: int
