@@ -7,12 +7,14 @@ The serializer decides how a tag looks in the bytes, see Format.wrap. A subclass
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any, Final
 from uuid import UUID
+
+from msgspec import Struct
 
 from palermo.contract.serialization import FOR_DISPLAY, Unrestored, dotted_name
 from palermo.core.arguments import brief
@@ -85,8 +87,7 @@ _SAME_HASH: Final = 100
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     """What a serializer can write without a tag."""
 
     name: str

@@ -3,13 +3,13 @@
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -141,7 +141,7 @@ def _routes() -> list[BaseRoute]:
 
 def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
     named = {f"web_{name}": value for name, value in overrides.items() if value is not None}
-    unknown = [name for name in named if name not in {field.name for field in fields(Settings)}]
+    unknown = [name for name in named if name not in Settings.__struct_fields__]
     if unknown:
         raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}: see docs/guides/web.md.")
     return replace(settings, **named)

@@ -1,10 +1,10 @@
 """The page of one job: its state, its history and the actions on it, among them to run it again and to edit it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 

@@ -1,10 +1,10 @@
 """The form that changes a job's arguments, queue, priority and time: to requeue it, to edit it or to run it again."""
 
 import json
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Form
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,8 +27,7 @@ def time_fields(when: Short = "", on: Short = "", zone: Short = "UTC") -> TimeFi
 Time = Annotated[TimeFields, Depends(time_fields)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobForm:
+class JobForm(Struct, frozen=True, kw_only=True):
     """What the form holds, as it was typed."""
 
     args: str = ""
@@ -83,8 +82,7 @@ def job_form(time: Time, args: Text = "", kwargs: Text = "", queue: Short = "", 
     return JobForm(args=args, kwargs=kwargs, queue=queue, priority=priority, time=time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormPage:
+class FormPage(Struct, frozen=True, kw_only=True):
     """The page of the form for one purpose."""
 
     #: Its heading, before the job's name; the text of its button; what is said above the fields.

@@ -4,9 +4,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.core.text import count as plural
 
@@ -148,8 +149,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PrettyJson:
+class PrettyJson(Struct, frozen=True):
     """The text of a value, whole and in pieces of (kind, text). The kind is "" for text without a colour."""
 
     text: str

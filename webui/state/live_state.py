@@ -11,8 +11,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.core.times import parse_instant
@@ -56,8 +58,7 @@ _VIEWED = 60.0
 WINDOW = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSummary:
+class QueueSummary(Struct, frozen=True, kw_only=True):
     """A queue as the pages show it."""
 
     name: str
@@ -72,8 +73,7 @@ class QueueSummary:
     rates: Rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueuePage:
+class QueuePage(Struct, frozen=True, kw_only=True):
     """One page of the queues."""
 
     rows: list[QueueSummary]
@@ -87,8 +87,7 @@ class QueuePage:
     total_failed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class Totals(Struct, frozen=True, kw_only=True):
     """Sums over all queues and all workers."""
 
     pending: int
@@ -167,8 +166,7 @@ class LiveState:
         )
 
 
-@dataclass
-class OldestJobs:
+class OldestJobs(Struct):
     """Since when the oldest job of each queue has waited. It reads the first message of a queue now and then."""
 
     inspector: Inspector
@@ -282,8 +280,7 @@ def _failed(snapshot: Snapshot) -> int:
 # -- recent jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """A run of a job that was seen on a worker, or that failed."""
 
     #: ISO 8601; None if it is not known.
@@ -295,8 +292,7 @@ class Run:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecentJob:
+class RecentJob(Struct, frozen=True):
     """What is remembered of one job."""
 
     #: Its last row that was small enough to keep.
