@@ -144,6 +144,16 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     #: Whether its slots, processed, failed and duties are known; if not, they are 0 or empty here, and None in rows.
     counted: bool = True
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both tell the same, whenever each was heard of."""
+        if not isinstance(other, WorkerInfo):
+            return NotImplemented
+        told = (name for name in self.__struct_fields__ if name != "seen_at")
+        return all(getattr(self, name) == getattr(other, name) for name in told)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @property
     def clock(self) -> bool:
         """Whether it brings delayed jobs to their queues when they are due."""
