@@ -3,9 +3,7 @@
 import re
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-from msgspec.structs import replace
+from dataclasses import dataclass, replace
 
 #: Parents in a text that names workers.
 PIDS = re.compile(r"pid:(\d+)@")
