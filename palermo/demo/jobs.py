@@ -6,15 +6,15 @@ import logging
 import tokenize
 import warnings
 from collections.abc import Generator
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 import palermo
 
 log = logging.getLogger("palermo.demo")
 
 
-class Parsed(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Parsed:
     """The counts of one file."""
 
     nodes: int
