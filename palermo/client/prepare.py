@@ -180,7 +180,7 @@ def prepare(
         extra=parent_header(),
     )
     keep_result, key_request = chosen.get("keep_result"), None
-    if chosen:  # Fast path: prepared in a loop, a job without options takes 45 µs; 61 if this is done.
+    if chosen:  # Fast path: prepared in a loop, a job without options takes 46 µs; 64 with one.
         options = _optional_fields(chosen, name, args, kwargs, now=now, run_at=run_at, tenant=tenant)
         message, key_request = with_unique_key(
             msgspec.structs.replace(message, **options),

@@ -6,7 +6,7 @@ from palermo.errors import OptionInvalid
 
 
 def check_conditions(filter: Any) -> None:
-    """Raise OptionInvalid if a text in this filter, is blank.
+    """Raise OptionInvalid if a text in this filter is blank.
 
     Taken for no condition, an unset variable of a shell would choose every job.
     """

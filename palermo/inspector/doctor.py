@@ -23,8 +23,7 @@ from palermo.history.statistics import summarize
 from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.problems import COUNTED, Outcomes, outcomes, present
-from palermo.settings.environment import unknown_variables
-from palermo.settings.readers import READERS
+from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
 #: The most queues whose first job is looked at.
@@ -129,11 +128,10 @@ def _program() -> list[Finding]:
 
 def _variables() -> list[Finding]:
     """A finding for each variable that looks like a setting and is none: nothing else would say so."""
-    known = [f"PALERMO_{name.upper()}" for name in READERS]
     return [
         Finding.warning(
             "variables",
-            f"{variable} is set, and there is no such setting.{nearest(variable, known, cutoff=0.75)}",
+            f"{variable} is set, and there is no such setting.{nearest(variable, VARIABLES, cutoff=0.75)}",
             "Mend its name, or take it away; docs/reference/settings.md has all variables.",
         )
         for variable in unknown_variables()

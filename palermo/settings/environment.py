@@ -10,7 +10,7 @@ from msgspec import Struct
 from palermo.settings.readers import READERS
 
 #: The variable of each setting.
-_VARIABLES = {f"PALERMO_{name.upper()}": name for name in READERS}
+VARIABLES = {f"PALERMO_{name.upper()}": name for name in READERS}
 
 #: Kubernetes tells each pod of a namespace where its Services are. Of a Service named palermo-web it writes
 #: PALERMO_WEB_PORT=tcp://10.0.0.7:80, which is not the setting web_port, and others such as PALERMO_WEB_SERVICE_HOST.
@@ -20,7 +20,7 @@ _OF_SERVICE = r"PALERMO\w*_(SERVICE_(HOST|PORT)|PORT_\d+_)"
 
 def from_environment() -> Iterator[tuple[str, str, Any]]:
     """The settings in the environment: source, name, value. An empty variable counts as not set, for containers."""
-    for variable, name in _VARIABLES.items():
+    for variable, name in VARIABLES.items():
         value = os.environ.get(variable)
         if value and not _is_service(variable, value):
             yield variable, name, value
@@ -28,7 +28,7 @@ def from_environment() -> Iterator[tuple[str, str, Any]]:
 
 def unknown_variables() -> list[str]:
     """The variables that are named as settings are, and mean none of them."""
-    others = {START_PIPE, _SUPERVISOR, *_VARIABLES}
+    others = {START_PIPE, _SUPERVISOR, *VARIABLES}
     return sorted(
         variable
         for variable, value in os.environ.items()

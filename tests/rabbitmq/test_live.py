@@ -31,7 +31,7 @@ from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
 from tests.acceptance.place import Place
-from tests.contract.tools import PATIENT
+from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_node import Node, free_port, url_of
 from tests.tcp_proxy import TcpProxy
 
@@ -326,8 +326,7 @@ def test_a_queue_that_was_deleted_and_is_made_by_another_program_is_served_again
         await consumer.settle(await consumer.receive(1), Ack())
         waiting = asyncio.ensure_future(consumer.receive(1))
         channel.queue_delete(f"{exchange}.mail")
-        while "mail" in consumer._source.queues:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        await until(lambda: asyncio.sleep(0, "mail" in consumer._source.queues), False)
         channel.queue_declare(f"{exchange}.mail", durable=True, arguments={"x-queue-type": "classic"})
         channel.queue_bind(f"{exchange}.mail", exchange, "mail")
         other = await open_broker(session)
