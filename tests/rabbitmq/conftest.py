@@ -1,4 +1,4 @@
-"""What many tests of the adapter for RabbitMQ need."""
+"""The session that many tests of the adapter for RabbitMQ use."""
 
 import pytest
 
