@@ -18,6 +18,7 @@ from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.failure import printable
+from palermo.core.text import some_of
 from palermo.core.topology import check_id, check_job_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter
@@ -121,7 +122,7 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
 
 def describe_ids(ids: Sequence[str]) -> str:
     """A short text for these jobs, for the audit log and for people."""
-    return ", ".join(ids[:3]) + (f" and {len(ids) - 3:,} more" if len(ids) > 3 else "")
+    return some_of(ids, 3)
 
 
 # -- failed jobs

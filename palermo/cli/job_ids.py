@@ -15,6 +15,7 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Keep, SweepDecision
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
+from palermo.core.text import some_of
 from palermo.core.topology import is_made_id
 from palermo.errors import BrokerUnavailable, IdInvalid
 
@@ -78,9 +79,8 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
         return text
     if len(begun) == 1:
         return begun[0]
-    more = f" and {len(begun) - _NAMED:,} more" if len(begun) > _NAMED else ""
     raise IdInvalid(
-        f"{text!r} is the beginning of {len(begun):,} ids: {', '.join(begun[:_NAMED])}{more}."
+        f"{text!r} is the beginning of {len(begun):,} ids: {some_of(begun, _NAMED)}."
         " Write more of the one that you mean."
     )
 

@@ -150,11 +150,6 @@ class Sender:
         self._unrecorded: deque[Message] = deque()
         self._recording = False
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether any publish is under way."""
-        return bool(self._in_flight)
-
     def try_send(self, pending: PendingPublish) -> bool:
         """Send a publish of one message now, if the session can; any thread may call this.
 

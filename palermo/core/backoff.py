@@ -4,7 +4,7 @@ Pure: attempt, error and chance are arguments, seconds are the result. The first
 The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retry from 0.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from msgspec import Struct
 
@@ -141,8 +141,3 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
             ' (a function of your own may also give None, "fail" or "discard").'
         )
     return float(value)
-
-
-def total_delays(shape: BackoffFunction, retries: int) -> Sequence[float]:
-    """The wait before each of so many retries, with 0.5 for chance."""
-    return [float(shape(attempt, 0.5)) for attempt in range(1, retries + 1)]

@@ -155,9 +155,9 @@ class Attempt(Struct, frozen=True, kw_only=True):
         return _FRAME + len(self.exception_class.encode()) + len(self.message.encode())
 
 
-def append_attempt(log: Sequence[Attempt], attempt: Attempt, budget: int = ATTEMPTS_BUDGET) -> tuple[Attempt, ...]:
-    """The log with one more attempt, within the budget: the first attempt and the newest ones stay."""
-    return cut_attempts((*log, attempt), budget)
+def append_attempt(log: Sequence[Attempt], attempt: Attempt) -> tuple[Attempt, ...]:
+    """The log with one more attempt, within ATTEMPTS_BUDGET: the first attempt and the newest ones stay."""
+    return cut_attempts((*log, attempt), ATTEMPTS_BUDGET)
 
 
 def cut_attempts(log: Sequence[Attempt], budget: int) -> tuple[Attempt, ...]:

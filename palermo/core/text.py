@@ -4,7 +4,7 @@ Text from jobs must be safe: a job's name or error must not be able to control a
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 #: C0 and C1 controls, DEL, lone surrogates, line and paragraph separators, and the marks that change text direction.
@@ -46,6 +46,11 @@ def shorter(text: str, width: int) -> str:
 def count(number: int, noun: str) -> str:
     """`1 job`, `2 jobs`, `50,000 jobs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some_of(names: Sequence[str], most: int = 5) -> str:
+    """`a, b, c`; of more than `most` the first ones: `a, b, c and 1,200 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def duration(seconds: float) -> str:

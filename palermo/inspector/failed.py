@@ -93,7 +93,7 @@ def count_failed(context: Context, which: Which = ALL) -> int:
 
     It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
     """
-    counting = CountJudge(Selection(which, context._shown))
+    counting = CountJudge(Selection.of(which, context._shown))
     context._sweep_failed(counting, ids=counting.selection.ids)
     return counting.count
 
@@ -136,7 +136,7 @@ def requeue(
     """
     if queue is not None:
         check_new_queue(queue)
-    selection = Selection(which, context._shown)
+    selection = Selection.of(which, context._shown)
     change = JobEdit(priority=check_priority(priority), run_at=None if at is None else unix_seconds(at))
     judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs, change))
     try:
@@ -144,7 +144,7 @@ def requeue(
     finally:
         what = OTHER_ARGUMENTS if args is not None or kwargs is not None else None
         context._record("requeue", queue=queue, ids=[job.id for job in judge.taken], what=what)
-    report_errors(on_error, judge.refusal, selection.missing_error)
+    report_errors(on_error, judge.refusal, selection.missing_error())
     return judge.taken
 
 
@@ -161,14 +161,14 @@ def discard(
 
     For ids that are not there, NotFound is raised after all other jobs are done, or given to `on_error`.
     """
-    judge = DiscardJudge(Selection(which, context._shown))
+    judge = DiscardJudge(Selection.of(which, context._shown))
     try:
         context._sweep_failed(
             stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=judge.selection.ids
         )
     finally:
         context._record("discard", ids=[job.id for job in judge.taken])
-    report_errors(on_error, judge.selection.missing_error)
+    report_errors(on_error, judge.selection.missing_error())
     return judge.taken
 
 

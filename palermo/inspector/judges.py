@@ -17,10 +17,14 @@ from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, Swee
 from palermo.core.failure import fingerprint
 from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
+from palermo.core.text import some_of
 from palermo.core.topology import check_id, check_job_queue
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.errors import DuplicateJob, NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter, PreviewOf, wire_preview
+
+#: What NotFound says of ids that are not in `failed`.
+NO_FAILED_JOB = "no failed job {}. `palermo failed list` shows those there are."
 
 #: The jobs that are meant: one id, several, or those that a filter matches.
 Which = str | Iterable[str] | FailedFilter
@@ -36,23 +40,24 @@ class TakenJob(NamedTuple):
 
 
 class Selection:
-    """The failed jobs that are meant, and which of those were there."""
+    """The jobs that are meant, and which of those were there."""
 
-    def __init__(self, which: Which, shown: PreviewOf = wire_preview) -> None:
-        """`shown` gives the text of a message's arguments that a text filter searches."""
-        self._shown = shown
-        self.filter = which if isinstance(which, FailedFilter) else None
-        ids = [] if isinstance(which, FailedFilter) else [which] if isinstance(which, str) else which
-        self.ids = dict.fromkeys(check_id(id) for id in ids)
+    def __init__(self, ids: str | Iterable[str], matches: Callable[[Message], bool] = lambda _: False) -> None:
+        """One id, or several; besides, those are meant that the filter `matches`."""
+        self.ids = dict.fromkeys(check_id(id) for id in ([ids] if isinstance(ids, str) else ids))
         self.seen: set[str] = set()
+        self._matches = matches
+
+    @classmethod
+    def of(cls, which: Which, shown: PreviewOf = wire_preview) -> "Selection":
+        """Of failed jobs. `shown` gives the text of a message's arguments that a text filter searches."""
+        if isinstance(which, FailedFilter):
+            return cls((), lambda message: which.matches(message, shown))
+        return cls(which)
 
     def includes(self, message: Message) -> bool:
         """Whether this message is meant; so is a second copy of a message that was."""
-        if message.id in self.seen:
-            return True
-        if self.filter is not None:
-            return self.filter.matches(message, self._shown)
-        return message.id in self.ids
+        return message.id in self.seen or message.id in self.ids or self._matches(message)
 
     def is_repeated(self, message: Message) -> bool:
         """Whether a copy of this id came before; remembers this one for the next."""
@@ -65,10 +70,9 @@ class Selection:
         """The given ids that were not there."""
         return [id for id in self.ids if id not in self.seen]
 
-    @property
-    def missing_error(self) -> NotFound | None:
-        """NotFound for the missing ids; None if all were there."""
-        return not_found_error(self.missing) if self.missing else None
+    def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
+        """NotFound for the missing ids, which stand in `text` for {}; None if all were there."""
+        return not_found_error(self.missing, text) if self.missing else None
 
 
 class DiscardJudge:
@@ -316,9 +320,8 @@ def report_errors(on_error: Callable[[PalermoError], None] | None, *errors: Pale
         on_error(error)
 
 
-def not_found_error(ids: Sequence[str]) -> NotFound:
-    """The error for ids that are not in `failed`."""
-    shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5:,} more" if len(ids) > 5 else "")
-    error = NotFound(f"no failed job {shown}. `palermo failed list` shows those there are.")
+def not_found_error(ids: Sequence[str], text: str = NO_FAILED_JOB) -> NotFound:
+    """The error for ids that are not there, which stand in `text` for {}."""
+    error = NotFound(text.format(some_of(ids)))
     error.jobs = len(ids)
     return error

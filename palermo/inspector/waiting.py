@@ -19,11 +19,11 @@ from palermo.core.lifecycle import JobState
 from palermo.core.message import JSON, Message
 from palermo.core.text import fits
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
-from palermo.errors import DuplicateJob, NotFound, PalermoError, UsageError
+from palermo.errors import DuplicateJob, PalermoError, UsageError
 from palermo.inspector.context import Context, Progress
 from palermo.inspector.control import cancel
 from palermo.inspector.failed import OnError, OnTaken, Stopping
-from palermo.inspector.judges import TakenJob, report_errors, report_taken, stoppable
+from palermo.inspector.judges import DiscardJudge, Selection, TakenJob, report_errors, report_taken, stoppable
 from palermo.jobs.redaction import masked_row
 
 #: The most jobs that one call cancels: the broker keeps so many marks.
@@ -94,62 +94,39 @@ def may_contain(message: Message, wanted: str) -> bool:
     return any(wanted in printable(text) for text in (message.id, message.job, message.preview or ""))
 
 
-class _Selection:
-    """The waiting jobs that are meant, and which of those were there."""
+def _selection(context: Context, which: WaitingJobs) -> Selection:
+    if not isinstance(which, WaitingFilter):
+        return Selection(which)
 
-    def __init__(self, context: Context, which: WaitingJobs) -> None:
-        self._context = context
-        self._filter = which if isinstance(which, WaitingFilter) else None
-        ids = [] if isinstance(which, WaitingFilter) else [which] if isinstance(which, str) else which
-        self._ids = dict.fromkeys(check_id(id) for id in ids)
-        self.taken: dict[str, TakenJob] = {}
-
-    def includes(self, message: Message) -> bool:
-        """Whether this message is meant; so is a second copy of a message that was."""
-        if message.id in self.taken or message.id in self._ids:
-            return True
-        if self._filter is None:
+    def matches(message: Message) -> bool:
+        if which.text is None:
+            return which.job is None or fits(message.job, which.job)
+        if not may_contain(message, which.text.casefold()):
             return False
-        if self._filter.text is None:
-            return self._filter.job is None or fits(message.job, self._filter.job)
-        if not may_contain(message, self._filter.text.casefold()):
-            return False
-        [row] = self._context._rows((message,), JobState.PENDING)
-        return self._filter.fits_row(masked_row(row, self._context._hidden))
+        [row] = context._rows((message,), JobState.PENDING)
+        return which.fits_row(masked_row(row, context._hidden))
 
-    @property
-    def missing(self) -> PalermoError | None:
-        """NotFound for the given ids that were not there; None if all were."""
-        missing = [id for id in self._ids if id not in self.taken]
-        if not missing:
-            return None
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
-        error = NotFound(f"no job {shown} waits there any more.")
-        error.jobs = len(missing)
-        return error
+    return Selection((), matches)
 
 
-class _Judge:
-    """Takes the jobs that are meant out of their queue: to another one, or for good."""
+class _MoveJudge:
+    """Moves the jobs that are meant to another queue."""
 
-    def __init__(self, selection: _Selection, to: str | None) -> None:
-        self._selection = selection
-        self._to = to
+    def __init__(self, selection: Selection, to: str) -> None:
+        self.selection = selection
+        self.to = to
         #: The jobs that were taken, in their order; `report_taken` tells of them.
         self.taken: list[TakenJob] = []
         self._refused = 0
 
     def __call__(self, message: Message) -> SweepDecision:
-        if not self._selection.includes(message):
+        if not self.selection.includes(message):
             return Keep()
-        seen = self._selection.taken
-        if message.id in seen:
+        if self.selection.is_repeated(message):
             return Remove()  # A second copy, which a kill between publishing and acknowledging left.
-        job = seen[message.id] = TakenJob(message.id, message.job, self._to or message.queue)
+        job = TakenJob(message.id, message.job, self.to)
         self.taken.append(job)
-        if self._to is None:
-            return Remove()
-        return Move(JobEdit(queue=self._to).applied_to(message), lambda: self._refuse(job))
+        return Move(JobEdit(queue=self.to).applied_to(message), lambda: self._refuse(job))
 
     def _refuse(self, job: TakenJob) -> None:
         self.taken.remove(job)
@@ -190,8 +167,8 @@ def discard_waiting(
     other jobs are done, or given to `on_error`. `on_taken` gets the jobs that have gone while the command runs, and
     `stop` can end it early. Raises NotFound for a queue that does not exist.
     """
-    judge = _Judge(selection := _Selection(context, which), None)
-    return _take(context, queue, judge, selection, "discard", progress, on_error, on_taken, stop)
+    judge = DiscardJudge(_selection(context, which))
+    return _take(context, queue, judge, progress, on_error, on_taken, stop)
 
 
 def move_waiting(
@@ -211,16 +188,14 @@ def move_waiting(
     command goes on with those that are left.
     """
     check_move(queue, to)
-    judge = _Judge(selection := _Selection(context, which), to)
-    return _take(context, queue, judge, selection, "move", progress, on_error, on_taken, stop)
+    judge = _MoveJudge(_selection(context, which), to)
+    return _take(context, queue, judge, progress, on_error, on_taken, stop)
 
 
 def _take(
     context: Context,
     queue: str,
-    judge: _Judge,
-    selection: _Selection,
-    action: str,
+    judge: DiscardJudge | _MoveJudge,
     progress: Progress | None,
     on_error: OnError | None,
     on_taken: OnTaken | None,
@@ -232,8 +207,10 @@ def _take(
     try:
         context._client.run(lambda broker: broker.sweep(queue, decide, progress=tell))
     finally:
-        context._record(action, queue=judge._to or queue, ids=[job.id for job in judge.taken])
-    report_errors(on_error, judge.refusal, selection.missing)
+        action, place = ("move", judge.to) if isinstance(judge, _MoveJudge) else ("discard", queue)
+        context._record(action, queue=place, ids=[job.id for job in judge.taken])
+    refusal = judge.refusal if isinstance(judge, _MoveJudge) else None
+    report_errors(on_error, refusal, judge.selection.missing_error("no job {} waits there any more."))
     return judge.taken
 
 
@@ -294,7 +271,7 @@ def _found(
     """The jobs that a filter matches; only the first `depth` jobs of the queue are looked at."""
     context._ask(lambda broker: broker.browse(queue, limit=0), again=True)
     found: dict[str, TakenJob] = {}
-    selection = _Selection(context, filter)
+    selection = _selection(context, filter)
     left = depth
 
     def look(message: Message) -> SweepDecision:

@@ -131,13 +131,9 @@ class SlotTitle:
 class SharedTitle:
     """The title of a child that slots share: how many of them are busy. Any thread may show it."""
 
-    def __init__(
-        self, pool: str, slots: int, *, show: Callable[[str], None] = set_title, now: Callable[[], float] = monotonic
-    ) -> None:
+    def __init__(self, pool: str, slots: int) -> None:
         self._prefix = f"palermo {pool} pool: "
         self._slots = slots
-        self._show = show
-        self._now = now
         self._shown = self._true = -1
         self._changed_at = -1.0
 
@@ -151,11 +147,11 @@ class SharedTitle:
         self._true = busy
         if busy == self._shown:
             return
-        now = self._now()
+        now = monotonic()
         if now - self._changed_at < 1 / _BURST:
             return
         self._shown, self._changed_at = busy, now
-        self._show(f"{self._prefix}{f'{busy} of {self._slots} slots busy' if busy else 'idle'}")
+        set_title(f"{self._prefix}{f'{busy} of {self._slots} slots busy' if busy else 'idle'}")
 
 
 def die_with(parent: int) -> None:

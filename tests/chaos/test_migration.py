@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +26,9 @@ from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.settings.settings import Settings
 from tests.acceptance.place import Place
+from tests.chaos.brokers import with_brokers
 from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
-from tests.helpers import HANGS, eventually
+from tests.helpers import eventually
 
 BOTH_WAYS = pytest.mark.parametrize(("before", "after"), [("classic", "quorum"), ("quorum", "classic")])
 
@@ -74,23 +74,6 @@ def wait(number):
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-
-def with_brokers(
-    session: SessionParameters, work: Callable[[Broker, Broker], Awaitable[None]], *, within: float = HANGS
-) -> None:
-    """On two sessions: one that publishes, one that does the rest."""
-
-    async def go() -> None:
-        brokers = [await open_broker(session) for _ in range(2)]
-        try:
-            async with asyncio.timeout(within):
-                await work(*brokers)
-        finally:
-            for broker in brokers:
-                await broker.close()
-
-    asyncio.run(go())
 
 
 async def held(broker: Broker, queue: str = "jobs") -> list[str]:

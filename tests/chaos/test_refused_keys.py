@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
@@ -12,13 +12,14 @@ import pytest
 import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.time_slots import time_slot_of
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
+from tests.chaos.brokers import with_brokers
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, ids, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -73,21 +74,6 @@ def full(rabbitmq_url: str) -> Iterator[Callable[[str], FullQueue]]:
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-
-def with_brokers(session: SessionParameters, work: Callable[[Broker, Broker], Awaitable[None]]) -> None:
-    """One session leads, the other asks."""
-
-    async def go() -> None:
-        brokers = [await open_broker(session) for _ in range(2)]
-        try:
-            async with asyncio.timeout(90):
-                await work(*brokers)
-        finally:
-            for broker in brokers:
-                await broker.close()
-
-    asyncio.run(go())
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.leadership import fair_queue
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.sweep import Move
@@ -29,6 +29,7 @@ from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal
 from palermo.core.unique_rules import DEBOUNCE, RERUN
 from palermo.errors import PalermoError, PublishRefused
+from tests.chaos.brokers import with_brokers
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import (
@@ -86,19 +87,6 @@ def site(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path, url=url_of(module_node), exchange=exchange)
     yield site
     site.close()
-
-
-def with_brokers(session: SessionParameters, work: Callable[..., Awaitable[None]], count: int = 2) -> None:
-    async def go() -> None:
-        brokers = [await open_broker(session) for _ in range(count)]
-        try:
-            async with asyncio.timeout(120):
-                await work(*brokers)
-        finally:
-            for broker in brokers:
-                await broker.close()
-
-    asyncio.run(go())
 
 
 async def ctl(act: Callable[..., None], *arguments: Any) -> None:

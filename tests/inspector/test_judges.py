@@ -44,7 +44,7 @@ def test_a_requeued_message_has_no_error_and_one_more_retry() -> None:
 
 
 def test_two_copies_of_one_id_are_requeued_once_and_both_are_taken() -> None:
-    judge = RequeueJudge(Selection(FailedFilter()), queue=None)
+    judge = RequeueJudge(Selection.of(FailedFilter()), queue=None)
 
     assert kinds(judge, failed("1"), failed("2"), failed("1")) == [Move, Move, Remove]
     assert len(judge.taken) == 2
@@ -72,7 +72,7 @@ def test_an_id_that_can_be_none_is_refused_before_anything_is_taken() -> None:
 
 @pytest.mark.parametrize("queue", ["failed", "", "amq.x", " blank"])
 def test_a_job_whose_queue_is_no_queue_stays_and_the_others_go(queue: str) -> None:
-    judge = RequeueJudge(Selection(FailedFilter()), queue=None)
+    judge = RequeueJudge(Selection.of(FailedFilter()), queue=None)
 
     assert kinds(judge, failed("1", queue=queue), failed("2")) == [Keep, Move]
     assert "stays in `failed`" in str(judge.refusal)
@@ -86,7 +86,7 @@ def test_a_job_whose_queue_is_no_queue_can_be_sent_elsewhere() -> None:
 
 
 def test_counting_takes_nothing_and_counts_copies_once() -> None:
-    judge = CountJudge(Selection(FailedFilter(queue="mail")))
+    judge = CountJudge(Selection.of(FailedFilter(queue="mail")))
 
     assert kinds(judge, failed("1"), failed("1"), failed("2", queue="x")) == [Keep, Keep, Keep]
     assert judge.count == 1
@@ -151,7 +151,7 @@ def test_failures_of_one_kind_are_one_group() -> None:
 
 
 def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
-    judge, told = DiscardJudge(Selection(FailedFilter())), list[list[str]]()
+    judge, told = DiscardJudge(Selection.of(FailedFilter())), list[list[str]]()
     progress = report_taken(judge.taken, None, lambda jobs: told.append([job.id for job in jobs]))
     assert progress is not None
 
@@ -167,7 +167,7 @@ def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
 
 def test_a_judge_that_is_stopped_takes_nothing_more() -> None:
     stopping: list[bool] = []
-    judge = stoppable(lambda: bool(stopping), DiscardJudge(Selection(FailedFilter())))
+    judge = stoppable(lambda: bool(stopping), DiscardJudge(Selection.of(FailedFilter())))
 
     assert kinds(judge, failed("1")) == [Remove]
     stopping.append(True)

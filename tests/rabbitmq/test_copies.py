@@ -11,19 +11,13 @@ from palermo.brokers.rabbitmq.unique import unique_keys
 from palermo.brokers.rabbitmq.unique.key_log import key_log_queue
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.worker_info import ignore_command
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.queue_selection import QueueSelection
 from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, Report, consume, counts, ids, take, until
+from tests.contract.tools import Report, consume, counts, ids, take, until
 from tests.contract.unique_jobs import ask, holders, keyed
 
 Work = Callable[[Callable[[], Awaitable[Broker]]], Awaitable[None]]
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 def with_brokers(session: SessionParameters, work: Work) -> None:

@@ -24,7 +24,7 @@ from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerUnavailable
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import PATIENT, consume, message, take_and_ack
+from tests.contract.tools import consume, message, take_and_ack
 from tests.rabbitmq_node import Node, url_of
 
 
@@ -32,11 +32,6 @@ from tests.rabbitmq_node import Node, url_of
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
         yield runner
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Part, Responder, Rpc, Send
 from palermo.contract.broker import SessionParameters
-from palermo.core.address import parse_url
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
 from tests.contract.tools import PATIENT
@@ -45,11 +44,6 @@ asyncio.run(main())
 def runner() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
         yield runner
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture

@@ -25,20 +25,14 @@ from palermo.brokers.rabbitmq.consuming import poll
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo, ignore_command
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
 from tests.acceptance.place import Place
-from tests.contract.tools import PATIENT, until
+from tests.contract.tools import until
 from tests.rabbitmq_node import Node, free_port, url_of
 from tests.tcp_proxy import TcpProxy
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture

@@ -15,18 +15,12 @@ from palermo.brokers.rabbitmq.amqp.stream import Record, Stream, record
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.cluster import registry
 from palermo.contract.broker import Broker, SessionParameters
-from palermo.core.address import parse_url
 from palermo.core.topology import internal
-from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
+from tests.contract.tools import consume, message, take_and_ack, until
 
 pytestmark = pytest.mark.anyio
 
 _WORKERS = 40
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
-from palermo.brokers.rabbitmq.consuming import poll
+from palermo.brokers.rabbitmq.consuming import idle_subscriptions
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
@@ -309,7 +309,7 @@ async def begun(at: Several, queue: str) -> Delivery:
 def test_a_job_for_an_idle_worker_of_many_queues_leaves_the_subscriptions_to_the_others(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poll, "_KEPT", 1e6)
+    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
 
     async def work(at: Several) -> None:
         first = await begun(at, "q20")
@@ -326,7 +326,7 @@ def test_a_job_for_an_idle_worker_of_many_queues_leaves_the_subscriptions_to_the
 def test_a_job_that_comes_to_a_busy_worker_of_many_queues_waits_in_its_queue_and_then_comes_in_order(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poll, "_KEPT", 1e6)
+    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
 
     async def work(at: Several) -> None:
         first = await begun(at, "q20")
@@ -351,7 +351,7 @@ def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(at: Several) -> None:
-        monkeypatch.setattr(poll, "_KEPT", 1e6)
+        monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
         first = await begun(at, "q20")
         for queue in MANY[30:40]:
             await at.publisher.publish_many(jobs(1, queue))
@@ -366,7 +366,7 @@ def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
         at.take.wants = True
         at.receive()
         await until(at.subscribed, MANY)
-        monkeypatch.setattr(poll, "_KEPT", 0.0)
+        monkeypatch.setattr(idle_subscriptions, "_KEPT", 0.0)
         second = await begun(at, "q30")
         await until(at.subscribed, [])
         at.acknowledge(second)

@@ -21,11 +21,6 @@ from tests.contract.tools import PATIENT, messages, put_into_failed
 from tests.rabbitmq_node import Node, binary, url_of
 
 
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-
 @asynccontextmanager
 async def thirty_failed(session: SessionParameters) -> AsyncIterator[tuple[Broker, Connection]]:
     broker = await open_broker(session)

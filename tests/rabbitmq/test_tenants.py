@@ -20,20 +20,14 @@ from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters, Tenant, open_broker
-from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.lifecycle import Ack
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, Worker, consume, message, messages, take, take_and_ack, until
+from tests.contract.tools import Worker, consume, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.helpers import eventually
 from tests.scale import scaled
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture

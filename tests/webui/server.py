@@ -1,6 +1,8 @@
 """A web server in this process, and what tests ask it with."""
 
+import asyncio
 import re
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +20,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui import create_app
 from palermo.webui.failed.operations import Operation
-from tests.helpers import HANGS, eventually
+from tests.helpers import HANGS
 
 #: For passwords that nobody guesses at: a hash in no time.
 CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
@@ -32,6 +34,35 @@ def answer_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     Else a form waits a second for it, and the API five.
     """
     monkeypatch.setattr(Operation, "wait", lambda operation, seconds: operation._ended.wait(HANGS))
+
+
+class _Server(uvicorn.Server):
+    """Ends when it is told to. uvicorn looks for that every 0.1 s, and pauses as long before it closes."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.serves = threading.Event()
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        self._loop, self._told = asyncio.get_running_loop(), asyncio.Event()
+        self.serves.set()
+        await self._told.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for _ in range(20):
+            if not (self.server_state.connections or self.server_state.tasks):
+                for server in self.servers:
+                    server.close()
+                await self.lifespan.shutdown()
+                return
+            await asyncio.sleep(0.005)
+        await super().shutdown(sockets)
+
+    def end(self) -> None:
+        """Have it end; any thread may call this once it serves."""
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._told.set)
 
 
 class Web:
@@ -48,12 +79,12 @@ class Web:
         config = uvicorn.Config(
             served, port=0, log_config=None, proxy_headers=False, lifespan="on", timeout_graceful_shutdown=5
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._thread = threading.Thread(target=self._server.run, name="web server")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        eventually(lambda: self._server.started)
+        assert self._server.serves.wait(HANGS)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         # Unverified: to load the certificates of all authorities takes 50 ms, and this is plain HTTP.
@@ -62,7 +93,7 @@ class Web:
 
     def __exit__(self, *_: object) -> None:
         self.http.close()
-        self._server.should_exit = True
+        self._server.end()
         self._thread.join()
         self.client.close()
 

@@ -232,7 +232,7 @@ class RefusedResults:
         try:
             settled = await self._try_to_store(one)
         except (BrokerUnavailable, DeliveryLost) as error:
-            self._delivery_lost(one, error)
+            self.result_lost(one.session, one.delivery.message, one.result, error, slot=one.slot)
         except Exception as error:  # an edge of the worker's loop: the job goes back with the session
             log.exception("cannot store the result of a job id=%s", one.delivery.message.id)
             self._sessions.lose(one.session, error)
@@ -264,9 +264,17 @@ class RefusedResults:
             await one.session.consumer.settle(one.delivery, Release())
         return False
 
-    def _delivery_lost(self, one: RefusedResult, error: BrokerUnavailable | DeliveryLost) -> None:
-        message = one.delivery.message
-        self._outcomes.keep(message, one.result, slot=one.slot)
+    def result_lost(
+        self,
+        session: BrokerSession,
+        message: Message,
+        result: Result,
+        error: BrokerUnavailable | DeliveryLost,
+        *,
+        slot: str,
+    ) -> None:
+        """The broker has taken the job back: remember the result for the worker that gets the job next."""
+        self._outcomes.keep(message, result, slot=slot)
         log.warning(
             "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
             message.id,
@@ -274,7 +282,7 @@ class RefusedResults:
             str(error),
         )
         if isinstance(error, BrokerUnavailable):
-            self._sessions.lose(one.session, error)
+            self._sessions.lose(session, error)
 
     async def _pause(self, seconds: float) -> None:
         """Wait so many seconds, or until `try_all_now` is called. Does not wait once the worker stops."""

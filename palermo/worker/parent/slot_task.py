@@ -60,7 +60,7 @@ from palermo.worker.parent.job_events import (
     log_start,
     log_success,
 )
-from palermo.worker.parent.outcomes import Outcomes, RefusedResult, RefusedResults
+from palermo.worker.parent.outcomes import RefusedResult, RefusedResults
 from palermo.worker.pools.pool import Pool
 
 log = logging.getLogger("palermo.worker")
@@ -88,9 +88,8 @@ class WorkerState(Protocol):
 
     #: After how many deaths of workers a job fails without being run; None for never.
     max_deaths: int | None
-    #: The jobs that another worker still runs, and the results that another worker may ask for.
+    #: The jobs that another worker still runs.
     adopted_jobs: AdoptedJobs
-    outcomes: Outcomes
     #: The results that the broker refuses to store.
     refused_results: RefusedResults
     job_events: JobEvents
@@ -453,7 +452,7 @@ class SlotTask:
                 settled = True
                 log_settled(self.number, message, type(settlement))
             except (BrokerUnavailable, DeliveryLost) as error:
-                self._result_lost(session, message, result, error)
+                worker.refused_results.result_lost(session, message, result, error, slot=self.tag)
             except PalermoError as error:
                 if not isinstance(settlement, Fail | Reschedule):
                     raise
@@ -468,26 +467,13 @@ class SlotTask:
 
     async def _keep_refused(self, one: RefusedResult, error: PalermoError, *, companion: bool) -> bool:
         """Keep a result to be stored later; False if the job went back to its queue meanwhile."""
+        refused = self._worker.refused_results
         try:
-            await self._worker.refused_results.keep(one, error, companion=companion)
+            await refused.keep(one, error, companion=companion)
         except (BrokerUnavailable, DeliveryLost) as lost:
-            self._result_lost(one.session, one.delivery.message, one.result, lost)
+            refused.result_lost(one.session, one.delivery.message, one.result, lost, slot=one.slot)
             return False
         return True
-
-    def _result_lost(
-        self, session: BrokerSession, message: Message, result: Result, error: BrokerUnavailable | DeliveryLost
-    ) -> None:
-        """The broker has taken the job back: remember the result for the worker that gets the job next."""
-        self._worker.outcomes.keep(message, result, slot=self.tag)
-        log.warning(
-            "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
-            message.id,
-            message.job,
-            str(error),
-        )
-        if isinstance(error, BrokerUnavailable):
-            self._worker.sessions.lose(session, error)
 
 
 def _duplicate_result(delivery: Delivery) -> Result:

@@ -14,8 +14,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, read
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
-from palermo.brokers.rabbitmq.consuming.poll import PollSource
-from palermo.brokers.rabbitmq.consuming.polling_slot import give_back
+from palermo.brokers.rabbitmq.consuming.poll import PollSource, give_back
 from palermo.brokers.rabbitmq.consuming.push import PushSource
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog

@@ -1,12 +1,12 @@
 """Takes jobs from several queues in strict order, or by their shares, at most one per slot.
 
 Prefetch counts per consumer, so a subscription to each of eight queues would hold eight jobs.
-While there is work, a slot asks one queue after another by basic.get (polling_slot.py). Queues that were found empty
+While there is work, a slot asks one queue after another by basic.get (PollingSlot). Queues that were found empty
 are left out (queue_order.py). The worker counts their messages together, for all slots at once, and takes none
 (QueueCounts).
 When all queues are empty, the worker subscribes to them, with a prefetch of one. A delivery ends the subscription to
 its queue alone, and the queue is subscribed to again when a slot has found it empty. So idling costs nothing, and a job
-costs the same with ten queues and with three thousand. See IdleSubscriptions.
+costs the same with ten queues and with three thousand. See idle_subscriptions.py.
 
 A quorum queue counts every requeue towards its delivery limit, so a worker that serves one
 never subscribes: it asks again every few milliseconds.
@@ -16,20 +16,19 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from msgspec import Struct, field
-
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, fulfil
+from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
-from palermo.brokers.rabbitmq.amqp.messages import Got, delivered, read
-from palermo.brokers.rabbitmq.consuming.polling_slot import PollingSlot, give_back
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
+from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts, QueueOrder
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
-from palermo.contract.broker import Delivery
+from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.core.message import Message
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
@@ -158,7 +157,7 @@ class PollSource:
 
     # -- what the slots ask
 
-    def turn(self, slot: PollingSlot) -> str:
+    def turn(self, slot: "PollingSlot") -> str:
         """The queue that a slot is to ask now; "" if it is to wait until it is told to look again, or given a job."""
         # If other slots wait, they get a job that comes into an empty queue.
         if not self._waiting and self._ranking.stale(self._loop.time()):
@@ -182,7 +181,7 @@ class PollSource:
         """Whether jobs of this queue are to be taken now."""
         return queue not in self._paused and queue in self._queues
 
-    def leave(self, slot: PollingSlot) -> None:
+    def leave(self, slot: "PollingSlot") -> None:
         """Note that the slot does not wait any more."""
         for waiting in (self._waiting, self._looking):
             if slot in waiting:
@@ -335,241 +334,230 @@ class PollSource:
                 self._idle_subscriptions.no_slot_idles()
 
 
-#: Queues that are subscribed to in one go, before the worker checks whether one of them has a job already.
-_AT_ONCE = 32
+class PollingSlot:
+    """One slot: it asks one queue after another for its next job. Callbacks drive this, and no task.
 
-#: While no slot is idle, a worker keeps its subscriptions as long as they bring fewer jobs than one for each so many of
-#: them, and no job runs longer than so many seconds for each. Fewer are cheaper to renew than a job is to give back.
-_FOR_EACH_RETURN = 16
-_KEPT = 0.001
-
-
-class SubscriptionChannel(Struct, eq=False):
-    """A channel, its subscriptions, and what came by them."""
-
-    channel: Channel
-    #: The queues by consumer tag.
-    queues: dict[str, str] = field(default_factory=dict)
-    #: The tags of subscriptions that have ended, for which a delivery may be on its way.
-    ended: list[str] = field(default_factory=list)
-    #: How many deliveries are unsettled.
-    unsettled: int = 0
-    #: Whether no subscription may be added.
-    retired: bool = False
-
-
-class IdleSubscriptions:
-    """Subscribes an idle worker to its empty queues. A delivery ends the subscription to its queue, and no other.
-
-    The others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job that comes while
-    no slot is idle goes back at once, and its queue is asked when a slot is free. When such jobs are many, or a job
-    runs long, all subscriptions end. Few subscriptions end as soon as no slot is idle.
-
-    A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
-    channel: subscribing to a queue that was just deleted closes the channel, and would give a running job back.
+    It holds at most one unsettled delivery, or has one question under way, or waits for the source. An answer that
+    brings a job offers it to the callback of `receive`, or else wakes the task that waits there. An answer that brings
+    none asks the next queue at once.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        exchange: str,
-        *,
-        tag: str,
-        on_message: Callable[[str, Channel, Got], bool],
-        on_deleted: Callable[[str], None],
-        on_end: Callable[[Channel], None],
-        order: QueueOrder,
-    ) -> None:
-        """`on_message` says whether an idle slot took the delivery; `on_deleted` is called with a queue that is gone.
+    def __init__(self, source: "PollSource", number: int) -> None:
+        self.number = number
+        self._source = source
+        #: Opened at the first question: the many slots of an idle worker need none.
+        self._channel: Channel | None = None
+        self._lacks_channel = False
+        #: The future of the task that waits in `receive`; the delivery, the error or the missing queue for it.
+        self._asked: asyncio.Future[None] | None = None
+        self._arrived: Delivery | None = None
+        self._error: PalermoError | None = None
+        self._gone = ""
+        #: The callback of `receive`, which is offered a delivery first, and the delivery that it took.
+        self._offer: TakeDelivery | None = None
+        self._taken: Delivery | None = None
+        self._resting = False
+        #: The queue that is being asked; the future of a caller that waits only until its answer has come; whether the
+        #: source has this slot in its list of waiting slots.
+        self._queue = ""
+        self._answered: asyncio.Future[None] | None = None
+        self._waits = False
 
-        `on_end` is called with a channel that has closed; `order` is told which queues are subscribed to.
-        """
-        self._connection = connection
-        self._exchange = exchange
-        self._tag = tag
-        self._numbers = 0
-        self._on_message = on_message
-        self._on_deleted = on_deleted
-        self._on_end = on_end
-        self._order = order
-        self._channels: dict[Channel, SubscriptionChannel] = {}
-        self._subscribed: dict[str, tuple[SubscriptionChannel, str]] = {}
-        #: What has come while queues are being subscribed to; None at other times.
-        self._arrived: list[tuple[str, SubscriptionChannel, Got]] | None = None
-        self._news = asyncio.Event()
-        #: How many jobs went back since a slot was idle, when the last job began, and the timer of the next check.
-        self._returned = 0
-        self._job_began = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
-
-    async def listen(self, queues: tuple[str, ...]) -> None:
-        """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes.
-
-        What comes while it subscribes is handed on afterwards, first queue first.
-        """
-        self._news.clear()
-        self._returned = 0
-        new = [queue for queue in queues if queue not in self._subscribed]
-        for start in range(0, len(new), _AT_ONCE):
-            await self._subscribe(new[start : start + _AT_ONCE])
-            if self._news.is_set():
-                break
-        await self._news.wait()
-        if self._connection.error is not None:
-            raise self._connection.error
-
-    def slot_idles(self) -> None:
-        """Note that a slot waits for a job."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def no_slot_idles(self) -> None:
-        """Note that no slot waits for a job, or that one more job has begun since."""
-        if not self._subscribed:
-            self._news.set()
-            return
-        self._job_began = self._loop.time()
-        if self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
-            self.end()
-        elif self._timer is None:
-            self._news.set()
-            self._timer = self._loop.call_later(self._keeps, self._on_timer)
+    async def receive(self, offer: TakeDelivery | None = None) -> Delivery:
+        """The next job, unless the callback takes it."""
+        self._offer, self._resting = offer, False
+        try:
+            while not self._source.closed:
+                if self._error is not None:
+                    error, self._error = self._error, None
+                    raise error
+                if self._arrived is not None:
+                    delivery, self._arrived = self._arrived, None
+                    return delivery
+                if self._gone:
+                    gone, self._gone = self._gone, ""
+                    await self._source.missing(gone)
+                    continue
+                if self._lacks_channel:
+                    self._channel = await self._open()
+                    self._lacks_channel = False
+                await self._await_news()
+        except asyncio.CancelledError:
+            await finish(self._withdraw())
+            raise
+        raise BrokerUnavailable("this worker's claim on jobs has been given up.")
 
     @property
-    def _keeps(self) -> float:
-        return _KEPT * len(self._subscribed)
+    def _is_free(self) -> bool:
+        return self._taken is None and not self._queue and not self._waits
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        left = self._job_began + self._keeps - self._loop.time()
-        if left <= 0:
-            self.end()
-        else:
-            self._timer = self._loop.call_later(left, self._on_timer)
-
-    def end(self, *, but: Collection[str] = ()) -> None:
-        """End all subscriptions, except those to queues that are named."""
-        self._end([queue for queue in self._subscribed if queue not in but])
-        self._news.set()
-
-    def settled(self, channel: Channel) -> bool:
-        """Note that a delivery on this channel was settled. False if it did not come by these subscriptions."""
-        used = self._channels.get(channel)
-        if used is None or not used.unsettled:
-            return False
-        used.unsettled -= 1
-        self._tidy(used)
-        return True
-
-    async def close(self) -> None:
-        """End all subscriptions. Returns once no delivery is on its way any more."""
-        self.slot_idles()
-        self.end()
-        for channel in [channel for channel, used in self._channels.items() if used.ended and channel.is_open]:
-            await _answered(channel)
-
-    async def _open(self) -> SubscriptionChannel:
-        for used in self._channels.values():
-            if used.channel.is_open and not used.unsettled and not used.retired:
-                return used
-        channel = await self._connection.channel()
-        used = self._channels[channel] = SubscriptionChannel(channel)
-        channel.on_close(lambda: self._on_closed(used))
-        channel.raw.add_on_cancel_callback(partial(self._on_cancelled_by_broker, used))
-        await _answered(channel)  # this also sets a prefetch of one for each consumer
-        return used
-
-    async def _subscribe(self, queues: list[str]) -> None:
-        used = await self._open()
-        names = {}
-        for queue in queues:
-            # A tag is never used again: deliveries for an earlier one may still be on their way.
-            self._numbers += 1
-            tag = f"{self._tag}:{self._numbers}:{queue}"
-            used.queues[tag], self._subscribed[queue] = queue, (used, tag)
-            names[tag] = amqp_queue(self._exchange, queue)
-        before = len(used.ended)
-        self._arrived = []
+    async def _await_news(self) -> None:
+        self._asked = asyncio.get_running_loop().create_future()
         try:
-            self._connection.raw.listen(used.channel.raw, names, partial(self._on_delivery, used))
-            await _answered(used.channel)
-            self._connection.raw.forget_listening(used.channel.raw, used.ended[:before])
-            del used.ended[:before]
-            self._order.watch([queue for queue in queues if queue in self._subscribed])
+            if self._is_free:
+                self.look()
+            await self._asked
         finally:
-            arrived, self._arrived = self._arrived, None
-            for queue, by, got in sorted(arrived, key=lambda item: self._order.place(item[0])):
-                self._hand_on(queue, by, got)
+            self._asked = None
 
-    def _end(self, queues: Collection[str]) -> None:
-        """End the subscriptions to these queues. pika rejects what is on its way, so that it goes back."""
-        ended: dict[SubscriptionChannel, list[str]] = {}
-        for queue in queues:
-            used, tag = self._subscribed.pop(queue)
-            del used.queues[tag]
-            ended.setdefault(used, []).append(tag)
-        for used, tags in ended.items():
-            if used.channel.is_open:
-                self._connection.raw.listen_no_more(used.channel.raw, tags)
-                used.ended += tags
-        self._order.unwatch(queues)
+    async def _open(self) -> Channel:
+        channel = await self._source.connection.channel()
+        channel.on_close(lambda: self._on_end(channel))
+        channel.on_get_empty(self._on_get_empty)
+        self._source.connection.raw.answers_to(channel.raw, self._on_read)
+        return channel
 
-    def _tidy(self, used: SubscriptionChannel) -> None:
-        """Close a channel that is not needed any more. One is kept for the next subscriptions."""
-        if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
-            return
-        # It may be closed already: RabbitMQ says of each deleted queue that its subscription is cancelled.
-        if self._channels.pop(used.channel, None) is not None:
-            used.channel.abandon()
-
-    def _on_delivery(self, used: SubscriptionChannel, raw: Any, method: Any, properties: Any, body: bytes) -> None:
-        queue = used.queues.get(method.consumer_tag)
-        if queue is None:
-            raw.basic_nack(method.delivery_tag)
-            return
-        # Ended first: a delivery that goes back would only come again.
-        self._end((queue,))
-        got = delivered(method, properties, body)
-        if self._arrived is None:
-            self._hand_on(queue, used, got)
+    async def _withdraw(self) -> None:
+        """After `receive` was cancelled, give back a delivery that has come or is coming. Returns once it is back."""
+        if self._waits:
+            self._waits = False
+            self._source.leave(self)
+        channel = self._channel
+        if self._arrived is not None:
+            delivery, self._arrived = self._arrived, None
+            channel = delivery.token[0]
+            self._source.returned(delivery)
+        elif self._queue:
+            self._answered = asyncio.get_running_loop().create_future()
+            await self._answered
         else:
-            self._arrived.append((queue, used, got))
-            self._news.set()
-
-    def _hand_on(self, queue: str, used: SubscriptionChannel, got: Got) -> None:
-        self._news.set()
-        if not used.channel.is_open:
             return
-        used.unsettled += 1
-        if self._on_message(queue, used.channel, got):
+        if channel is not None and channel.is_open:
+            # Once this is answered, a count of the queue includes the job again.
+            with suppress(PalermoError):
+                await channel.prefetch(0)
+
+    # -- asking
+
+    def look(self, acked: int = 0) -> None:
+        """Ask the queue whose turn it is, after acknowledging the delivery `acked`, if any, in the same write."""
+        self._waits = False
+        if self._source.closed:
+            self.wake()
             return
-        self._returned += 1
-        used.channel.requeue(got.tag)
-        self.settled(used.channel)
-        if self._timer is not None and self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
-            self.end()
+        raw, channel = self._source.connection.raw, self._channel
+        queue = self._source.turn(self)
+        if not queue:
+            self._waits = True
+            if acked and channel is not None:
+                raw.ack(channel.raw, acked)
+        elif channel is None or not channel.is_open:
+            self._lacks_channel = True
+            self.wake()
+        else:
+            self._queue = queue
+            raw.get(channel.raw, self._source.amqp_name(queue), self._on_got, acked=acked)
 
-    def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
-        # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
-        used.retired = True
-        queue = used.queues.pop(frame.method.consumer_tag, None)
-        if queue is not None:
-            del self._subscribed[queue]
-            self._order.unwatch((queue,))
-            self._on_deleted(queue)
-        self._end(list(used.queues.values()))
-        self._news.set()
-        self._tidy(used)
+    def _on_read(self, found: Delivered, data: bytes) -> None:
+        if not found.tag:
+            self._on_get_empty()
+        elif self._queue:
+            self._on_job(read_delivered(found, data, self._queue), found.tag, found.redelivered)
 
-    def _on_closed(self, used: SubscriptionChannel) -> None:
-        self._channels.pop(used.channel, None)
-        self._end(list(used.queues.values()))
-        self._news.set()
-        self._on_end(used.channel)
+    def _on_got(self, _: object, method: Any, properties: Properties, body: bytes) -> None:
+        message = read(delivered(method, properties, body), self._queue)
+        self._on_job(message, method.delivery_tag, method.redelivered)
+
+    def _on_get_empty(self) -> None:
+        queue = self._heard()
+        if not queue:
+            return
+        self._source.found_empty(queue)
+        if self._is_waited_for:
+            self.look()
+
+    def _on_job(self, message: Message, tag: int, redelivered: bool) -> None:
+        queue = self._heard()
+        delivery = Delivery(message=message, slot=self.number, token=(self._channel, tag), redelivered=redelivered)
+        if self._is_waited_for and self._source.takes_from(queue):
+            self.take(delivery)
+            return
+        give_back(delivery)
+        if self._is_waited_for:
+            self.look()
+
+    def _heard(self) -> str:
+        """Note that the answer has come. Returns the queue that was asked."""
+        queue, self._queue = self._queue, ""
+        if self._answered is not None:
+            fulfil(self._answered, None)
+        return queue
+
+    @property
+    def _is_waited_for(self) -> bool:
+        return self._asked is not None and not self._asked.done() and not self._source.closed
+
+    def take(self, delivery: Delivery) -> None:
+        """Take a job that has come for this slot."""
+        self._waits = False
+        self._taken = delivery
+        if self._offer is None or not self._offer(delivery):
+            self._taken, self._arrived = None, delivery
+            self.wake()
+        self._source.began()
+
+    def fail(self, error: PalermoError) -> None:
+        """Make `receive` raise this error."""
+        self._waits, self._error = False, error
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake the task in `receive`, so that it sees what has changed."""
+        if self._asked is not None:
+            fulfil(self._asked, None)
+
+    def _on_end(self, channel: Channel) -> None:
+        self._source.connection.raw.deliver_no_more(channel.raw)
+        if channel is self._channel and (queue := self._heard()):
+            if channel.missing:
+                self._gone = queue
+            elif self._is_waited_for:
+                self._error = channel.error
+            self.wake()
+        self._source.ended(channel)
+
+    # -- deliveries that were taken
+
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge the delivery that the callback took, and go on. The next question leaves in the same write."""
+        channel, tag = delivery.token
+        self._taken = None
+        if self._is_waited_for and not self._resting and channel is self._channel:
+            self.look(acked=tag)
+        else:
+            channel.connection.raw.ack(channel.raw, tag)
+            self._go_on()
+        self._source.settled(delivery, parked=False)
+
+    def settled(self, delivery: Delivery) -> None:
+        """Go on to the next job, if this settled delivery is the one that the callback took."""
+        if self._taken is not None and self._taken.token == delivery.token:
+            self._taken = None
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._resting:
+            # Left to the task in `receive`, which may be about to be cancelled.
+            self.wake()
+        elif self._is_waited_for and self._is_free:
+            self.look()
+
+    async def park(self, delivery: Delivery) -> None:
+        """Leave the channel to this unsettled delivery, and take the next job on another channel."""
+        channel = delivery.token[0]
+        if self._channel is channel:
+            self._channel = None
+        if self._taken is not None and self._taken.token[0] is channel:
+            self._taken = None
+            self._go_on()
+
+    async def rest(self) -> None:
+        """Ask for no job after the one that the callback took, until `receive` is called again."""
+        self._resting = self._taken is not None
 
 
-async def _answered(channel: Channel) -> None:
-    """Wait until RabbitMQ has done all that was sent on this channel before, and set a prefetch of one."""
-    await channel.prefetch(1)
+def give_back(delivery: Delivery) -> None:
+    """Give a delivery back to its queue. If its channel is closed, the broker has done so."""
+    channel, tag = delivery.token
+    if channel.is_open:
+        channel.requeue(tag)

@@ -1,0 +1,255 @@
+"""Subscriptions of an idle worker to its empty queues: they bring the next job without a question.
+
+A worker that asks its queues one by one (poll.py) has them only while one of its slots waits.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from msgspec import Struct, field
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.messages import Got, delivered
+from palermo.brokers.rabbitmq.consuming.queue_order import QueueOrder
+from palermo.core.topology import amqp_queue
+
+#: Queues that are subscribed to in one go, before the worker checks whether one of them has a job already.
+_AT_ONCE = 32
+
+#: While no slot is idle, a worker keeps its subscriptions as long as they bring fewer jobs than one for each so many of
+#: them, and no job runs longer than so many seconds for each. Fewer are cheaper to renew than a job is to give back.
+_FOR_EACH_RETURN = 16
+_KEPT = 0.001
+
+
+class SubscriptionChannel(Struct, eq=False):
+    """A channel, its subscriptions, and what came by them."""
+
+    channel: Channel
+    #: The queues by consumer tag.
+    queues: dict[str, str] = field(default_factory=dict)
+    #: The tags of subscriptions that have ended, for which a delivery may be on its way.
+    ended: list[str] = field(default_factory=list)
+    #: How many deliveries are unsettled.
+    unsettled: int = 0
+    #: Whether no subscription may be added.
+    retired: bool = False
+
+
+class IdleSubscriptions:
+    """Subscribes an idle worker to its empty queues. A delivery ends the subscription to its queue, and no other.
+
+    The others stay while the job runs: RabbitMQ needs a tenth of a second to renew a thousand. A job that comes while
+    no slot is idle goes back at once, and its queue is asked when a slot is free. When such jobs are many, or a job
+    runs long, all subscriptions end. Few subscriptions end as soon as no slot is idle.
+
+    A delivery is settled on the channel of its subscription. While it is unsettled, new subscriptions use another
+    channel: subscribing to a queue that was just deleted closes the channel, and would give a running job back.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        exchange: str,
+        *,
+        tag: str,
+        on_message: Callable[[str, Channel, Got], bool],
+        on_deleted: Callable[[str], None],
+        on_end: Callable[[Channel], None],
+        order: QueueOrder,
+    ) -> None:
+        """`on_message` says whether an idle slot took the delivery; `on_deleted` is called with a queue that is gone.
+
+        `on_end` is called with a channel that has closed; `order` is told which queues are subscribed to.
+        """
+        self._connection = connection
+        self._exchange = exchange
+        self._tag = tag
+        self._numbers = 0
+        self._on_message = on_message
+        self._on_deleted = on_deleted
+        self._on_end = on_end
+        self._order = order
+        self._channels: dict[Channel, SubscriptionChannel] = {}
+        self._subscribed: dict[str, tuple[SubscriptionChannel, str]] = {}
+        #: What has come while queues are being subscribed to; None at other times.
+        self._arrived: list[tuple[str, SubscriptionChannel, Got]] | None = None
+        self._news = asyncio.Event()
+        #: How many jobs went back since a slot was idle, when the last job began, and the timer of the next check.
+        self._returned = 0
+        self._job_began = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def listen(self, queues: tuple[str, ...]) -> None:
+        """Subscribe to those of the queues that are not subscribed to yet, and wait until anything comes or changes.
+
+        What comes while it subscribes is handed on afterwards, first queue first.
+        """
+        self._news.clear()
+        self._returned = 0
+        new = [queue for queue in queues if queue not in self._subscribed]
+        for start in range(0, len(new), _AT_ONCE):
+            await self._subscribe(new[start : start + _AT_ONCE])
+            if self._news.is_set():
+                break
+        await self._news.wait()
+        if self._connection.error is not None:
+            raise self._connection.error
+
+    def slot_idles(self) -> None:
+        """Note that a slot waits for a job."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def no_slot_idles(self) -> None:
+        """Note that no slot waits for a job, or that one more job has begun since."""
+        if not self._subscribed:
+            self._news.set()
+            return
+        self._job_began = self._loop.time()
+        if self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
+            self.end()
+        elif self._timer is None:
+            self._news.set()
+            self._timer = self._loop.call_later(self._keeps, self._on_timer)
+
+    @property
+    def _keeps(self) -> float:
+        return _KEPT * len(self._subscribed)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        left = self._job_began + self._keeps - self._loop.time()
+        if left <= 0:
+            self.end()
+        else:
+            self._timer = self._loop.call_later(left, self._on_timer)
+
+    def end(self, *, but: Collection[str] = ()) -> None:
+        """End all subscriptions, except those to queues that are named."""
+        self._end([queue for queue in self._subscribed if queue not in but])
+        self._news.set()
+
+    def settled(self, channel: Channel) -> bool:
+        """Note that a delivery on this channel was settled. False if it did not come by these subscriptions."""
+        used = self._channels.get(channel)
+        if used is None or not used.unsettled:
+            return False
+        used.unsettled -= 1
+        self._tidy(used)
+        return True
+
+    async def close(self) -> None:
+        """End all subscriptions. Returns once no delivery is on its way any more."""
+        self.slot_idles()
+        self.end()
+        for channel in [channel for channel, used in self._channels.items() if used.ended and channel.is_open]:
+            await _answered(channel)
+
+    async def _open(self) -> SubscriptionChannel:
+        for used in self._channels.values():
+            if used.channel.is_open and not used.unsettled and not used.retired:
+                return used
+        channel = await self._connection.channel()
+        used = self._channels[channel] = SubscriptionChannel(channel)
+        channel.on_close(lambda: self._on_closed(used))
+        channel.raw.add_on_cancel_callback(partial(self._on_cancelled_by_broker, used))
+        await _answered(channel)  # this also sets a prefetch of one for each consumer
+        return used
+
+    async def _subscribe(self, queues: list[str]) -> None:
+        used = await self._open()
+        names = {}
+        for queue in queues:
+            # A tag is never used again: deliveries for an earlier one may still be on their way.
+            self._numbers += 1
+            tag = f"{self._tag}:{self._numbers}:{queue}"
+            used.queues[tag], self._subscribed[queue] = queue, (used, tag)
+            names[tag] = amqp_queue(self._exchange, queue)
+        before = len(used.ended)
+        self._arrived = []
+        try:
+            self._connection.raw.listen(used.channel.raw, names, partial(self._on_delivery, used))
+            await _answered(used.channel)
+            self._connection.raw.forget_listening(used.channel.raw, used.ended[:before])
+            del used.ended[:before]
+            self._order.watch([queue for queue in queues if queue in self._subscribed])
+        finally:
+            arrived, self._arrived = self._arrived, None
+            for queue, by, got in sorted(arrived, key=lambda item: self._order.place(item[0])):
+                self._hand_on(queue, by, got)
+
+    def _end(self, queues: Collection[str]) -> None:
+        """End the subscriptions to these queues. pika rejects what is on its way, so that it goes back."""
+        ended: dict[SubscriptionChannel, list[str]] = {}
+        for queue in queues:
+            used, tag = self._subscribed.pop(queue)
+            del used.queues[tag]
+            ended.setdefault(used, []).append(tag)
+        for used, tags in ended.items():
+            if used.channel.is_open:
+                self._connection.raw.listen_no_more(used.channel.raw, tags)
+                used.ended += tags
+        self._order.unwatch(queues)
+
+    def _tidy(self, used: SubscriptionChannel) -> None:
+        """Close a channel that is not needed any more. One is kept for the next subscriptions."""
+        if used.unsettled or used.queues or not (used.retired or len(self._channels) > 1):
+            return
+        # It may be closed already: RabbitMQ says of each deleted queue that its subscription is cancelled.
+        if self._channels.pop(used.channel, None) is not None:
+            used.channel.abandon()
+
+    def _on_delivery(self, used: SubscriptionChannel, raw: Any, method: Any, properties: Any, body: bytes) -> None:
+        queue = used.queues.get(method.consumer_tag)
+        if queue is None:
+            raw.basic_nack(method.delivery_tag)
+            return
+        # Ended first: a delivery that goes back would only come again.
+        self._end((queue,))
+        got = delivered(method, properties, body)
+        if self._arrived is None:
+            self._hand_on(queue, used, got)
+        else:
+            self._arrived.append((queue, used, got))
+            self._news.set()
+
+    def _hand_on(self, queue: str, used: SubscriptionChannel, got: Got) -> None:
+        self._news.set()
+        if not used.channel.is_open:
+            return
+        used.unsettled += 1
+        if self._on_message(queue, used.channel, got):
+            return
+        self._returned += 1
+        used.channel.requeue(got.tag)
+        self.settled(used.channel)
+        if self._timer is not None and self._returned >= len(self._subscribed) // _FOR_EACH_RETURN:
+            self.end()
+
+    def _on_cancelled_by_broker(self, used: SubscriptionChannel, frame: Any) -> None:
+        # A second consumer on it may not get what RabbitMQ delivers to it: see docs/internals/rabbitmq-versions.md.
+        used.retired = True
+        queue = used.queues.pop(frame.method.consumer_tag, None)
+        if queue is not None:
+            del self._subscribed[queue]
+            self._order.unwatch((queue,))
+            self._on_deleted(queue)
+        self._end(list(used.queues.values()))
+        self._news.set()
+        self._tidy(used)
+
+    def _on_closed(self, used: SubscriptionChannel) -> None:
+        self._channels.pop(used.channel, None)
+        self._end(list(used.queues.values()))
+        self._news.set()
+        self._on_end(used.channel)
+
+
+async def _answered(channel: Channel) -> None:
+    """Wait until RabbitMQ has done all that was sent on this channel before, and set a prefetch of one."""
+    await channel.prefetch(1)
