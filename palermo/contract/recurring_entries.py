@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
-from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
 from palermo.errors import NotFound
 
 #: The headers of a job that an entry has published: the entry's name, and its tick in Unix seconds.
@@ -108,25 +108,36 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
         recurring, sent = RecurringJob.from_plain(plain["recurring"]), plain["message"]
         message = from_wire(
             message_id=recurring.name,
-            content_type=sent["content_type"],
-            content_encoding=sent["content_encoding"],
-            headers=sent["headers"],
+            content_type=convert(sent["content_type"], str),
+            content_encoding=convert(sent["content_encoding"], str),
+            headers=convert(sent["headers"], dict[str, Any]),
             body=base64.b64decode(sent["body"]),
             taken_from=None,
             new_id=lambda: recurring.name,
-            properties=sent.get("properties") or NO_HEADERS,
+            properties=_properties(sent.get("properties") or {}) or NO_HEADERS,
         )
         last, expires = plain.get("last_run"), plain.get("expires")
         return cls(
             recurring=recurring,
             message=message,
             origin=str(plain["origin"]),
-            since=float(plain["since"]),
+            since=_instant(plain["since"]),
             expires=None if expires is None else float(expires),
-            last_run=None if last is None else float(last),
+            last_run=None if last is None else _instant(last),
             run_id=str(plain.get("run_id", "")),
-            version=int(plain["version"]),
+            version=convert(plain["version"], int),
         )
+
+
+def _properties(plain: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: convert(value, int if name in ("priority", "timestamp") else str) for name, value in plain.items()}
+
+
+def _instant(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < MAX_SECONDS:
+        raise ValueError(f"{seconds} is before 1970 or after 2242")
+    return seconds
 
 
 class EntryChange(Struct, frozen=True, kw_only=True):

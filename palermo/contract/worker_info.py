@@ -223,7 +223,8 @@ def counters_of(plain: object) -> dict[str, Any]:
 
 def _duties_of(plain: Mapping[str, Any]) -> tuple[str, ...]:
     # A worker of an earlier version tells only whether it is the one leader.
-    return tuple(map(str, plain.get("duties", tuple(Duty) if plain.get("clock") else ())))
+    found = plain.get("duties", tuple(Duty) if plain.get("clock") else ())
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
 
 class WorkerList(list[WorkerInfo]):

@@ -59,6 +59,9 @@ KEPT_AFTER_END = 240.0
 #: far away: it keeps the name for the next leader, lists the jobs, and does not publish them.
 _PARTS = 10**12
 
+#: The most characters of a slot's name: a part of a queue's name, of which AMQP takes 255 bytes.
+_MOST_CHARACTERS = 32
+
 
 class TimeSlot(Struct, frozen=True, order=True):
     """A slot of time. Its number is counted from the epoch in spans of its level, so all processes agree on it."""
@@ -105,7 +108,7 @@ class TimeSlot(Struct, frozen=True, order=True):
         Raises ValueError.
         """
         level, _, index = text.partition(".")
-        if level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
+        if len(text) <= _MOST_CHARACTERS and level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
             part, number = divmod(int(index), _PARTS)
             found = cls(int(level), number, part)
             if str(found) == text:

@@ -6,9 +6,9 @@ unique_rules.py decides what happens to a key; docs/internals/design.md says why
 import base64
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.core.header_json import from_json, to_json
@@ -143,6 +143,9 @@ class PastHolder(Struct, frozen=True, kw_only=True):
     content: StoredMessage | None = None
 
 
+H = TypeVar("H", KeyHolder, PastHolder)
+
+
 class Cooldown(Struct, frozen=True, kw_only=True):
     """The time for which no job gets a key that no job has."""
 
@@ -236,16 +239,16 @@ class Key(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Key":
-        """The key that to_plain wrote. Raises KeyError, TypeError, ValueError for anything else."""
-        holder, kept, closed = plain.get("holder"), plain.get("next"), plain.get("closed")
+        """The key that to_plain wrote. Raises KeyError, TypeError, ValueError or AttributeError for anything else."""
+        holder, closed = plain.get("holder"), plain.get("closed")
         return cls(
             name=str(plain["name"]),
             serial=int(plain["serial"]),
-            holder=None if holder is None else _holder(holder),
-            next=_kept(kept),
-            due=plain.get("due"),
-            closed=None if closed is None else Cooldown(**closed),
-            ended=tuple(PastHolder(**{**one, "content": _kept(one.get("content"))}) for one in plain.get("ended", ())),
+            holder=None if holder is None else _with_content(KeyHolder, holder),
+            next=_kept(plain.get("next")),
+            due=convert(plain.get("due"), float | None),
+            closed=None if closed is None else convert(closed, Cooldown),
+            ended=tuple(_with_content(PastHolder, one) for one in plain.get("ended", ())),
         )
 
 
@@ -268,8 +271,8 @@ class KeyRequest(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "KeyRequest":
-        """The request that to_plain wrote. Raises KeyError, TypeError, ValueError for anything else."""
-        return cls(**{**plain, "message": message_from_plain(plain["message"])})
+        """The request that to_plain wrote. Raises KeyError, TypeError, ValueError or AttributeError otherwise."""
+        return convert({**plain, "message": message_from_plain(plain["message"])}, cls)
 
 
 def message_to_plain(message: Message) -> dict[str, Any]:
@@ -284,12 +287,12 @@ def message_to_plain(message: Message) -> dict[str, Any]:
 
 
 def message_from_plain(plain: Mapping[str, Any]) -> Message:
-    """The message that message_to_plain wrote. Raises KeyError, TypeError, ValueError for anything else."""
+    """The message that message_to_plain wrote. Raises KeyError, TypeError, ValueError or AttributeError else."""
     id = str(plain["id"])
     return from_wire(
         message_id=id,
-        content_type=plain["content_type"],
-        content_encoding=plain["content_encoding"],
+        content_type=str(plain["content_type"]),
+        content_encoding=str(plain["content_encoding"]),
         headers=from_json(plain["headers"]) or NO_HEADERS,
         body=base64.b64decode(plain["body"]),
         taken_from=None,
@@ -313,9 +316,8 @@ def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolde
 
 
 def _kept(plain: Mapping[str, Any] | None) -> StoredMessage | None:
-    return None if plain is None else StoredMessage(**{**plain, "message": message_from_plain(plain["message"])})
+    return None if plain is None else convert({**plain, "message": message_from_plain(plain["message"])}, StoredMessage)
 
 
-def _holder(plain: Mapping[str, Any]) -> KeyHolder:
-    typed = {"mode": Mode(plain["mode"]), "phase": Phase(plain["phase"]), "content": _kept(plain.get("content"))}
-    return KeyHolder(**{**plain, **typed})
+def _with_content(kind: type[H], plain: Mapping[str, Any]) -> H:
+    return convert({**plain, "content": _kept(plain.get("content"))}, kind)

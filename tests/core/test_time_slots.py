@@ -117,7 +117,9 @@ def test_splitting_never_fills_a_time_slot_that_is_still_looked_at() -> None:
     assert LEVELS[0].span * RING > ahead + KEPT_AFTER_END
 
 
-@pytest.mark.parametrize("text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2", "0.64"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1.", "a.b", "9.1", "-1.5", "1.-5", "01.5", "1.5.2", "0.64", "5." + "9" * 300]
+)
 def test_other_names_are_none_of_ours(text: str) -> None:
     with pytest.raises(ValueError, match="names no time slot"):
         TimeSlot.parse(text, NOW)

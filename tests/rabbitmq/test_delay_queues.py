@@ -6,11 +6,13 @@ import time
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.broker import open_rabbitmq
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
+from palermo.core.election import Duty
 from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import due, time_kept
@@ -45,6 +47,50 @@ def test_the_queue_of_a_far_time_slot_is_deleted_when_that_is_over(session: Sess
             async with time_kept(leader):
                 await until(is_there, False)
                 assert await leader.queues() == []
+        finally:
+            await leader.close()
+            await connection.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_time_slot_that_a_session_makes_again_just_after_its_deletion_is_still_looked_after(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a program whose clock is slow."""
+    over = TimeSlot(1, int((time.time() - KEPT_AFTER_END) // LEVELS[1].span) - 1)
+    delete = DelayQueues.delete
+
+    async def work() -> None:
+        connection = await open_connection(session, "test")
+        publisher = await Publisher.open(connection)
+        leader = await open_rabbitmq(session)
+
+        async def ours() -> Publisher:
+            return publisher
+
+        delay_queues = DelayQueues(session.exchange, connection, ours, {"x-queue-type": session.queue_type})
+
+        async def read() -> int:
+            return len(leader._leader_client._leaders[Duty.TIME]._work._slot_names._records)  # type: ignore[attr-defined]
+
+        async def deleted(self: DelayQueues, time_slot: TimeSlot) -> bool:
+            gone, before = await delete(self, time_slot), await read()
+            if gone and time_slot == over and delay_queues.has(over):
+                monkeypatch.setattr(DelayQueues, "delete", delete)
+                delay_queues.forget(over)
+                await delay_queues.ensure(over)
+                job = due("late", over.begins - time.time())
+                await publisher.send("", delay_queue_name(session.exchange, over), to_properties(job), job.body)
+                await until(read, before + 1)
+            return gone
+
+        monkeypatch.setattr(DelayQueues, "delete", deleted)
+        try:
+            await delay_queues.ensure(over)
+            async with time_kept(leader):
+                await until(lambda: counts(leader), (1, 0))
         finally:
             await leader.close()
             await connection.close()

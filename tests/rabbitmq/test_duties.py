@@ -12,6 +12,8 @@ import pytest
 
 from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
+from palermo.brokers.rabbitmq.leadership import leader_client
+from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
 from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
@@ -178,6 +180,30 @@ async def test_a_duty_whose_connection_alone_is_lost_is_taken_again(session: Ses
 
         await until(is_another, True)
         assert (await ask(broker, keyed("a"))).outcome == "stored"
+
+
+async def test_an_error_that_nobody_expected_ends_one_duty_for_a_moment_and_no_other(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leader_client, "_AFTER_BUG", 0.1)
+    read = FairScheduler._are_there
+
+    async def fails_once(scheduler: FairScheduler) -> bool:
+        if "KeyError" not in caplog.text:
+            raise KeyError("a record that nobody has thought of")
+        return await read(scheduler)
+
+    async with crew_of(session, 1, shared=[3]) as crew:
+        (broker,) = crew.brokers
+        others = {duty: broker._leader_client._leaders[duty] for duty in (Duty.TIME, Duty.KEYS)}
+        monkeypatch.setattr(FairScheduler, "_are_there", fails_once)
+
+        async def is_said() -> bool:
+            return "cannot lead duty=tenants" in caplog.text
+
+        await until(is_said, True)
+        await until(crew.shared, [3])
+        assert {duty: broker._leader_client._leaders[duty] for duty in others} == others
 
 
 @pytest.mark.parametrize("duty", Duty)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pika
 import pytest
@@ -14,6 +16,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, until
+from tests.helpers import eventually
 
 #: JSON nested so deep that Python's reader raises RecursionError.
 _DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -74,6 +77,94 @@ def test_a_record_of_keys_that_cannot_be_read_is_dropped(rabbitmq_url: str, exch
 
     assert records
     assert _DEEP not in records
+
+
+#: What a leader writes into `~unique`, with one value that no version of Palermo writes.
+_KEY: Mapping[str, Any] = {
+    "name": "k",
+    "serial": 1,
+    "holder": {
+        **dict.fromkeys(("id", "call", "job", "queue"), "a"),
+        **dict.fromkeys(("serial", "starts", "since"), 1),
+        "mode": "until_done",
+        "phase": "running",
+    },
+}
+_END = {"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "at": 5.0}
+_ODD_KEYS: tuple[Mapping[str, Any], ...] = (
+    *({"n": 9, "sure": 0, "keys": {"k": {**_KEY, **odd}}, "jobs": []} for odd in ({"serial": []}, {"due": "x"})),
+    *(
+        {"n": 9, "sure": 0, "keys": {"k": {**_KEY, "holder": {**_KEY["holder"], **odd}}}, "jobs": []}
+        for odd in ({"until": "x"}, {"starts": "x"}, {"since": None}, {"content": []}, {"run_at": {}})
+    ),
+    {"n": 9, "sure": 0, "keys": {"k": {**_KEY, "closed": {"until": "x", "id": "a"}}}, "jobs": []},
+    {"n": 9, "sure": 0, "keys": {"k": {**_KEY, "ended": [{"id": "a", "call": "c", "until": "x"}]}}, "jobs": []},
+    {"n": 9, "sure": 0, "keys": {"k": []}, "jobs": []},
+    {"n": 9, "sure": 0, "keys": {}, "jobs": [1, {"id": "z"}]},
+    {"n": 9, "sure": 0, "keys": {}, "jobs": [], "all": "x"},
+    {"n": 9, "sure": 0, "keys": {}, "jobs": [], "owed": 1},
+    {"n": "x", "end": _END},
+    *({"end": {**_END, **odd}} for odd in ({"at": "x"}, {"starts": "x"}, {"run_at": []}, {"how": 7}, {"key": []})),
+)
+
+
+@pytest.mark.parametrize("record", _ODD_KEYS, ids=json.dumps)
+def test_a_record_of_keys_with_a_value_of_another_type_stops_no_leader(
+    rabbitmq_url: str, exchange: str, record: Mapping[str, Any]
+) -> None:
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+        assert client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
+    _write(rabbitmq_url, f"{exchange}.~unique", json.dumps(record).encode())
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+        assert not client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
+        _write(rabbitmq_url, f"{exchange}.~unique", json.dumps(record).encode())
+        assert client.enqueue("shop.sms", queue="mail", unique="until_done").enqueued
+        assert not client.enqueue("shop.sms", queue="mail", unique="until_done").enqueued
+
+
+#: Of the state of a recurring job, parts with a value that no version of Palermo writes.
+_ODD_STATES: tuple[tuple[str, Any], ...] = (
+    *(("since", odd) for odd in (1e300, -1.0, "nan", [])),
+    *(("version", odd) for odd in (float("inf"), "x")),
+    ("last_run", float("nan")),
+    *(("message.content_type", odd) for odd in (7, None)),
+    ("message.headers", [1]),
+    ("message.properties", {"correlation_id": 7}),
+    ("recurring.every", 1e-9),
+)
+
+
+@pytest.mark.parametrize(("part", "odd"), _ODD_STATES)
+def test_a_state_of_a_recurring_job_with_a_value_of_another_type_stops_no_leader(
+    rabbitmq_url: str, exchange: str, part: str, odd: Any
+) -> None:
+    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+        inspector = Inspector(client)
+        inspector.put_recurring("sweep", "shop.sweep", every=86_400)
+        state = _taken(rabbitmq_url, f"{exchange}.~recurring")
+        *folders, name = part.split(".")
+        place = state
+        for folder in folders:
+            place = place[folder]
+        place[name] = odd
+        state["version"] = state["version"] if name == "version" else 1_000
+        inspector.put_recurring("other", "shop.other", every=86_400)
+        _write(rabbitmq_url, f"{exchange}.~recurring", json.dumps(state).encode())
+
+        assert [row["name"] for row in inspector.recurring()] == ["other", "sweep"]
+        assert inspector.run_recurring("other")
+
+
+def _taken(url: str, queue: str) -> dict[str, Any]:
+    """The one record that is in the queue; it stays there."""
+
+    def take() -> dict[str, Any]:
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            _, _, body = connection.channel().basic_get(queue)
+            found: dict[str, Any] = json.loads(body or b"{}")
+            return found
+
+    return eventually(take)
 
 
 def _write(url: str, queue: str, body: bytes = _DEEP) -> None:

@@ -25,7 +25,8 @@ from palermo.brokers.rabbitmq.consuming import poll
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo, ignore_command
-from palermo.core.lifecycle import Ack
+from palermo.core.failure import Attempt, Failure
+from palermo.core.lifecycle import Ack, fail, requeue
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
@@ -341,6 +342,24 @@ def test_a_worker_with_more_slots_than_a_connection_may_have_channels_is_told_ho
             await broker.consume(QueueSelection.parse("mail"), slots=most, tag="pid:1@h", report=nobody)
 
     with_broker(session, work)
+
+
+def test_a_failure_is_cut_to_the_frames_that_the_connection_allows(session: SessionParameters) -> None:
+    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+    failure = Failure(exception_class="shop.Full", message="no " * 700, stack_trace="line\n" * 4_000, failed_at=5)
+    earlier = tuple(Attempt.of(failure, number) for number in range(1, 40))
+    failed = fail(a_message(attempts=earlier, extra={"note": "n" * 500}), failure, worker="w")
+
+    async def work(broker: RabbitmqBroker) -> None:
+        await broker._outbox.publish(failed, "failed")
+        (found,) = (await broker.browse("failed", limit=10)).messages
+        assert (found.id, found.body, found.extra) == ("1", b"[1]", {"note": "n" * 500})
+        assert found.failure is not None
+        assert (found.failure.exception_class, found.failure.message[:3]) == ("shop.Full", "no ")
+        await broker.publish(requeue(replace(failed, extra={})))
+        assert (await take(broker, "mail")).retries == 1
+
+    with_broker(small, work)
 
 
 def test_a_delivery_whose_channel_is_gone_is_lost_and_not_acknowledged_on_another(

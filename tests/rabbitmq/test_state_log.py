@@ -19,6 +19,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
+from palermo.core.time_slots import TimeSlot
 from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.tools import PATIENT, until
@@ -308,6 +309,26 @@ def list_of_names(leader: Leader, queue: str) -> NameList[str]:
     return NameList(records, leader.connection, leader.publisher, parse=str, plain=str, news=len)
 
 
+def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(
+    runner: asyncio.Runner, session: SessionParameters, queue: str
+) -> None:
+    def parsed(name: str) -> str:
+        return str(TimeSlot.parse(name, 0.0))
+
+    async def go() -> None:
+        async with leading(session, f"{queue}.other") as leader:
+            arguments = versions.arguments(CLASSIC, leader.connection.version)
+            records = RecordQueue(queue, leader.connection, leader.publisher, arguments)
+            names = NameList(records, leader.connection, leader.publisher, parse=parsed, plain=str, news=len)
+            await records.write({"all": ["1.5", "x", 7, "5." + "9" * 300, None, "2.8"]})
+            for odd in ({"all": 7}, {"made": None}, {"from": "a later version"}):
+                await records.write(odd)
+            await names.read()
+            assert names.names == {"1.5", "2.8"}
+
+    runner.run(go())
+
+
 def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_the_next(
     runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
 ) -> None:
@@ -327,6 +348,26 @@ def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_the_ne
             assert {"number": 3} not in second.values
 
     runner.run(main())
+
+
+def test_a_leader_does_not_begin_while_another_session_reads_the_records(
+    runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a worker of a version in which another lock protected them."""
+    monkeypatch.setattr(state_log, "_SETTLING", 20)
+
+    async def go() -> None:
+        async with leading(session, queue) as earlier:
+            await earlier.log.append({"number": 1})
+            connection = await open_connection(session, "another")
+            later = Leader(connection, queue, "classic")
+            with pytest.raises(BrokerUnavailable, match="another program reads"):
+                await later.log.open()
+            assert not later.log.is_open
+            await earlier.log.append({"number": 2})
+            await connection.close()
+
+    runner.run(go())
 
 
 def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(

@@ -229,8 +229,10 @@ def _method_frame(channel: int, method: int, arguments: bytes) -> bytes:
     return _METHOD_FRAME.pack(METHOD, channel, 4 + len(arguments), method) + arguments + bytes((END,))
 
 
-#: The bytes of a frame besides its payload: type, channel and size before it, and one byte behind it.
+#: The bytes of a frame besides its payload: type, channel and size before it, and one byte behind it. Those of a header
+#: frame besides its properties: also class, weight and the body's size.
 OVERHEAD = 8
+CONTENT_OVERHEAD = OVERHEAD + 12
 
 _END = b"\xce"
 _PUBLISH = struct.pack(">HHH", 60, 40, 0)
@@ -261,7 +263,7 @@ def message(
     would end the connection.
     """
     room = frame_max - OVERHEAD
-    if 12 + len(properties) > room:
+    if len(properties) > frame_max - CONTENT_OVERHEAD:
         raise ValueError(f"its headers measure {len(properties)} bytes, and frames on this connection hold {room}")
     pieces = [
         _publish_frame(channel, exchange, routing_key),

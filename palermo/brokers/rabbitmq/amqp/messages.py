@@ -23,7 +23,16 @@ from palermo.brokers.rabbitmq.amqp.fields import (
     write_table,
 )
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
-from palermo.core.message import HEADER_OF, NO_HEADERS, HeaderValue, Message, from_wire, to_headers, without_largest
+from palermo.core.message import (
+    HEADER_OF,
+    NO_HEADERS,
+    HeaderValue,
+    Message,
+    fit_headers,
+    from_wire,
+    to_headers,
+    without_largest,
+)
 from palermo.core.topics import OCTETS, as_job, group_of
 
 #: The most bytes of properties, headers included, that fit one frame, which begins with 12 bytes of its own.
@@ -77,9 +86,10 @@ _SHORTS_BEFORE_ID = _FLAG_OF["correlation_id"], _FLAG_OF["reply_to"], _FLAG_OF["
 class Properties(spec.BasicProperties):  # type: ignore[misc]
     """pika's own class with Palermo's own way to the wire and back."""
 
-    def encode(self) -> list[bytes]:
+    def encode(self, room: int = MAX_PROPERTIES) -> list[bytes]:
+        """The properties as bytes. If they exceed `room` bytes, the largest headers are left out."""
         pieces = self._encode()
-        excess = sum(map(len, pieces)) - MAX_PROPERTIES
+        excess = sum(map(len, pieces)) - room
         headers = vars(self)["headers"]
         if excess > 0 and headers:
             # Only a message that came from elsewhere has such headers: a job that is enqueued here has been measured.
@@ -281,13 +291,19 @@ def to_properties(message: Message) -> Properties:
     return properties
 
 
-def written(message: Message) -> bytes:
+def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
     """The same properties as bytes of the wire. Raises ValueError or struct.error for a value no header can hold.
 
+    Errors that do not fit `room`, the bytes that one frame of the connection holds, are cut.
     A new job, as nearly all are, is written without pika's object and without a dict of headers.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
-        return b"".join(to_properties(message).encode())
+        encoded = b"".join(to_properties(message).encode())
+        if len(encoded) > room and (message.failure is not None or message.attempts):
+            others = Properties(**(vars(to_properties(message)) | {"headers": None}))
+            fitting = fit_headers(message, room - len(b"".join(others.encode())))
+            encoded = b"".join(to_properties(fitting).encode(room))
+        return encoded
     id = message.id
     pieces = [write_field("id", id), _route(message.job, message.queue)]
     for (header, unless_empty), value in zip(_BESIDES.values(), _besides(message), strict=True):

@@ -124,7 +124,12 @@ class StateLog:
                 await channel.prefetch(_MOST)
                 await channel.consume(self._queue, partial(self._on_delivery, channel))
                 # Until RabbitMQ has noticed the end of the last leader, the records that it held are not in the queue.
-                await settled(channel, self._queue, readers=1)
+                if (await settled(channel, self._queue, readers=1)).consumers > 1:
+                    # A leader that knows half of the records would decide against the one that has the others.
+                    raise BrokerUnavailable(
+                        f"another program reads the queue {self._queue!r}: a worker of an earlier version leads, which"
+                        " has to be ended first, or the session of the last leader is not over yet."
+                    )
                 while self._unread:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0)
             except BaseException:

@@ -124,7 +124,8 @@ class View(Struct):
         match record:
             case {"blames": dict(blames), "forgets": list(forgets)}:
                 for id, workers in blames.items():
-                    self.blamed.setdefault(str(id), {}).update(workers if isinstance(workers, dict) else {})
+                    known = workers.items() if isinstance(workers, dict) else ()
+                    self.blamed.setdefault(str(id), {}).update((key, str(worker)) for key, worker in known)
                 for id in forgets:
                     self.forget(str(id))
         self.blamed = {id: accused for id, accused in self.blamed.items() if accused}

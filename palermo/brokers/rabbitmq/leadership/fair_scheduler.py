@@ -158,9 +158,13 @@ class FairScheduler:
             # First: a publisher that makes the queue again lists it after the deletion, maybe before RabbitMQ answers.
             fair_queue.forget(state)
             self._tenant_names.names.discard((fair_queue.queue, state.name))
-            if not await self._connection.delete_unused(state.queue):
-                self._tenant_names.names.add((fair_queue.queue, state.name))
-                fair_queue.know(state.name)
+            gone = False
+            try:
+                gone = await self._connection.delete_unused(state.queue)
+            finally:
+                if not gone:
+                    self._tenant_names.names.add((fair_queue.queue, state.name))
+                    fair_queue.know(state.name)
 
     # -- operations of the leader
 

@@ -37,8 +37,8 @@ log = logging.getLogger("palermo.rabbitmq")
 
 T = TypeVar("T")
 
-#: Seconds until a leader whose connection broke tries again.
-_AGAIN = 1.0
+#: Seconds until a leader whose connection broke tries again, and one that an error ended which nobody expected.
+_AGAIN, _AFTER_BUG = 1.0, 5.0
 
 #: Seconds after the last brief operation for which a session goes on leading that only stepped in.
 _LINGER = 3.0
@@ -158,6 +158,7 @@ class LeaderClient:
         self._leaders[leader.duty] = leader
         running = asyncio.ensure_future(leader.run())
         lost = asyncio.ensure_future(self._connection.lost.wait())
+        pause = _AGAIN
         try:
             await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -166,11 +167,13 @@ class LeaderClient:
             if self._connection.error is not None:
                 return
             log.warning("cannot lead duty=%s error=%r", leader.duty, str(error))
+        except Exception:  # the edge of a duty, which `_end` logs: a bug must end neither the other duties nor this one
+            pause = _AFTER_BUG
         finally:
             del self._leaders[leader.duty]
             lost.cancel()
             await finish(_end(leader, running))
-        await asyncio.sleep(_AGAIN)
+        await asyncio.sleep(pause)
 
     async def _take(self, duty: Duty, fired: OnJobs = ignore_jobs) -> "Leader | None":
         # Imported here: the leader is as much code as the consumer, and most sessions never lead.
@@ -197,6 +200,7 @@ class LeaderClient:
     async def _ask(self, operation: Operation[T], requests: LeaderRequests) -> T:
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
+        said = ""
         while requests.connection.error is None and loop.time() < until:
             leader = self._leaders.get(duty) if is_brief and requests is self._requests else None
             parts: list[Part] | None = None
@@ -206,13 +210,15 @@ class LeaderClient:
                 parts = await requests.ask(operation)
                 if parts and "error" not in (values := parts[-1].values or {}):
                     return operation.reply_from_parts(parts)
+                said = str(values["error"]) if parts else ""
                 if parts and not is_brief:
-                    raise BrokerUnavailable(f"the leader in {duty} could not do it: {values['error']}")
+                    raise BrokerUnavailable(f"the leader in {duty} could not do it: {said}")
             if leader is not None:
                 try:
                     return await leader.handle(operation)
                 except BrokerUnavailable as error:
                     log.debug("the leader did not answer error=%r", str(error))
+                    said = str(error)
             elif parts is None and not self._standing_by:
                 if is_brief:
                     await self._step_in(duty)
@@ -220,7 +226,11 @@ class LeaderClient:
                 if (leader := await self._take(duty)) is not None:
                     return await self._lead_once(leader, operation)
             await asyncio.sleep(_SOON)  # this session or another may be about to lead
-        raise requests.connection.error or await self._unavailable(duty)
+        if requests.connection.error is not None:
+            raise requests.connection.error
+        if said:
+            raise LeaderUnavailable(f"the leader in {duty} could not do it: {said}")
+        raise await self._unavailable(duty)
 
     async def silence(self) -> LeaderUnavailable | None:
         """The error of a leader in keys that does not answer; None if it answers, or none leads. Raises BrokerError."""
@@ -306,8 +316,11 @@ async def _end(leader: "Leader", running: asyncio.Task[None]) -> None:
     """Stop leading. A leader that no longer runs must not keep its connection: no other session would lead."""
     running.cancel()
     await asyncio.wait({running})
-    if not running.cancelled() and (error := running.exception()) is not None:
+    error = None if running.cancelled() else running.exception()
+    if isinstance(error, PalermoError):
         log.debug("led no longer error=%r", str(error))
+    elif error is not None:
+        log.error("cannot lead duty=%s", leader.duty, exc_info=error)
     await leader.close()
 
 

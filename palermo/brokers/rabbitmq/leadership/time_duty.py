@@ -218,9 +218,18 @@ class TimeDuty(Work):
         self._crowded.discard(name)
         self._parts.forget(time_slot)
         self._scheduled_listing.indexes.forget(time_slot)
-        if not time_slot.shortest and await self._delay_queues.delete(time_slot):
-            self._slot_names.names.discard(name)
-            self._seen.discard(name)
+        if time_slot.shortest:
+            return
+        # First: a session that makes the queue again lists it after the deletion, maybe before RabbitMQ answers.
+        self._slot_names.names.discard(name)
+        gone = False
+        try:
+            gone = await self._delay_queues.delete(time_slot)
+        finally:
+            if gone:
+                self._seen.discard(name)
+            else:
+                self._slot_names.names.add(name)
 
     # -- operations
 

@@ -83,10 +83,11 @@ class NameList(Generic[N]):
         self._records = []
 
     def _on_record(self, record: Record, value: Any) -> None:
-        try:
-            names = {self._parse(name) for name in (value.get("all") or [value["made"]])}
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            names = set[N]()  # a later version wrote it
+        found = value.get("all") or [value.get("made")] if isinstance(value, dict) else ()
+        names = set[N]()
+        for name in found if isinstance(found, list) else ():
+            with suppress(ValueError, TypeError, AttributeError):  # a later version, or another program, wrote it
+                names.add(self._parse(name))
         self._records.append(record)
         self.names |= names
         self._news(names)

@@ -216,7 +216,8 @@ class Outbox:
         """See Publisher.post. Raises ValueError or struct.error for a message that cannot be written."""
         if message.properties and message.priority and isinstance(place, str) and not is_failed(place):
             self._declarer.mind(place)
-        return publisher.post(*self.destinations.route(place), written(message), message.body, ended, message.id)
+        properties = written(message, publisher.room)
+        return publisher.post(*self.destinations.route(place), properties, message.body, ended, message.id)
 
     def _send(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> None:
         try:

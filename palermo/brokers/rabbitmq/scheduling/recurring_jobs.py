@@ -368,7 +368,7 @@ class RecurringJobs:
         try:
             entry = RecurringEntry.from_plain(value)
             found = _Held(entry, [record], _due(entry), self._now() + _SKEW)
-        except (ValueError, KeyError, TypeError, AttributeError, PalermoError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, PalermoError) as error:
             # A later version wrote it, or this machine lacks its time zone: it is held unchanged for another leader.
             log.warning("the state of a recurring job cannot be read error=%r state=%.200r", str(error), value)
             return

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
@@ -55,16 +55,8 @@ class RunEnd(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RunEnd":
-        """The end that to_plain wrote. Raises KeyError, TypeError or ValueError for anything else."""
-        return cls(
-            key=str(plain["key"]),
-            id=str(plain["id"]),
-            how=RunOutcome(plain["how"]),
-            serial=plain.get("serial"),
-            starts=plain.get("starts"),
-            run_at=plain.get("run_at"),
-            at=plain.get("at"),
-        )
+        """The end that to_plain wrote. Raises ValueError for anything else."""
+        return convert(plain, cls)
 
 
 async def fold(found: Sequence[Mapping[str, Any]]) -> dict[str, Key]:
@@ -105,12 +97,36 @@ async def parts(keys: Sequence[Key]) -> list[list[Key]]:
     return found
 
 
+#: The errors of reading what another program wrote, or a later version.
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
 def _read(name: str, plain: Mapping[str, Any]) -> Key | None:
     try:
         return Key.from_plain(plain)
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         log.warning("a key cannot be read key=%r error=%r", name, str(error))
         return None
+
+
+def _read_job(plain: Mapping[str, Any]) -> Message | None:
+    try:
+        return message_from_plain(plain)
+    except _UNREADABLE as error:
+        log.error("a job that waited for its key cannot be read job=%.200r error=%r", plain, str(error))
+        return None
+
+
+def _is_known(record: Any) -> bool:
+    """Whether a record is a batch of key states, or the end of a run, as far as its outer form tells."""
+    match record:
+        case {"n": int(), "sure": int(), "keys": dict(), "jobs": list()}:
+            match record.get("all", [0, 1]), record.get("owed", []):
+                case [int(), int()], list():
+                    return True
+        case {"end": dict()}:
+            return "n" not in record
+    return False
 
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -215,8 +231,8 @@ class KeyLog:
         ids, jobs = set(map(str, owed.get("owed", ()))), dict[str, Message]()
         for record in batches if ids else [record for record in batches if record["n"] > known]:
             for plain in record["jobs"]:
-                if record["n"] > known or str(plain["id"]) in ids:
-                    jobs[str(plain["id"])] = message_from_plain(plain)
+                if (job := _read_job(plain)) is not None and (record["n"] > known or job.id in ids):
+                    jobs[job.id] = job
         self._owed = {}
         queues = {id: job.queue for id, job in jobs.items() if not job.tenant}
         there = await traces(self._connection, self._exchange, queues, self._outbox.kind, ended=False)
@@ -425,7 +441,7 @@ class KeyLog:
 
     def _on_record(self, held: Record, record: Any) -> None:
         match record:
-            case {"n": int(), "sure": int(), "keys": dict(), "jobs": list()} | {"end": dict()}:
+            case _ if _is_known(record):
                 if self._read is not None:
                     self._read.append((held, record))
                 elif "n" in record:

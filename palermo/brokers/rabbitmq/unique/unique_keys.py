@@ -481,8 +481,9 @@ class UniqueKeys:
         """Take in the end of a run, as its worker wrote it."""
         try:
             told = RunEnd.from_plain(record["end"])
-        except (KeyError, TypeError, ValueError):
+        except ValueError:
             log.warning("the end of a job cannot be read record=%.200r", record)
+            self._log.keep(held)
             return
 
         # A new leader that reads it again counts its age from when it was written.
