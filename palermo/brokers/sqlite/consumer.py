@@ -301,7 +301,7 @@ class SqliteConsumer:
             await self._beating
         self._wake_all()
         held = [*self._held, *self._parked]
-        if was_lost and (held or self._done):
+        if was_lost and (held or self._done or self._claimer.resumes):
             # The worker goes on: its next session gets the jobs. Perhaps nothing can be written now.
             self.cut_off = CutOff(self._holder, self._lock, tuple(self._done))
         if self.cut_off is not None:

@@ -96,7 +96,8 @@ class JobClaimer:
         `resumes` is whether the holder has jobs that its worker, of this id, took in a session before.
         """
         self._worker = worker
-        self._resumes = resumes
+        #: Whether some of these may not have been delivered yet.
+        self.resumes = resumes
         self._exchange = exchange
         self._holder = holder
         self._served_queues = served_queues
@@ -107,7 +108,7 @@ class JobClaimer:
         own = self._found_own(db)
         if own is not None:
             return own
-        self._resumes = False
+        self.resumes = False
         return _found(db, self._served_queues.next_job(db))
 
     def queue_of_next(self, db: sqlite3.Connection) -> set[str]:
@@ -123,7 +124,7 @@ class JobClaimer:
 
     def _found_own(self, db: sqlite3.Connection) -> int | None:
         """The number of a job that the holder has from the session before, and that has no slot yet."""
-        if not self._resumes:
+        if not self.resumes:
             return None
         return _found(db, ("min(id) from job where holder = ? and slot is null", (self._holder,)))
 
