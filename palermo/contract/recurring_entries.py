@@ -16,7 +16,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
-from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
 from palermo.errors import NotFound
 
 #: The headers of a job that an entry has published: the entry's name, and its tick in Unix seconds.
@@ -68,9 +68,13 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
         last = ticks[-1] if ticks else self.last_run
         return jobs, replace(self, since=now, last_run=last, version=self.version + 1)
 
-    def renewed(self) -> "RecurringEntry":
-        """The same entry as a newer state."""
-        return replace(self, version=self.version + 1)
+    def is_ahead(self, now: float) -> bool:
+        """Whether a clock that was far ahead has fired it: then it would not fire again before that time."""
+        return self.since > now + CLOCK_DIFFERENCE
+
+    def renewed(self, now: float) -> "RecurringEntry":
+        """The same entry as a newer state; one that `is_ahead` fires at its next tick after `now`."""
+        return replace(self, since=now if self.is_ahead(now) else self.since, version=self.version + 1)
 
     def _job(self, id: str, tick: float, now: float) -> Message:
         return replace(
@@ -199,12 +203,12 @@ def _put(old: RecurringEntry | None, new: RecurringEntry, now: float) -> Recurri
     merged = replace(
         new,
         recurring=new.recurring.switched(on=old.recurring.enabled),
-        since=old.since if times else now,
+        since=old.since if times and not old.is_ahead(now) else now,
         last_run=old.last_run,
         run_id=old.run_id,
         version=old.version,
     )
-    return old if merged == old else merged.renewed()
+    return old if merged == old else merged.renewed(now)
 
 
 def text(tick: float) -> str:

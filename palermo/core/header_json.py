@@ -111,9 +111,30 @@ def loads(text: str) -> dict[str, HeaderValue]:
     try:
         values = json.loads(text, object_hook=untagged if f'"{TAG}"' in text else None)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StoreInvalid(
-            f"the headers of a message cannot be read: {error}. Was the file changed by hand?"
-        ) from error
+        raise StoreInvalid(f"the headers of a message cannot be read: {error}") from error
     if not isinstance(values, dict):
-        raise StoreInvalid("the headers of a message are not an object. Was the file changed by hand?")
+        raise StoreInvalid("the headers of a message are not an object")
     return values
+
+
+#: The header that keeps what could not be read, and at most so many characters of it.
+UNREADABLE = "unreadable-headers"
+_MOST_UNREADABLE = 4_000
+
+
+def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
+    """The headers that `dumps` wrote, and ""; for anything else a header that has the text, and what is wrong with it.
+
+    Somebody may have changed it by hand, or another program written it. A job is delivered all the same, and fails.
+    """
+    try:
+        values = loads(text)
+        if "\\u" in text:
+            json.dumps(values, ensure_ascii=False, default=str).encode()  # half a character cannot be passed on
+        return values, ""
+    except StoreInvalid as error:
+        wrong = str(error)
+    except UnicodeEncodeError as error:
+        wrong = f"the headers of a message cannot be read: {error}"
+    shown = text.decode(errors="backslashreplace") if isinstance(text, bytes) else str(text)
+    return {UNREADABLE: shown.encode(errors="backslashreplace").decode()[:_MOST_UNREADABLE]}, wrong

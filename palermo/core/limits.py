@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
 
 #: The headers of a message that is limited.
@@ -217,6 +217,8 @@ class RateState(Struct, frozen=True, kw_only=True):
         that is late by no more than the leeway does not delay the next one. So the rate is kept, and any period has one
         run too many at most.
         """
+        if self.next > now + rate.gap + SLOT_WAIT + CLOCK_DIFFERENCE:
+            return RateState().request(rate, now, reserved=reserved)
         start = max(now, self.next)
         overdue = now - self.next >= max(0.0, rate.gap - LATE_RUN_GAP)
         if not reserved and not overdue and max(self.free, self.next) > now + SLOT_WAIT:
@@ -227,6 +229,14 @@ class RateState(Struct, frozen=True, kw_only=True):
             return replace(self, again=at + rate.gap), RunLater(at - rate.early, reserved=True)
         after = max(self.next, now - rate.leeway) + rate.gap
         return replace(self, next=after, free=max(self.free, after)), RunNow(start - now)
+
+    def is_over(self, written: str, now: float) -> bool:
+        """Whether it decides nothing any more: a fresh state would give the same answers. `written` is the rate."""
+        try:
+            leeway = Rate.parse(written).leeway if written else 0.0
+        except OptionInvalid:
+            leeway = 0.0  # a later version wrote it
+        return max(self.next + leeway, self.free, self.again) <= now
 
 
 PermitHolder = tuple[str, str]

@@ -44,6 +44,10 @@ MAX_HEADERS = 131_064 - 4_096
 #: Every duration and instant is below this: it is in the year 2242, after which the clocks of some systems end.
 MAX_SECONDS = 2.0**33
 
+#: Seconds by which the clocks of machines may differ. An instant that is further ahead than any rule allows was written
+#: while a clock was wrong, and says nothing.
+CLOCK_DIFFERENCE = 600.0
+
 #: Every count is below this, so that counting on from it stays within what a header can hold.
 _MAX_COUNT = 2**31
 

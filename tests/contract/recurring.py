@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import RecurringEntry
@@ -223,3 +224,32 @@ class RecurringContract:
 
         await broker.put_recurring(entry(every=7200))
         assert (await one(broker)).since > before.since
+
+    async def test_a_job_that_a_clock_far_ahead_has_fired_fires_again_once_it_is_declared_anew(
+        self, broker: Broker, another: Open
+    ) -> None:
+        before = clock.use(Ahead())
+        try:
+            async with time_kept(await another()):
+                await broker.put_recurring(entry(since=clock.now() - 2))
+                await until(lambda: fires(broker), True)
+        finally:
+            clock.use(before)
+        assert (await one(broker)).since > time.time() + 86_400
+
+        await broker.put_recurring(entry())
+
+        assert (await one(broker)).since <= time.time()
+
+
+class Ahead:
+    """A clock that is 30 days ahead."""
+
+    def now(self) -> float:
+        return time.time() + 30 * 86_400
+
+    reached = now
+
+
+async def fires(broker: Broker) -> bool:
+    return (await one(broker)).last_run is not None

@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC240 - a test may wait for the disk
 
 import asyncio
+import json
 import os
 import shutil
 import sqlite3
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.file import opening, store
@@ -23,14 +25,25 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
 from palermo.core.journal_records import encode
-from palermo.core.lifecycle import Fail, fail
+from palermo.core.lifecycle import Ack, Fail, fail
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid, UrlInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from tests.contract.recurring import entry
+from tests.contract.recurring import entry, fires
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, consume, counts, ids, message, messages, take, until
+from tests.contract.tools import (
+    FAILURE,
+    Report,
+    consume,
+    counts,
+    ids,
+    message,
+    messages,
+    take,
+    take_and_ack,
+    until,
+)
 from tests.contract.unique_jobs import ask, holders, keyed
 
 NOBODY = 65_534
@@ -212,6 +225,127 @@ async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: p
     with pytest.raises(StoreInvalid, match="another machine"):
         await broker.publish(message())
     await broker.close()
+
+
+async def test_a_file_that_was_used_by_a_clock_far_ahead_is_taken_over_within_half_a_minute(path: Path) -> None:
+    await fill(path, message("7c9e"))
+    change(path, "update meta set value = 'before the restart' where key = 'machine'")
+    change(path, "update meta set value = ? where key = 'seen'", time.time() + 10_000_000)
+
+    with pytest.raises(StoreInvalid, match="try again in half a minute"):
+        await opened(path)
+
+    ((seen,),) = sqlite3.connect(path).execute("select value from meta where key = 'seen'").fetchall()
+    assert seen <= time.time()
+    change(path, "update meta set value = value - 31 where key = 'seen'")
+    assert await look(path) == ["7c9e"]
+
+
+async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who_keeps_the_time(
+    broker: Broker, path: Path
+) -> None:
+    await broker.put_recurring(entry())
+    (stored,) = await broker.recurring()
+    ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
+    change(path, "update recurring set state = ?, due = ?", ahead, time.time() + 86_400)
+
+    async with time_kept(broker):
+        await until(lambda: fires(broker), True)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("headers", "{"),
+        ("headers", "[]"),
+        ("headers", '{"id":"\\ud800"}'),
+        ("headers", b"\xff"),
+        ("headers", 7),
+        ("properties", "{"),
+        ("properties", '{"priority":99999999999999999999}'),
+    ],
+)
+@pytest.mark.parametrize("where", ["job", "later"])
+async def test_a_row_that_cannot_be_read_is_shown_and_fails_and_keeps_no_other_waiting(
+    broker: Broker, path: Path, where: str, column: str, value: object
+) -> None:
+    await broker.publish_many([due("1", 60), due("2", 60)] if where == "later" else [message("1"), message("2")])
+    change(path, f"update {where} set {column} = ? where message_id = '1'", value)
+
+    if where == "later":
+        shown = (await broker.scheduled(ScheduledFilter(retries=False))).messages
+        assert [one.id for one in shown] == ["1", "2"]
+        change(path, "update later set run_at = 1")
+        async with time_kept(broker):
+            await until(lambda: ids(broker), ["1", "2"])
+    assert await ids(broker) == ["1", "2"]
+    worker = await consume(broker)
+    held = await take(worker)
+    assert (held.message.id, held.redelivered) == ("1", False)
+    await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
+
+    assert (await take_and_ack(worker)).id == "2"
+    (failed,) = (await broker.browse("failed")).messages
+    assert (failed.id, failed.failure) == ("1", FAILURE)
+    await until(lambda: counts(broker), (0, 0))
+
+
+async def test_text_that_is_no_utf_8_is_shown_and_fails_and_keeps_no_other_waiting(broker: Broker, path: Path) -> None:
+    await broker.publish_many([message("1"), message("2")])
+    change(path, "update job set content_type = cast(x'ff' as text), body = 'text' where message_id = '1'")
+
+    worker = await consume(broker)
+    held = await take(worker)
+
+    assert (held.message.content_type, held.message.body) == ("\\xff", b"text")
+    await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
+    assert (await take_and_ack(worker)).id == "2"
+    assert await ids(broker, "failed") == ["1"]
+
+
+async def test_a_key_of_unique_jobs_that_cannot_be_read_is_free_and_holds_no_other_up(
+    broker: Broker, path: Path
+) -> None:
+    change(path, "insert into key (exchange, name, due, state) values ('palermo', 'broken', 1, '{')")
+
+    async with time_kept(broker):
+        await broker.publish(due("7c9e", 0.1))
+        await until(lambda: counts(broker), (1, 0))
+
+    assert await broker.keys.known() == []
+    assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
+
+
+async def test_a_worker_whose_session_a_full_disk_ended_has_not_died_and_gets_its_jobs_again(
+    broker: Broker, path: Path
+) -> None:
+    await broker.publish_many([message("held"), message("done"), message("next")])
+    full = await opened(path)
+    worker = await consume(full, slots=2)
+    await take(worker, 1)
+    done = await take(worker, 2)
+    assert isinstance(full, SqliteBroker)
+    (consumer,) = full._consumers
+    for event in ("update of holder", "delete"):
+        change(path, f"create trigger full_{event[:6]} before {event} on job begin select raise(abort, 'full'); end")
+    await worker.settle(done, Ack())
+    await until(lambda: asyncio.sleep(0, consumer._lost is not None), True)
+    await worker.close()
+    await full.close()
+    change(path, "drop trigger full_update")
+    change(path, "drop trigger full_delete")
+
+    other = await consume(broker, report=Report("jobs", pid=2))
+    assert (await take(other)).message.id == "next"
+    assert await counts(broker) == (0, 3)
+    resumed = await open_broker(full.after_failure())
+    again = await take(await consume(resumed))
+
+    assert (again.message.id, again.redelivered, again.deaths) == ("held", True, ())
+    assert again.running_at == "pid:4711@example"
+    assert await counts(broker) == (0, 2)
+    await resumed.close()
+    assert await ids(broker) == ["held"]
 
 
 async def test_a_file_removed_in_use_is_noticed(path: Path) -> None:

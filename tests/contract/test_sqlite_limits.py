@@ -15,7 +15,7 @@ from palermo.contract.sweep import Remove
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
 from palermo.errors import DeliveryLost
-from tests.contract.limiting import limited, nothing_permitted, permitted, worker
+from tests.contract.limiting import forget_what_is_over, limited, nothing_permitted, permitted, worker
 from tests.contract.tools import consume, take
 
 
@@ -111,3 +111,14 @@ async def test_a_job_that_is_removed_hands_its_permit_on(broker: Broker, how: st
             assert (await broker.sweep("other", lambda message: Remove())).removed == 1
 
     assert (await permitted(consumer, 1)).message.id == "3"
+
+
+async def test_keys_that_say_nothing_any_more_are_forgotten_and_all_others_kept(broker: Broker, path: Path) -> None:
+    keeper = await opened(path)
+    assert isinstance(broker, SqliteBroker)
+    await forget_what_is_over(broker, keeper, lambda: known(broker))
+    await keeper.close()
+
+
+async def known(broker: SqliteBroker) -> set[str]:
+    return await broker._store.read(lambda db: {key for (key,) in db.execute("select key from limited").fetchall()})

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.redis.workers import LEASE
 from palermo.contract.broker import Broker, Consumer, Delivery, QueueInfo
 from palermo.contract.sweep import Keep, SweepDecision
 from palermo.contract.worker_info import OnCommand, RunningJob, WorkerInfo, ignore_command
@@ -214,7 +215,9 @@ async def end_all_leases(broker: RedisBroker) -> None:
     leases = broker._store.key("leases")
     for worker in await broker._store.call("ZRANGE", leases, 0, -1):
         await broker._store.call("ZADD", leases, 0, worker)
-    await broker._store.run("worker", "reap")
+    # Other workers renew theirs meanwhile: nobody waits for those that stand still to come back.
+    await broker._store.call("DEL", broker._store.key("renewals"))
+    await broker._store.run("worker", "reap", "", LEASE)
 
 
 async def empty_looks_are_forgotten() -> None:

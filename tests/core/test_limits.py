@@ -217,3 +217,24 @@ def test_jobs_that_wait_for_short_ones_stay_at_hand() -> None:
     answers = [permits.request(one, ("w", str(number)), NOW + 0.01) for number in range(300)]
 
     assert all(isinstance(answer, RunLater) and answer.at <= NOW + 0.01 + MIN_POSTPONEMENT for answer in answers)
+
+
+def test_a_rate_is_over_once_a_fresh_state_would_say_the_same() -> None:
+    rate = Rate(1, 10.0)
+    state, _ = RateState().request(rate, NOW, reserved=False)
+
+    assert not state.is_over("1/10s", NOW)
+    assert not state.is_over("1/10s", NOW + 10)
+    assert state.is_over("1/10s", NOW + 11)
+    assert state.request(rate, NOW + 11, reserved=False) == RateState().request(rate, NOW + 11, reserved=False)
+    assert RateState().is_over("", NOW)
+
+
+def test_a_rate_that_a_clock_far_ahead_has_used_holds_nothing_up() -> None:
+    rate = Rate(1, 10.0)
+    state, _ = RateState().request(rate, NOW + 30 * 86_400, reserved=False)
+    state, _ = state.request(rate, NOW + 30 * 86_400, reserved=False)
+
+    _, decision = state.request(rate, NOW, reserved=False)
+
+    assert decision == RunNow()

@@ -133,3 +133,35 @@ def test_others_have_their_turns_while_the_keys_are_read() -> None:
     asyncio.run(main())
 
     assert turns[0] >= 5
+
+
+def test_keys_whose_queue_was_deleted_are_written_anew_for_the_next_leader_too(
+    session: SessionParameters, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lead() -> None:
+        broker = await open_broker(session)
+        async with time_kept(broker):
+            for number in range(3):
+                await ask(broker, keyed(f"{number}"), key=f"key {number}")
+            delete(rabbitmq_url, key_log.key_log_queue(session.exchange))
+            await until(lambda: asyncio.sleep(0, "was deleted" in caplog.text), True)
+            assert (await ask(broker, keyed("again"), key="key 0")).outcome == "duplicate"
+        await broker.close()
+
+    async def read() -> list[tuple[str, str]]:
+        broker = await open_broker(session)
+        try:
+            return await holders(broker)
+        finally:
+            await broker.close()
+
+    asyncio.run(lead())
+
+    assert asyncio.run(read()) == [(f"{number}", "waiting") for number in range(3)]
+
+
+def delete(url: str, queue: str) -> None:
+    """Delete a queue, as an operator does."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    connection.channel().queue_delete(queue)
+    connection.close()

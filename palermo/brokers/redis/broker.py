@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.redis import limits, sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
-from palermo.brokers.redis.diagnosis import diagnose
+from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
 from palermo.brokers.redis.events import RedisEvents
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.journal import RedisJournal
@@ -138,6 +138,7 @@ class RedisBroker:
         values = (tag, patterns, text, " ".join(self._cut_off), *selection.select(()))
         await self._store.run("worker", "enter", holder, workers.LEASE, *values)
         self._cut_off = ()
+        await warn_of_eviction(self._store)
         await consumer.start()
         return consumer
 
@@ -147,7 +148,7 @@ class RedisBroker:
         waiting = {name.decode(): count for name, count in found}
         paused = paused_in(pauses)
         living = workers.living(float(now), rows)
-        held = Counter(queue for worker in living for queue in worker.held)
+        held = Counter(queue.decode() for *_, queues in rows for queue in queues)
         served = Counter[str]()
         for patterns, count in Counter(worker.patterns for worker in living if worker.info.answers).items():
             served.update(dict.fromkeys(QueueSelection(patterns).select(waiting), count))
@@ -309,7 +310,7 @@ class RedisBroker:
             raise self._store.closed_error()
         for consumer in self._consumers:
             await consumer.flush()
-        await self._store.run("worker", "reap")
+        await self._store.run("worker", "reap", "", workers.LEASE)
 
     async def _cancel(self, ids: list[str], mark: str, by: str) -> None:
         """Mark these jobs, free the keys that they hold while they wait, and tell the workers."""

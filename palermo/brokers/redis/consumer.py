@@ -324,11 +324,8 @@ class RedisConsumer:
         elif answer[0] == b"old":
             self._begin(self._served.refresh(), self._work_soon)
         else:
-            try:
-                for job in answer[3]:
-                    self._hand_out(self._delivery(job))
-            except BrokerError as unreadable:  # somebody changed the database by hand
-                self._lose(unreadable)
+            for job in answer[3]:
+                self._hand_out(self._delivery(job))
             if self._done or self._woken or self._again or (self._served.shared and answer[3]):
                 self._work_soon()
 
@@ -467,10 +464,7 @@ class RedisConsumer:
             self._woken = True
         elif self._lost is None:
             self._given += 1
-            try:
-                self._hand_out(self._delivery(msgpack.unpackb(text, raw=True)))
-            except BrokerError as unreadable:  # somebody changed the database by hand
-                self._lose(unreadable)
+            self._hand_out(self._delivery(msgpack.unpackb(text, raw=True)))
         self._look()
 
     def _look(self) -> None:

@@ -1,13 +1,17 @@
 """Checks a Redis server as a broker: what it keeps over a crash, what it may evict, and whether it can be written."""
 
+import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store
 from palermo.contract.broker import Finding
 from palermo.core.message import Message
 from palermo.errors import BrokerError, PalermoError
+
+log = logging.getLogger("palermo.redis")
 
 #: The oldest version that has all commands which the scripts use.
 _OLDEST = (6, 2)
@@ -41,6 +45,14 @@ async def diagnose(store: Store) -> list[Finding]:
     except PalermoError as error:
         found.append(Finding.problem("publish", str(error), "Mend that first."))
     return found
+
+
+async def warn_of_eviction(store: Store) -> None:
+    """Warn of a server that throws jobs away when its memory is full. A user who may not ask it is told nothing."""
+    with suppress(BrokerError):
+        found = _eviction(_fields(await store.call("INFO", "memory")))
+        if found.level == "problem":
+            log.warning("%s; %s server=%s", found.text, found.advice, store.server)
 
 
 def _version(info: Mapping[str, str]) -> Finding:

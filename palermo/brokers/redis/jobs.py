@@ -1,14 +1,17 @@
 """Jobs as Redis keeps them: where each waits, and its message with the same headers as on the wire."""
 
+import hashlib
 import uuid
-from typing import Any
 
 import msgpack
+from msgspec.structs import replace
 
-from palermo.core.header_json import dumps, loads
+from palermo.core import header_json
+from palermo.core.header_json import dumps
 from palermo.core.limits import has_reservation
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
-from palermo.core.topology import MAX_PRIORITY, is_failed
+from palermo.core.topics import OCTETS
+from palermo.core.topology import DEFAULT_QUEUE, MAX_PRIORITY, is_failed
 from palermo.core.unique_keys import UNIQUE_KEY
 
 #: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
@@ -16,6 +19,9 @@ FRONT_PRIORITY = MAX_PRIORITY + 1
 
 #: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends by itself.
 LOCK_LAG = 2.0
+
+#: What reading a message raises if another program has changed it.
+_UNREADABLE = (ValueError, TypeError, AttributeError, msgpack.UnpackException)
 
 #: A job for scripts/publish.lua: queue, tenant, share, priority, "1" with a unique key, due at, id and message.
 Job = tuple[str, str, str, int, str, str, str, bytes]
@@ -55,23 +61,38 @@ def to_blob(message: Message) -> bytes:
 
 
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
-    """The message in these bytes, as taken from this queue; `taken_from` is None for a scheduled job."""
-    message_id, content_type, content_encoding, headers, properties, body, _ = _unpacked(blob)
-    return from_wire(
-        message_id=message_id.decode(),
-        content_type=content_type.decode(),
-        content_encoding=content_encoding.decode(),
-        headers=loads(headers.decode()),
+    """The message in these bytes, as taken from this queue; `taken_from` is None for a scheduled job.
+
+    It never raises: `defect` says what cannot be read. One job must not keep all that wait behind it.
+    """
+    try:
+        message_id, content_type, content_encoding, headers, properties, body = _parts(blob)
+    except _UNREADABLE as error:
+        queue, wrong = taken_from or DEFAULT_QUEUE, f"the message cannot be read: {error!r}"
+        return Message(id=_id_of(blob), queue=queue, job="", body=blob, content_type=OCTETS, defect=wrong)
+    found, wrong = header_json.read(headers)
+    more, also_wrong = header_json.read(properties) if properties else (NO_HEADERS, "")
+    message = from_wire(
+        message_id=message_id,
+        content_type=content_type,
+        content_encoding=content_encoding,
+        headers=found,
         body=body,
         taken_from=taken_from,
         new_id=_new_id,
-        properties=loads(properties.decode()) if properties else NO_HEADERS,
+        properties=NO_HEADERS if also_wrong else more,
     )
+    if wrong or also_wrong:
+        return replace(message, defect="; ".join(filter(None, (wrong, also_wrong, message.defect))))
+    return message
 
 
 def id_in(blob: bytes) -> str:
     """The id of the message in these bytes."""
-    return str(_unpacked(blob)[0], "utf-8")
+    try:
+        return _parts(blob)[0]
+    except _UNREADABLE:
+        return _id_of(blob)
 
 
 def cancelled_by(mark: bytes | None, message: Message) -> str | None:
@@ -81,12 +102,24 @@ def cancelled_by(mark: bytes | None, message: Message) -> str | None:
     """
     if not mark:
         return None
-    at, _, by = mark.decode().partition(" ")
+    at, _, by = mark.decode(errors="replace").partition(" ")
+    if not at.isdecimal():
+        return None  # somebody wrote it by hand
     return by if message.created_at is None or int(message.created_at) <= int(at) else None
 
 
-def _unpacked(blob: bytes) -> Any:
-    return msgpack.unpackb(memoryview(blob)[1:], raw=True)
+def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
+    """Id, content type, content encoding, headers, properties and body. Raises _UNREADABLE."""
+    *texts, body, _ = msgpack.unpackb(memoryview(blob)[1:], raw=True)
+    id, content_type, content_encoding, headers, properties = (text.decode() for text in texts)
+    if not isinstance(body, bytes):
+        raise TypeError(f"the body is {type(body).__name__}")
+    return id, content_type, content_encoding, headers, properties, body
+
+
+def _id_of(blob: bytes) -> str:
+    """An id for a message that cannot be read: always the same one for the same bytes."""
+    return f"unreadable-{hashlib.sha256(blob).hexdigest()[:16]}"
 
 
 def _new_id() -> str:

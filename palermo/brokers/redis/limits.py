@@ -11,6 +11,9 @@ from palermo.brokers.redis.store import Step, Store
 from palermo.contract import clock
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, Rate, RateState, RunLater, RunNow
 
+#: About so many keys are read at once where those to forget are looked for.
+_LOOK_AT = 200
+
 
 async def decide(
     store: Store, number: str, demand: LimitDemand, now: float
@@ -47,6 +50,29 @@ async def list_limits(store: Store) -> list[LimitInfo]:
         if running or waits:
             found.append(LimitInfo(key=name.decode(), limit=plain["limit"], rate=rate, running=running, waiting=waits))
     return found
+
+
+async def forget_idle(store: Store, cursor: bytes) -> bytes:
+    """Forget keys that say nothing any more: no job has or awaits a permit of theirs, and their rates are over.
+
+    It reads some keys from the cursor on, and goes on while most of what it reads is such. Returns the next cursor;
+    b"0" is the first, and the one after the last key.
+    """
+    while True:
+        now = clock.now()
+        cursor, found = await store.call("HSCAN", store.key("limits"), cursor, "COUNT", _LOOK_AT)
+        states = list(zip(found[::2], found[1::2], strict=True))
+        over = [(name, state) for name, state in states if _is_over(state, now)]
+        forgotten = sum(await store.change((), [("forget_limit", *one) for one in over])) if over else 0
+        if not forgotten or 2 * forgotten < len(states):
+            return bytes(cursor)
+
+
+def _is_over(state: bytes, now: float) -> bool:
+    try:
+        return _rate_state(state).is_over(str(json.loads(state)["rate"]), now)
+    except (ValueError, KeyError, TypeError):
+        return True  # nobody can read it
 
 
 def _saved(demand: LimitDemand, rates: RateState) -> Step:

@@ -59,6 +59,15 @@ class Recurring:
             jobs += await self._fire(name.decode(), now)
         return jobs
 
+    async def mend(self, now: float) -> None:
+        """Have entries that a clock far ahead has fired fire again at their times."""
+        states = await self._store.fields("recurring")
+        for name, state in states.items():
+            entry = _read(state)
+            if entry is not None and entry.is_ahead(now):
+                condition = [("field", "recurring", name.decode(), state)]
+                await self._store.try_change(condition, [_written(entry.renewed(now))])
+
     async def _fire(self, name: str, now: float) -> list[Message]:
         async def attempt() -> list[Message]:
             state = await self._store.call("HGET", self._store.key("recurring"), name)

@@ -5,12 +5,14 @@ A script decides about each job, so any number of sessions may put due jobs into
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from palermo.brokers.redis import limits
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.recurring import Recurring
 from palermo.brokers.redis.store import Step, Store
@@ -38,6 +40,9 @@ _AFTER_ERROR = 2.0
 #: Jobs put into their queues, read or altered in one step.
 _STEP = 500
 
+#: Seconds between two looks for limited keys to forget, and for recurring jobs to mend.
+_FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
+
 
 class ScheduledJobs:
     """Puts scheduled jobs into their queues, shows and changes them. See palermo.contract.scheduled.ScheduledJobs."""
@@ -57,11 +62,19 @@ class ScheduledJobs:
 
         await self._store.listen("bell:due", on_message)
         self.is_leader = True
+        forgot = mended = -math.inf
+        limit = b"0"
         try:
             while not self._store.ended:
                 told.clear()
                 looked = time.monotonic()
                 try:
+                    if looked - forgot > _FORGET_EVERY:
+                        forgot = looked
+                        limit = await limits.forget_idle(self._store, limit)
+                    if looked - mended > _MEND_EVERY:
+                        mended = looked
+                        await self._recurring.mend(clock.now())
                     due = await self._put_in_queues(fired)
                 except BrokerError as error:
                     if self._store.ended:

@@ -5,6 +5,7 @@ palermo/core/unique_rules.py decides; what it decides is written only if nobody 
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from palermo.brokers.redis.jobs import id_in
@@ -18,6 +19,8 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
 from palermo.errors import PublishRefused
+
+log = logging.getLogger("palermo.redis")
 
 #: The most claims, or due keys, that one step handles.
 _BATCH_SIZE = 200
@@ -263,4 +266,11 @@ def keys_of(messages: Iterable[Message]) -> list[str]:
 
 
 def _key(name: str, state: bytes | None) -> Key:
-    return Key(name=name) if state is None else Key.from_plain(json.loads(state))
+    """The key in this state; a free one if there is none, or if it cannot be read."""
+    if state is None:
+        return Key(name=name)
+    try:
+        return Key.from_plain(json.loads(state))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("a key cannot be read, and counts as free key=%r error=%r", name, str(error))
+        return Key(name=name)

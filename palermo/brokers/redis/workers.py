@@ -1,7 +1,8 @@
 """Workers, as Redis knows them: their leases, what they report, and the commands to them.
 
 A worker's jobs are its own as long as its lease goes on, which it renews again and again. When the lease has ended, any
-other worker gives the jobs back to their queues; and what the late worker still settles is refused.
+other worker gives the jobs back to their queues; and what the late worker still settles is refused. If nobody could
+renew a lease for a while, because Redis was away, all workers first get the time to come back (scripts/worker.lua).
 """
 
 import asyncio
@@ -45,21 +46,19 @@ class LivingWorker(Struct, frozen=True):
     info: WorkerInfo
     #: The patterns of the queues that it serves.
     patterns: tuple[str, ...]
-    #: The queues of the jobs that it holds, one for each.
-    held: tuple[str, ...]
 
 
 def living(now: float, rows: list[Any]) -> list[LivingWorker]:
     """The workers in an answer of scripts/look.lua, which tells the time with them."""
     found: list[LivingWorker] = []
-    for lease, tag, selection, report, held in rows:
+    for lease, tag, selection, report, _ in rows:
         if not tag or float(lease) <= now:
             continue
         seen_at = float(lease) - LEASE
         info = replace(
             WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=now - seen_at < _SILENT_AFTER
         )
-        found.append(LivingWorker(info, tuple(json.loads(selection)), tuple(queue.decode() for queue in held)))
+        found.append(LivingWorker(info, tuple(json.loads(selection))))
     return found
 
 

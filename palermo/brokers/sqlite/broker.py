@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
+from msgspec.structs import replace
+
 from palermo.brokers.sqlite import sweep, workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -73,6 +75,7 @@ class SqliteBroker:
         self.keys = unique_keys.SqliteKeys(store, self._notifier, exchange)
         self._direct_insert = DirectInsert(store, exchange)
         self._consumers: list[SqliteConsumer] = []
+        self._cut_off: tuple[workers.CutOff, ...] = session.unfinished or ()
         self._closed = False
 
     async def publish(self, message: Message) -> None:
@@ -122,13 +125,19 @@ class SqliteBroker:
             cursor = db.execute(
                 "insert into holder (exchange, tag, lock, selection, report) values (?, ?, ?, ?, ?)", values
             )
-            return cursor.lastrowid or 0, workers.last_command(db)
+            holder = cursor.lastrowid or 0
+            for one in self._cut_off:
+                workers.take_over(db, one, holder)
+            return holder, workers.last_command(db)
 
         try:
             holder, since = await self._store.write(enter)
         except BaseException:
             lock.release()
             raise
+        resumes, self._cut_off = self._cut_off, ()
+        for one in resumes:
+            one.lock.release()
         consumer = SqliteConsumer(
             self._store,
             self._notifier,
@@ -140,6 +149,7 @@ class SqliteBroker:
             report=report,
             reported=reported,
             order=self._session.tenant_order,
+            resumes=bool(resumes),
             commands=workers.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
         )
         self._consumers.append(consumer)
@@ -334,7 +344,8 @@ class SqliteBroker:
         return f"SQLite file {self._store.display_path}, exchange {self._exchange}"
 
     def after_failure(self) -> SessionParameters:
-        return self._session
+        cut_off = (*self._cut_off, *(one.cut_off for one in self._consumers if one.cut_off is not None))
+        return replace(self._session, unfinished=cut_off)
 
     async def _sync(self) -> None:
         """Write finished jobs and remove dead holders, so that the next transaction sees the true state."""

@@ -20,7 +20,7 @@ from palermo.brokers.sqlite.job_claimer import JobClaimer, ServedQueues
 from palermo.brokers.sqlite.tables import claims, limits, unique_keys
 from palermo.brokers.sqlite.tables.claims import Claim
 from palermo.brokers.sqlite.tables.jobs import to_row
-from palermo.brokers.sqlite.workers import CommandListener, Heartbeat
+from palermo.brokers.sqlite.workers import CommandListener, CutOff, Heartbeat
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -89,7 +89,9 @@ class SqliteConsumer:
         reported: WorkerInfo,
         commands: CommandListener,
         order: str,
+        resumes: bool,
     ) -> None:
+        """`resumes` is whether the holder has jobs from a session before it (workers.take_over)."""
         self._store = store
         self._notifier = notifier
         self._lock = lock
@@ -112,9 +114,14 @@ class SqliteConsumer:
         self._takes: dict[int, TakeDelivery | None] = {}
         #: Whether the next turn of the loop deletes what is done, and claims jobs for the free slots.
         self._scheduled = False
-        self._claimer = JobClaimer(exchange, holder, ServedQueues(exchange, selection), order=order)
+        #: Set by `close` if the session was lost and the worker holds jobs.
+        self.cut_off: CutOff | None = None
+        self._claimer = JobClaimer(
+            exchange, holder, ServedQueues(exchange, selection), order=order, worker=reported.id, resumes=resumes
+        )
         self._loop = asyncio.get_running_loop()
         self._lost: BrokerError | None = None
+        self._closing = False
         self._beating = self._loop.create_task(self._heartbeat.run(commands, notifier.notify, self._waiting.wake))
         self._beating.add_done_callback(self._heartbeat_ended)
 
@@ -285,6 +292,8 @@ class SqliteConsumer:
             await self._write(lambda db: None)
 
     async def close(self) -> None:
+        was_lost = self._lost is not None and not self._closing
+        self._closing = True
         self._lost = self._lost or BrokerUnavailable("the consumer is closed.")
         await self._commands.end()
         self._beating.cancel()
@@ -292,6 +301,11 @@ class SqliteConsumer:
             await self._beating
         self._wake_all()
         held = [*self._held, *self._parked]
+        if was_lost and (held or self._done or self._claimer.resumes):
+            # The worker goes on: its next session gets the jobs. Perhaps nothing can be written now.
+            self.cut_off = CutOff(self._holder, self._lock, tuple(self._done))
+        if self.cut_off is not None:
+            return
         self._held, self._parked = {}, set()
         try:
             with contextlib.suppress(BrokerError):

@@ -54,7 +54,7 @@ class DirectInsert:
         if message.run_at is not None or message.tenant or not self._store.renewed or os.getpid() != self._pid:
             return False
         row = to_row(message)
-        values = (message.priority, *row[:6], self._exchange, message.queue)
+        values = (row[8], *row[:6], self._exchange, message.queue)
         deadline = time.monotonic() + (_BUSY_TIMEOUT if threading.get_ident() != self._own_thread else 0)
         while True:
             try:

@@ -10,6 +10,7 @@ from palermo.brokers.sqlite.tables.claims import Claim
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, TENANTS_NEXT_JOB, from_row, take_turn
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
+from palermo.core.message import Message
 from palermo.core.queue_selection import QueueRank, QueueSelection, draw_order
 
 #: SQLite functions take 127 arguments; for more queues than this the calls are nested.
@@ -87,8 +88,16 @@ LOCK_LAG = 2.0
 class JobClaimer:
     """Finds and claims jobs for one consumer, inside the caller's transaction."""
 
-    def __init__(self, exchange: str, holder: int, served_queues: ServedQueues, *, order: str) -> None:
-        """`order` is the order in which the tenants of a queue are served."""
+    def __init__(
+        self, exchange: str, holder: int, served_queues: ServedQueues, *, order: str, worker: str, resumes: bool
+    ) -> None:
+        """`order` is the order in which the tenants of a queue are served.
+
+        `resumes` is whether the holder has jobs that its worker, of this id, took in a session before.
+        """
+        self._worker = worker
+        #: Whether some of these may not have been delivered yet.
+        self.resumes = resumes
         self._exchange = exchange
         self._holder = holder
         self._served_queues = served_queues
@@ -96,16 +105,38 @@ class JobClaimer:
 
     def find(self, db: sqlite3.Connection) -> int | None:
         """The number of the next job; None if none waits."""
+        own = self._found_own(db)
+        if own is not None:
+            return own
+        self.resumes = False
         return _found(db, self._served_queues.next_job(db))
 
     def queue_of_next(self, db: sqlite3.Connection) -> set[str]:
         """The queue of the next job; empty if none waits."""
-        rows = db.execute("select queue from job where id = ?", (self.find(db),)).fetchall()
+        next = _found(db, self._served_queues.next_job(db))
+        rows = db.execute("select queue from job where id = ?", (next,)).fetchall()
         return {self._served_queues.name(queue) for (queue,) in rows}
 
     def claim(self, db: sqlite3.Connection, slot: int) -> Delivery | None:
-        """Claim the next job for this slot; None if none waits."""
-        return self._claim(db, slot, self._served_queues.next_job(db))
+        """Claim the next job for this slot; None if none waits. First come the jobs of the session before."""
+        own = self._found_own(db)
+        return self._claim(db, slot, self._served_queues.next_job(db)) if own is None else self._resume(db, slot, own)
+
+    def _found_own(self, db: sqlite3.Connection) -> int | None:
+        """The number of a job that the holder has from the session before, and that has no slot yet."""
+        if not self.resumes:
+            return None
+        return _found(db, ("min(id) from job where holder = ? and slot is null", (self._holder,)))
+
+    def _resume(self, db: sqlite3.Connection, slot: int, number: int) -> Delivery:
+        """Deliver a job again that this worker runs, or has run."""
+        ((times, deaths, queue, *row),) = db.execute(
+            "update job set slot = ?, claims = claims + 1 where id = ?"
+            f" returning claims, deaths, (select name from queue where id = job.queue), {COLUMNS}",
+            (slot, number),
+        ).fetchall()
+        claim = Claim(number, self._holder, times)
+        return self._delivery(db, claim, slot, from_row(row, queue), deaths, running_at=self._worker)
 
     def claim_similar(self, db: sqlite3.Connection, delivery: Delivery) -> tuple[bool, Delivery | None]:
         """Whether the delivery's queue has another job, and that job, claimed, if it may run together with this one."""
@@ -139,15 +170,21 @@ class JobClaimer:
             db.execute(
                 "update job set held_until = ? where id = ?", (time.time() + message.lock_for + LOCK_LAG, number)
             )
+        return self._delivery(db, Claim(number, self._holder, times), slot, message, deaths)
+
+    def _delivery(
+        self, db: sqlite3.Connection, claim: Claim, slot: int, message: Message, deaths: str, running_at: str = ""
+    ) -> Delivery:
         by = pauses_and_cancels.cancelled_by(db, self._exchange, message)
         return Delivery(
             message=message,
             slot=slot,
-            token=Claim(number, self._holder, times),
-            redelivered=times > 1,
+            token=claim,
+            redelivered=claim.times > 1,
             cancelled=by is not None,
             cancelled_by=by or "",
             deaths=tuple(deaths.split()),
+            running_at=running_at,
         )
 
 

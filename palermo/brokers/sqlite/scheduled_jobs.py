@@ -6,21 +6,31 @@ An entry of a recurring job fires or changes in one transaction with the jobs th
 import asyncio
 import json
 import logging
+import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables import pauses_and_cancels, unique_keys
-from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
+from palermo.brokers.sqlite.tables.jobs import (
+    COLUMNS,
+    FRONT_PRIORITY,
+    from_row,
+    insert,
+    insert_many,
+    priority_of,
+    to_row,
+)
 from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
-from palermo.core.header_json import loads
+from palermo.core import header_json
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.limits import has_reservation
@@ -50,6 +60,9 @@ _AFTER_ERROR = 2.0
 #: Jobs put into their queues, or altered, in one transaction.
 _STEP = 500
 
+#: Seconds between two looks for limited keys to forget, and for recurring jobs to mend.
+_FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
+
 #: The header that a job has if it has failed, and how it is written in the text of the headers.
 _ERROR = "exception-class"
 _ERROR_WRITTEN = f'"{_ERROR}":'
@@ -66,17 +79,26 @@ class ScheduledJobs:
         self._notifier = notifier
         self._exchange = exchange
         self.is_leader = False
+        #: The limited key that was read last by `_forget_limits`; "" for none.
+        self._last_limit = ""
 
     async def run(self, fired: OnJobs) -> None:
         """Put jobs into their queues when they are due, until this is cancelled."""
         notified = asyncio.Event()
         self._notifier.listen(notified.set)
         self.is_leader = True
+        forgot = mended = -math.inf
         try:
             while True:
                 notified.clear()
                 looked = time.monotonic()
                 try:
+                    if looked - forgot > _FORGET_EVERY:
+                        forgot = looked
+                        await self._forget_limits()
+                    if looked - mended > _MEND_EVERY:
+                        mended = looked
+                        await self._mend_recurring()
                     due = await self._store.read(self._next)
                     if due is not None and due <= clock.wall_clock():
                         jobs = await self._store.write(self._put_in_queues)
@@ -195,6 +217,24 @@ class ScheduledJobs:
         put(db, [message for _, message in found])
         return found
 
+    async def _forget_limits(self) -> None:
+        """Forget some limited keys that say nothing any more; go on while most of those that are read are such."""
+        while True:
+            idle, read, self._last_limit = await self._store.read(
+                lambda db: limits.find_idle(db, self._exchange, self._last_limit)
+            )
+            if idle:
+                await self._store.write(partial(limits.forget, exchange=self._exchange, idle=idle))
+            if not idle or 2 * len(idle) < read:
+                return
+            await asyncio.sleep(0)
+
+    async def _mend_recurring(self) -> None:
+        """Have recurring jobs that a clock far ahead has fired fire again at their times."""
+        now = clock.now()
+        if any(entry.is_ahead(now) for entry in await self.recurring()):
+            await self._store.write(lambda db: mend_entries(db, self._exchange, now))
+
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
         also = (next_entry_due(db, self._exchange), unique_keys.next_due(db, self._exchange))
@@ -208,7 +248,7 @@ class ScheduledJobs:
         ).fetchall()
         for number, queue, *row in rows:
             message = from_row(row, queue)
-            priority = FRONT_PRIORITY if has_reservation(message) else message.priority
+            priority = FRONT_PRIORITY if has_reservation(message) else priority_of(message)
             insert(db, self._exchange, queue, (*row, None, "", priority, message.tenant or None, message.share))
             db.execute("delete from later where id = ?", (number,))
         unique_keys.publish_due(db, self._exchange, clock.wall_clock())
@@ -230,7 +270,7 @@ class ScheduledJobs:
             return condition, tuple(values)
         wanted = chosen.retries
 
-        def means(id: str, queue: str, job: str, headers: str) -> bool:
+        def means(id: str, queue: str, job: str, headers: object) -> bool:
             if wanted is not None and wanted is not _has_failed(headers):
                 return False
             return unasked.matches(Message(id=id, queue=queue, job=job))
@@ -239,9 +279,9 @@ class ScheduledJobs:
         return f"{condition} and means(message_id, queue, job, headers)", tuple(values)
 
 
-def _has_failed(headers: str) -> bool:
+def _has_failed(headers: object) -> bool:
     """Whether these headers, as text, are of a job that failed; only few headers are parsed for that."""
-    return _ERROR_WRITTEN in headers and _ERROR in loads(headers)
+    return isinstance(headers, str) and _ERROR_WRITTEN in headers and _ERROR in header_json.read(headers)[0]
 
 
 def read_entries(db: sqlite3.Connection, exchange: str) -> list[RecurringEntry]:
@@ -293,6 +333,13 @@ def fire_entries(db: sqlite3.Connection, exchange: str, now: float) -> list[Mess
         _write(db, exchange, entry)
     _publish(db, exchange, jobs)
     return jobs
+
+
+def mend_entries(db: sqlite3.Connection, exchange: str, now: float) -> None:
+    """Have entries that were fired by a clock far ahead fire again at their times."""
+    for entry in read_entries(db, exchange):
+        if entry.is_ahead(now):
+            _write(db, exchange, entry.renewed(now))
 
 
 def _read(state: str) -> RecurringEntry | None:

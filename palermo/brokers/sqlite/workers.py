@@ -19,10 +19,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables.claims import release
+from palermo.brokers.sqlite.tables.claims import Claim, delete, release
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo
 from palermo.errors import BrokerError, BrokerUnavailable
 
@@ -42,9 +43,13 @@ class WorkerLock:
     def __init__(self, directory: str) -> None:
         self.name = secrets.token_hex(8) + _SUFFIX
         self._path = os.path.join(directory, self.name)
-        self._file: int | None = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o660)
+        self._file: int | None = None
+        self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o660)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.register_at_fork(after_in_child=_closing_in_child(weakref.ref(self)))
+
+    def __del__(self) -> None:
+        self.close_file()
 
     def release(self) -> None:
         """Unlock and remove the file. May be called again."""
@@ -63,6 +68,27 @@ class WorkerLock:
         file, self._file = self._file, None
         if file is not None:
             os.close(file)
+
+
+class CutOff(Struct, frozen=True):
+    """A holder whose session was lost while its worker goes on: the next session of the worker gets its jobs.
+
+    As long as the lock is held, no other process takes the worker for dead. A session that is lost, as on a full disk,
+    may be unable to write that down.
+    """
+
+    holder: int
+    lock: WorkerLock
+    #: Jobs that were done, but could not be deleted.
+    done: tuple[Claim, ...]
+
+
+def take_over(db: sqlite3.Connection, cut_off: CutOff, holder: int) -> None:
+    """Let this holder have the jobs of one before it; they have no slot until they are delivered anew."""
+    for claim in cut_off.done:
+        delete(db, claim)
+    db.execute("update job set holder = ?, slot = null where holder = ?", (holder, cut_off.holder))
+    db.execute("delete from holder where id = ?", (cut_off.holder,))
 
 
 def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,11 +23,12 @@ from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
+from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.clock import wall_clock
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
-from palermo.core.limits import RunLater, demand_of, postponed
+from palermo.core.limits import MIN_POSTPONEMENT, RunLater, RunNow, demand_of, postponed
 from palermo.core.message import Message
 from palermo.core.time_slots import is_early, without_foreign_time
 from palermo.core.topology import amqp_queue
@@ -92,8 +94,8 @@ class RabbitmqConsumer:
         self._keys = keys
         self._limits = limits
         self._endings = PendingEnds(keys, self._acknowledge)
-        #: By job, the key of the permit that it runs with.
-        self._permits: dict[str, str] = {}
+        #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
+        self._permits: dict[Any, tuple[str, str]] = {}
         self._closed = False
         self._unsettled: dict[int, Delivery] = {}
         self._parked: dict[int, Delivery] = {}
@@ -189,13 +191,23 @@ class RabbitmqConsumer:
         if demand is None or delivery.cancelled or delivery.duplicate_of:
             return 0.0
         self._ours(delivery)
-        id = delivery.message.id
-        verdict = await self._limits.ask(demand, id=id, worker=self._worker)
+        id, permit = delivery.message.id, (demand.key, delivery.message.id)
+        verdict: RunNow | RunLater
+        if any(held == permit for token, held in self._permits.items() if token != delivery.token):
+            # Another job with this id runs here. The leader tells permits by worker and id, and takes both for one.
+            verdict = RunLater(clock.now() + MIN_POSTPONEMENT, reserved=demand.reserved)
+        else:
+            self._permits[delivery.token] = permit
+            verdict = RunLater(clock.now())
+            try:
+                verdict = await self._limits.ask(demand, id=id, worker=self._worker)
+            finally:
+                if isinstance(verdict, RunLater):
+                    self._permits.pop(delivery.token, None)
         if isinstance(verdict, RunLater):
             self._moved.add(delivery.message.queue)
             await self.settle(delivery, Reschedule(postponed(delivery.message, verdict)))
             return None
-        self._permits[id] = demand.key
         self._ours(delivery)
         return verdict.wait
 
@@ -498,8 +510,8 @@ class RabbitmqConsumer:
 
     def _end_permit(self, delivery: Delivery) -> None:
         """Tell the leader that this run has ended, if it had a permit."""
-        id = delivery.message.id
-        if (key := self._permits.pop(id, None)) is not None:
+        if (permit := self._permits.pop(delivery.token, None)) is not None:
+            key, id = permit
             self._limits.ended(key, id=id, worker=self._worker)
 
     def _on_end(self, channel: Channel) -> None:

@@ -219,7 +219,7 @@ class RecurringJobs:
             steps.append(step)
         if not names:
             old = [self._held[name] for name in self._old.until(self._loop.time())]
-            steps = [_Step(held, held.entry.renewed(), [], False) for held in old if held.begun is None]
+            steps = [_Step(held, held.entry.renewed(self._now()), [], False) for held in old if held.begun is None]
         return steps
 
     def _next(self, held: _Held) -> _Step:

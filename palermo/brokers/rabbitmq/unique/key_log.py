@@ -174,6 +174,8 @@ class KeyLog:
         self._loop = asyncio.get_running_loop()
         self._log = StateLog(self._queue, connection, outbox.open, prepare=self._prepare, on_record=self._on_record)
         self._classic = False
+        #: Whether the queue was deleted with all that this leader knew, and `write_all` is to be called.
+        self.was_deleted = False
         #: The records read since the log was opened; None once they are folded into keys.
         self._read: list[tuple[Record, Mapping[str, Any]]] | None = []
         self._number = 0
@@ -225,7 +227,7 @@ class KeyLog:
         batches = [record for _, record in read if "n" in record]
         self._folded = [held for held, record in read if "n" in record]
         keys = await fold(batches)
-        self._number = max((record["n"] for record in batches), default=0)
+        self._number = max((record["n"] for record in batches), default=self._number)
         known = max((record["sure"] for record in batches), default=0)
         owed = max((record for record in batches if "owed" in record), key=lambda one: int(one["n"]), default={})
         ids, jobs = set(map(str, owed.get("owed", ()))), dict[str, Message]()
@@ -233,7 +235,8 @@ class KeyLog:
             for plain in record["jobs"]:
                 if (job := _read_job(plain)) is not None and (record["n"] > known or job.id in ids):
                     jobs[job.id] = job
-        self._owed = {}
+        if not self.was_deleted:
+            self._owed = {}
         queues = {id: job.queue for id, job in jobs.items() if not job.tenant}
         there = await traces(self._connection, self._exchange, queues, self._outbox.kind, ended=False)
         await self._publish([job for id, job in jobs.items() if id not in there])
@@ -243,7 +246,21 @@ class KeyLog:
             await self._say()
         return keys, [(record, held) for held, record in read if "end" in record]
 
+    async def write_all(self, keys: Sequence[Key]) -> None:
+        """Store all keys and the owed jobs, which were deleted with the queue, in the queue that was made anew."""
+        self._number += 1
+        anew, _ = await self._rewrite(self._number, keys, [])
+        owed = list(self._owed.values())
+        anew += await self._log.append(*self._records({}, owed))
+        self._folded += anew
+        self.was_deleted = False
+        if owed:
+            self._owed = {}
+            await self._publish(owed)
+
     async def _prepare(self) -> None:
+        if self._number and not (await self._connection.probe(self._queue)).exists:
+            self.was_deleted = True
         ours = await self._connection.declare(self._queue, self._arguments) is None
         await self._connection.persist_queues()
         self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC

@@ -401,6 +401,10 @@ class UniqueKeys:
             return
         self._learnt = False
         keys, ends = await self._log.open()
+        if self._log.was_deleted:
+            keys = dict(self._known.keys)
+            log.warning("the queue of keys was deleted, and is made anew with all that are known keys=%d", len(keys))
+            await self._log.write_all(list(keys.values()))
         self._known, self._learnt_at = KnownKeys(self._log.number), self._loop.time()
         async for some in in_turns(list(keys.values())):
             for key in some:

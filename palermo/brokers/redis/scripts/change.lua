@@ -107,6 +107,13 @@ local make = {
     call('HSET', key('permits'), number, permit)
     call('SADD', key('permit:' .. permit), number)
   end,
+  -- Forget a limited key that is still in this state, unless a job has or awaits a permit of it.
+  forget_limit = function(name, state)
+    if call('HGET', key('limits'), name) == state and call('EXISTS', key('permit:' .. name), key('waiting:' .. name)) == 0 then
+      return call('HDEL', key('limits'), name)
+    end
+    return 0
+  end,
   -- Let the job that was put last wait for a permit.
   wait = function(permit)
     call('HSET', key('waits'), last, permit)

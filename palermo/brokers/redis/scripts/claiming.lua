@@ -50,11 +50,10 @@ local function claim(holder, queue, stride)
         end
       end
       if string.sub(blob, 1, 1) == 'L' then
-        local lock_for = cmsgpack.unpack(string.sub(blob, 2))[7]
-        call('ZADD', key('locks'), server_time() + lock_for, holder .. ' ' .. number)
+        call('ZADD', key('locks'), server_time() + (tonumber(parts_of(blob)[7]) or 0), holder .. ' ' .. number)
       end
       if call('EXISTS', key('cancels')) == 1 then
-        mark = call('HGET', key('cancels'), cmsgpack.unpack(string.sub(blob, 2))[1]) or ''
+        mark = call('HGET', key('cancels'), id_in(blob)) or ''
       end
       return { number, tostring(times), queue, deaths, mark, blob, runs_at }
     end

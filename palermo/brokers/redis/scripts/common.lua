@@ -173,9 +173,22 @@ local function free_permit(number)
   end
 end
 
+-- The parts of a message; none of one that another program has changed so that it cannot be read. Its job goes on to a
+-- worker all the same, which says so: an error here would keep all jobs of its queue waiting.
+local function parts_of(blob)
+  local read, parts = pcall(cmsgpack.unpack, string.sub(blob, 2))
+  return read and type(parts) == 'table' and #parts == 7 and parts or {}
+end
+
+-- The id in a message; '' if it cannot be read.
+local function id_in(blob)
+  local id = parts_of(blob)[1]
+  return type(id) == 'string' and id or ''
+end
+
 local function id_of(number)
   local blob = call('HGET', key('jobs'), number)
-  return blob and cmsgpack.unpack(string.sub(blob, 2))[1] or ''
+  return blob and id_in(blob) or ''
 end
 
 -- Delete the data of a job that is nowhere any more. Its cancel mark goes with it.

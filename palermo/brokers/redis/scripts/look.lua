@@ -32,8 +32,8 @@ local function cut(blob, most)
   if #blob <= most then
     return blob
   end
-  local parts = cmsgpack.unpack(string.sub(blob, 2))
-  if #parts[6] <= most then
+  local parts = parts_of(blob)
+  if type(parts[6]) ~= 'string' or #parts[6] <= most then
     return blob
   end
   parts[6] = string.sub(parts[6], 1, most)

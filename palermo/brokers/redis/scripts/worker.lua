@@ -4,9 +4,14 @@
 --   beat LEASE REPORT                         it goes on; '' for the report that is known already. Returns 0 if others
 --                                             took it for dead
 --   leave LIVES                               it ends, and its jobs go back; LIVES is its name if only its session ends
---   reap                                      workers whose lease has ended give their jobs back; returns how many jobs
+--   reap LEASE (no id)                        workers whose lease has ended give their jobs back; returns how many jobs
 
 local action, holder = ARGV[1], ARGV[2]
+
+-- Seconds without any renewal after which workers may have been unable to reach Redis, or Redis was away: each worker
+-- renews its lease four times a second. And the longest pause between two attempts of a worker to connect (MAX_PAUSE in
+-- worker/parent/broker_session.py), which is at most as long as the worker has been away.
+local AWAY, LONGEST_PAUSE = 1, 30
 
 -- Seconds for which the jobs are known that were taken from a worker whose lease had ended: it may come back.
 local TAKEN_FOR = 600
@@ -50,9 +55,35 @@ local function come_back(before, tag)
   call('DEL', key('taken:' .. before))
 end
 
+-- Whether workers whose leases have ended count as dead. Not at first if nobody had renewed a lease for a while: then
+-- all workers get the time to come back. `renews` is whether this is a worker that renews its own.
+local function leases_count(now, lease, renews)
+  local last, noticed, back_by = unpack(call('HMGET', key('renewals'), 'last', 'noticed', 'back-by'))
+  if last and noticed ~= last then
+    local away = now - tonumber(last)
+    if away < 0 then
+      -- The server's clock was set back, and leases would go on for as long.
+      for _, worker in ipairs(call('ZRANGEBYSCORE', key('leases'), now + lease, '+inf')) do
+        call('ZADD', key('leases'), now + lease, worker)
+      end
+    end
+    if away < 0 or away > AWAY then
+      back_by = now + math.max(0, math.min(LONGEST_PAUSE, away)) + lease
+      call('HSET', key('renewals'), 'noticed', last, 'back-by', back_by)
+    end
+  end
+  if renews then
+    call('HSET', key('renewals'), 'last', now)
+  end
+  return now >= tonumber(back_by or 0)
+end
+
 -- Give back the jobs of workers that have died, and jobs that are claimed for longer than they allow.
-local function reap()
+local function reap(lease, renews)
   local now, count = server_time(), 0
+  if not leases_count(now, lease, renews) then
+    return 0
+  end
   for _, worker in ipairs(call('ZRANGEBYSCORE', key('leases'), '-inf', now)) do
     count = count + leave(worker, call('HGET', key('worker:' .. worker), 'tag') or '?', '')
   end
@@ -71,7 +102,7 @@ if action == 'enter' then
   for before in string.gmatch(befores, '%S+') do
     come_back(before, tag)
   end
-  reap()
+  reap(tonumber(lease), true)
   for index = 8, #ARGV do
     declare(ARGV[index])
   end
@@ -86,9 +117,9 @@ elseif action == 'beat' then
   if ARGV[4] ~= '' then
     call('HSET', key('worker:' .. holder), 'report', ARGV[4])
   end
-  reap()
+  reap(tonumber(ARGV[3]), true)
   return 1
 elseif action == 'leave' then
   return leave(holder, '', ARGV[3])
 end
-return reap()
+return reap(tonumber(ARGV[3]), false)

@@ -90,6 +90,15 @@ def unusable(path: str, error: OSError) -> StoreInvalid:
     return StoreInvalid(f"{path} cannot be used: {name}: {error.strerror}. {hint}")
 
 
+def _has_bad_text(error: BaseException) -> bool:
+    """Whether a column for text holds what is no UTF-8: another program wrote it, or the file is damaged."""
+    return isinstance(error, sqlite3.OperationalError) and "decode to UTF-8" in str(error)
+
+
+def _decoded(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
+
+
 def _code(error: sqlite3.Error) -> int:
     """The primary result code, which is the lowest byte of an extended one; 0 for errors of the module itself."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
@@ -227,9 +236,12 @@ class Store:
         try:
             result = work(db)
             db.execute("commit")
-        except BaseException:
+        except BaseException as error:
             if db.in_transaction:
                 db.execute("rollback")
+            if _has_bad_text(error) and db.text_factory is str:
+                db.text_factory = _decoded  # slower, and so only for a file that has such text
+                return self._once(begin, work)
             raise
         if begin == _WRITE and not self.is_in_place():
             raise BrokerUnavailable(f"{self.display_path} was removed or replaced while in use. Open it again.")
@@ -252,6 +264,11 @@ class Store:
             "select (select value from meta where key = 'machine'), (select value from meta where key = 'seen')"
         ).fetchall()
         if machine not in (self._machine, "") and now - seen < ABANDONED_AFTER:
+            if seen > now + ABANDONED_AFTER:
+                # That machine's clock was far ahead, perhaps until its last restart. From now on its claim ages by our
+                # clock; a machine that lives renews it.
+                db.execute("update meta set value = ? where key = 'seen'", (now,))
+                db.execute("commit")
             raise StoreInvalid(
                 f"{self.display_path} is in use on another machine (seen {max(0.0, now - seen):.0f} s ago)."
                 " SQLite serves one machine; use RabbitMQ for several."

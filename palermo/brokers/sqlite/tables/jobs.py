@@ -6,9 +6,12 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from palermo.contract.clock import wall_clock
+from palermo.core import header_json
 from palermo.core.fair_scheduling import stride
-from palermo.core.header_json import dumps, loads
+from palermo.core.header_json import dumps
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
 
@@ -42,25 +45,45 @@ def to_row(message: Message) -> Row:
         message.body,
         message.run_at,
         message.job,
-        message.priority,
+        priority_of(message),
         message.tenant or None,
         message.share,
     )
 
 
+def priority_of(message: Message) -> int:
+    """The message's priority as a row has it: SQLite takes no integer of more than 64 bits."""
+    return max(0, min(MAX_PRIORITY, message.priority))
+
+
 def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
-    """The message in the values of COLUMNS, as taken from this queue; `taken_from` is None for a scheduled job."""
+    """The message in the values of COLUMNS, as taken from this queue; `taken_from` is None for a scheduled job.
+
+    It never raises: `defect` says what cannot be read. One row must not keep all that wait behind it.
+    """
     message_id, content_type, content_encoding, headers, properties, body = row
-    return from_wire(
-        message_id=message_id,
-        content_type=content_type,
-        content_encoding=content_encoding,
-        headers=loads(headers),
-        body=body,
+    found, wrong = header_json.read(headers)
+    more, also_wrong = header_json.read(properties) if properties else (NO_HEADERS, "")
+    message = from_wire(
+        message_id=_text(message_id),
+        content_type=_text(content_type),
+        content_encoding=_text(content_encoding),
+        headers=found,
+        body=body if isinstance(body, bytes) else _text(body).encode(),
         taken_from=taken_from,
         new_id=_new_id,
-        properties=loads(properties) if properties else NO_HEADERS,
+        properties=NO_HEADERS if also_wrong else more,
     )
+    if wrong or also_wrong:
+        return replace(message, defect="; ".join(filter(None, (wrong, also_wrong, message.defect))))
+    return message
+
+
+def _text(value: Any) -> str:
+    """A value of a column for text, which may hold any other as well."""
+    if isinstance(value, str):
+        return value
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def insert(db: sqlite3.Connection, exchange: str, queue: str, row: Row) -> None:

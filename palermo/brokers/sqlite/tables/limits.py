@@ -6,6 +6,7 @@ the job that has waited longest for it.
 
 import json
 import sqlite3
+from collections.abc import Iterable
 from typing import Any
 
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, to_row
@@ -84,6 +85,40 @@ def list_limits(db: sqlite3.Connection, exchange: str) -> list[LimitInfo]:
     return found
 
 
+#: Keys that one look for those to forget reads.
+_LOOK_AT = 200
+
+
+def find_idle(db: sqlite3.Connection, exchange: str, after: str) -> tuple[list[tuple[str, RateState]], int, str]:
+    """The keys among the next ones after this one that say nothing any more: no job has or awaits a permit of theirs,
+    and their rates are over. With them how many keys were read, and the last of these; "" at the end.
+    """
+    now, idle = clock.now(), list[tuple[str, RateState]]()
+    rows = db.execute(
+        "select key, rate, next, free, again from limited where exchange = ? and key > ? order by key limit ?",
+        (exchange, after, _LOOK_AT),
+    ).fetchall()
+    for key, rate, *instants in rows:
+        state = _rate_state(*instants)
+        if state.is_over(rate, now) and not _is_used(db, _permit_name(exchange, key)):
+            idle.append((key, state))
+    return idle, len(rows), rows[-1][0] if len(rows) == _LOOK_AT else ""
+
+
+def forget(db: sqlite3.Connection, exchange: str, idle: Iterable[tuple[str, RateState]]) -> None:
+    """Forget these keys, if nothing has become of them meanwhile."""
+    for key, state in idle:
+        if _load_rate(db, exchange, key) == state and not _is_used(db, _permit_name(exchange, key)):
+            db.execute("delete from limited where exchange = ? and key = ?", (exchange, key))
+
+
+def _is_used(db: sqlite3.Connection, permit: str) -> bool:
+    """Whether a job has this permit or waits for it."""
+    query = "select exists (select 1 from job where permit = :it) or exists (select 1 from later where permit = :it)"
+    ((used,),) = db.execute(query, {"it": permit}).fetchall()
+    return bool(used)
+
+
 def _save_limit(db: sqlite3.Connection, exchange: str, demand: LimitDemand, rate_state: RateState) -> None:
     values: tuple[Any, ...] = (
         exchange,
@@ -102,7 +137,11 @@ def _save_limit(db: sqlite3.Connection, exchange: str, demand: LimitDemand, rate
 
 def _load_rate(db: sqlite3.Connection, exchange: str, key: str) -> RateState:
     row = db.execute("select next, free, again from limited where exchange = ? and key = ?", (exchange, key)).fetchone()
-    return RateState() if row is None else RateState(next=row[0], free=row[1], again=row[2])
+    return RateState() if row is None else _rate_state(*row)
+
+
+def _rate_state(next: float, free: float, again: float) -> RateState:
+    return RateState(next=next, free=free, again=again)
 
 
 def _permit_name(exchange: str, key: str) -> str:

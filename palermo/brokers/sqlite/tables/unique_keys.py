@@ -63,8 +63,8 @@ class SqliteKeys:
 
     def _known(self, db: sqlite3.Connection, text: str = "") -> list[Key]:
         now = clock.now()
-        rows = db.execute("select state from key where exchange = ? order by name", (self._exchange,)).fetchall()
-        keys = (unique_rules.current(Key.from_plain(json.loads(state)), now) for (state,) in rows)
+        rows = db.execute("select name, state from key where exchange = ? order by name", (self._exchange,)).fetchall()
+        keys = (unique_rules.current(_read(name, state), now) for name, state in rows)
         return [key for key in keys if key.is_shown(text)]
 
     async def free(self, names: Iterable[str]) -> list[str]:
@@ -85,13 +85,13 @@ class SqliteKeys:
         def find(db: sqlite3.Connection) -> list[OrphanedKey]:
             found: list[OrphanedKey] = []
             rows = db.execute(
-                "select state from key where exchange = ? and holder is not null"
+                "select name, state from key where exchange = ? and holder is not null"
                 " and not exists (select 1 from job where message_id = key.holder)"
                 " and not exists (select 1 from later where exchange = key.exchange and message_id = key.holder)",
                 (self._exchange,),
             ).fetchall()
-            for (state,) in rows:
-                key = unique_rules.current(Key.from_plain(json.loads(state)), clock.now())
+            for name, state in rows:
+                key = unique_rules.current(_read(name, state), clock.now())
                 holder = key.holder
                 if holder is not None and holder.until is None:
                     found.append(OrphanedKey(key=key.name, id=holder.id, queue=holder.queue, since=holder.since))
@@ -193,9 +193,9 @@ def job_removed(db: sqlite3.Connection, exchange: str, messages: Iterable[Messag
 def jobs_cancelled(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
     """Update the keys that these jobs hold: they are cancelled, and will not run if they still wait."""
     for id in ids:
-        rows = db.execute("select state from key where exchange = ? and holder = ?", (exchange, id)).fetchall()
-        for (state,) in rows:
-            _save(db, exchange, unique_rules.job_removed(Key.from_plain(json.loads(state)), id, clock.now()))
+        rows = db.execute("select name, state from key where exchange = ? and holder = ?", (exchange, id)).fetchall()
+        for name, state in rows:
+            _save(db, exchange, unique_rules.job_removed(_read(name, state), id, clock.now()))
 
 
 def next_due(db: sqlite3.Connection, exchange: str) -> float | None:
@@ -207,10 +207,10 @@ def next_due(db: sqlite3.Connection, exchange: str) -> float | None:
 def publish_due(db: sqlite3.Connection, exchange: str, now: float) -> None:
     """Publish the jobs whose keys are due, and delete keys that are free by now."""
     rows = db.execute(
-        "select state from key where exchange = ? and due <= ? order by due limit ?", (exchange, now, _BATCH_SIZE)
+        "select name, state from key where exchange = ? and due <= ? order by due limit ?", (exchange, now, _BATCH_SIZE)
     ).fetchall()
-    for (state,) in rows:
-        _save(db, exchange, unique_rules.publish_due(Key.from_plain(json.loads(state)), now))
+    for name, state in rows:
+        _save(db, exchange, unique_rules.publish_due(_read(name, state), now))
 
 
 def _enqueue(db: sqlite3.Connection, exchange: str, claim: KeyRequest) -> EnqueueAnswer:
@@ -221,7 +221,16 @@ def _enqueue(db: sqlite3.Connection, exchange: str, claim: KeyRequest) -> Enqueu
 
 def _load(db: sqlite3.Connection, exchange: str, name: str) -> Key:
     found = db.execute("select state from key where exchange = ? and name = ?", (exchange, name)).fetchone()
-    return Key(name=name) if found is None else Key.from_plain(json.loads(found[0]))
+    return Key(name=name) if found is None else _read(name, found[0])
+
+
+def _read(name: str, state: str) -> Key:
+    """The key in this state; a free one if the state cannot be read."""
+    try:
+        return Key.from_plain(json.loads(state))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("a key cannot be read, and counts as free key=%r error=%r", name, str(error))
+        return Key(name=name)
 
 
 def _save(db: sqlite3.Connection, exchange: str, step: KeyUpdate) -> None:

@@ -1,0 +1,191 @@
+"""Redis mends by itself: after a time without Redis, wrong clocks, values that nobody can read, keys without use."""
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+from msgspec.structs import replace
+
+from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.redis.workers import LEASE
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.sweep import Keep
+from palermo.core.address import parse_url
+from palermo.core.lifecycle import Fail, fail
+from tests import redis_node
+from tests.contract.limiting import forget_what_is_over
+from tests.contract.recurring import entry, fires
+from tests.contract.timing import due, time_kept
+from tests.contract.tools import FAILURE, PATIENT, Report, consume, counts, messages, take, take_and_ack, until
+from tests.contract.unique_jobs import ask, keyed
+from tests.redis_node import RedisNode
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RedisNode]:
+    with redis_node.running() as node:
+        yield node
+
+
+@pytest.fixture
+def session(node: RedisNode) -> SessionParameters:
+    return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
+
+
+@pytest.fixture
+def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
+    opened: list[Broker] = []
+    yield opened
+    for broker in reversed(opened):
+        runner.run(broker.close())
+
+
+async def opened(session: SessionParameters, sessions: list[Broker]) -> RedisBroker:
+    broker = await open_broker(session)
+    sessions.append(broker)
+    assert isinstance(broker, RedisBroker)
+    return broker
+
+
+async def test_after_redis_was_away_nobody_takes_jobs_of_workers_that_have_had_no_time_to_come_back(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(1))
+    cut_off = await opened(session, sessions)
+    await take(await consume(cut_off, report=Report("jobs", pid=1)))
+    await away(cut_off, 20.0)
+
+    first_back = await consume(broker, report=Report("jobs", pid=2))
+
+    assert await counts(broker) == (0, 1)
+    await consume(await opened(cut_off.after_failure(), sessions), "other", report=Report("other", pid=1))
+    held = await take(first_back)
+    assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", (), "pid:1@example")
+
+
+async def test_after_redis_was_away_the_jobs_of_a_worker_that_does_not_come_back_run_again(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(1))
+    dead = await opened(session, sessions)
+    await take(await consume(dead, report=Report("jobs", pid=1)))
+    await away(dead, 2.0)
+
+    first_back = await consume(broker, report=Report("jobs", pid=2))
+
+    held = await take(first_back)
+    assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", ("pid:1@example",), "")
+
+
+async def test_a_lease_does_not_outlast_a_clock_of_the_server_that_is_set_back(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(1))
+    dead = await opened(session, sessions)
+    await take(await consume(dead, report=Report("jobs", pid=1)))
+    await away(dead, -86_400.0)
+
+    held = await take(await consume(broker, report=Report("jobs", pid=2)))
+
+    assert (held.message.id, held.deaths) == ("jobs-0", ("pid:1@example",))
+
+
+async def away(broker: RedisBroker, seconds: float) -> None:
+    """What so many seconds without Redis do to all workers. The broker's own renew no lease from now on."""
+    store = broker._store
+    for consumer in broker._consumers:
+        assert consumer._beating is not None
+        consumer._beating.cancel()
+        await asyncio.wait({consumer._beating})
+    now = float((await store.call("TIME"))[0])
+    for worker in await store.call("ZRANGE", store.key("leases"), 0, -1):
+        await store.call("ZADD", store.key("leases"), now - seconds + LEASE, worker)
+    await store.call("HSET", store.key("renewals"), "last", now - seconds)
+
+
+async def test_messages_that_another_program_has_changed_are_shown_and_fail_and_keep_no_other_waiting(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(5))
+    store = broker._store
+    numbers = await store.call("ZRANGE", store.key("queue:jobs"), 0, -1)
+    parts = msgpack.unpackb((await store.call("HGET", store.key("jobs"), numbers[0]))[1:], raw=True)
+    broken = [
+        b"L\xc1junk",
+        b"",
+        *(b"-" + msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")),
+    ]
+    for number, blob in zip(numbers, broken, strict=False):
+        await store.call("HSET", store.key("jobs"), number, blob)
+
+    shown = [(one.id, bool(one.defect)) for one in (await broker.browse("jobs", max_body=1)).messages]
+    swept: list[tuple[str, bool]] = []
+    await broker.sweep("jobs", lambda one: swept.append((one.id, bool(one.defect))) or Keep())
+    assert shown == swept
+    assert [defect for _, defect in shown] == [True, True, True, True, False]
+
+    worker = await consume(broker)
+    for id, _ in shown[:4]:
+        held = await take(worker)
+        assert (held.message.id, held.redelivered) == (id, False)
+        await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
+    assert (await take_and_ack(worker)).id == "jobs-4"
+    assert [one.failure for one in (await broker.browse("failed")).messages] == [FAILURE] * 4
+    await until(lambda: counts(broker), (0, 0))
+
+
+async def test_keys_of_limits_that_say_nothing_any_more_are_forgotten(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+
+    async def known() -> set[str]:
+        return {key.decode() for key in await broker._store.fields("limits")}
+
+    await forget_what_is_over(broker, await opened(session, sessions), known)
+
+
+async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who_keeps_the_time(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.put_recurring(entry())
+    (stored,) = await broker.recurring()
+    ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
+    await broker._store.change((), [("entry", "sweep", ahead, time.time() + 86_400)])
+
+    async with time_kept(broker):
+        await until(lambda: fires(broker), True)
+
+
+async def test_a_key_of_unique_jobs_that_cannot_be_read_is_free_and_holds_no_other_up(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    store = broker._store
+    await store.call("HSET", store.key("keys"), "broken", "{")
+    await store.call("ZADD", store.key("keys-due"), 1, "broken")
+
+    async with time_kept(broker):
+        await broker.publish(due("7c9e", 0.1))
+        await until(lambda: counts(broker), (1, 0))
+
+    assert await broker.keys.known() == []
+    assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
+
+
+async def test_a_worker_warns_of_a_server_that_throws_jobs_away(caplog: pytest.LogCaptureFixture) -> None:
+    with redis_node.running("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as node:
+        broker = await open_broker(SessionParameters(address=parse_url(node.url), timeout=PATIENT))
+        await consume(broker)
+        await broker.close()
+
+    assert "allkeys-lru: a full memory throws away jobs" in caplog.text
