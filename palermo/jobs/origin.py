@@ -1,4 +1,4 @@
-"""Where a job or a hook was written, and whether it was written twice or only executed twice.
+"""The place where a job or a hook was written: it tells code that is written twice from code that is executed twice.
 
 A program may execute the same module again: `importlib.reload` does, and so does a notebook whose cell runs again.
 """

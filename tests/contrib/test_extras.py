@@ -1,4 +1,4 @@
-"""What an extra of Palermo installs is named, with the command, where it is missing."""
+"""A missing package is named, with the extra of Palermo that installs it."""
 
 import re
 import subprocess
