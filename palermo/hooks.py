@@ -1,5 +1,6 @@
 """Hooks, as programs import them (docs/guides/hooks.md)."""
 
+from palermo.jobs.definition import JobDefinition
 from palermo.jobs.hooks import (
     HOOKS,
     DontEnqueue,
@@ -16,6 +17,7 @@ __all__ = [
     "DontEnqueue",
     "DontProcess",
     "FailureReport",
+    "JobDefinition",
     "WorkerContext",
     "failure_backend",
     "hook",

@@ -218,7 +218,7 @@ def api_page() -> str:
         "# The Python API",
         "",
         "Everything that `import palermo` offers, and the classes that it returns. Names that are not here may change.",
-        "Times are seconds, as floats, unless something else is said.",
+        "Times are seconds, as floats, unless something else is said. A `Duration` is seconds, or a timedelta.",
     ]
     for title, text, entries in _PARTS:
         out += ["", f"## {title}", "", text]

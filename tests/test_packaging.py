@@ -253,7 +253,7 @@ def test_palermo_alone_enqueues_and_works_and_says_what_the_pages_need(light: Pa
     assert "done" in waited.stdout, waited.stderr
     assert waited.stdout.rstrip().endswith("42")
     assert pages.returncode == 2
-    assert pages.stderr.startswith("palermo: UsageError: the web pages need ")
+    assert pages.stderr.startswith("palermo: UsageError: the web pages cannot be used without ")
     assert pages.stderr.endswith("which is not installed: pip install 'palermo[web]'.\n")
     assert pages.stderr.count("\n") == 1
 

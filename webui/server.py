@@ -15,18 +15,21 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import cast
 
-import uvicorn
 from fastapi import FastAPI
 from msgspec import Struct
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from palermo.contract.extras import extra
 from palermo.errors import SettingInvalid
 from palermo.webui.security.auth import network_of
 from palermo.webui.security.local_access import PARAMETER
 from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
+
+with extra("web", "`palermo web`"):
+    import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 #: Seconds for the head of a request to arrive, and for a client to take what it is sent.
 IDLE_TIMEOUT, SEND_TIMEOUT = 10.0, 30.0

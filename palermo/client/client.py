@@ -59,12 +59,15 @@ NOTHING: Mapping[str, Any] = {}
 class Client:
     """Enqueues jobs, and lends its session to an Inspector."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        """Opens nothing yet. Without `settings` they are loaded as always. Raises SettingInvalid."""
+    def __init__(self, settings: Settings | None = None, *, warns: bool = True) -> None:
+        """Opens nothing yet. Without `settings` they are loaded as always. Raises SettingInvalid.
+
+        Without `warns` the log has no warnings about the settings: another process with the same settings writes them.
+        """
         self.settings = settings or Settings.load()
         #: The serializers of arguments, which all clients of this process share; callers may register some.
         self.serializers = self.settings.serializers()
-        self._session = self.settings.session("client")
+        self._session = self.settings.session("client", warns=warns)
         self._thread: IoThread | None = None
         self._announced = AnnouncedJobs()
 

@@ -6,7 +6,7 @@ A decorated function becomes an object that still calls it; a decorated class st
 """
 
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import update_wrapper
 from importlib import import_module
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Ty
 from palermo.client import forking
 from palermo.client.handle import Job
 from palermo.contract import clock
-from palermo.core.times import Delay, Instant, delay_seconds
+from palermo.core.times import Duration, Instant, delay_seconds
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import JobDefinition, define
 from palermo.jobs.job_registry import registry
@@ -24,12 +24,12 @@ from palermo.jobs.options import (
     JOB_OPTIONS,
     RECURRING_OPTIONS,
     Arguments,
-    BackoffName,
+    BackoffOption,
     EnqueueOptions,
     Missed,
     OnDuplicate,
     Unique,
-    check_options,
+    read_options,
     recurring_job,
     split_arguments,
 )
@@ -37,6 +37,7 @@ from palermo.jobs.options import (
 if TYPE_CHECKING:
     from palermo.client.client import Client
     from palermo.core.retry_policy import ErrorTypes
+    from palermo.jobs.batch import Batch
 
 P = ParamSpec("P")
 #: What a job returns: of a coroutine function, what is awaited.
@@ -45,6 +46,11 @@ R_co = TypeVar("R_co", covariant=True)
 #: What a call of the function itself returns.
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
+#: One item of a batch, the list that the function takes, and what a call of it returns.
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+L_contra = TypeVar("L_contra", contravariant=True)
+C_co = TypeVar("C_co", covariant=True)
 K = TypeVar("K", bound="JobClass")
 
 
@@ -52,6 +58,12 @@ class HasProcess(Protocol[P, R_co]):
     """A class with a method `process`, as a class job has it."""
 
     def process(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class TakesBatches(Protocol[T]):
+    """A class job that is called with a list."""
+
+    def process(self, items: "Batch[T]", /) -> Any: ...
 
 
 class AwaitsProcess(Protocol[P, R_co]):
@@ -95,7 +107,7 @@ class Enqueuer(Generic[P, R]):
             raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self._options)
 
-    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs after so many seconds, or a timedelta. Raises OptionInvalid too."""
         # From the call on: the first one in a process imports the client, which takes up to a second.
         run_at = clock.now() + wait if (wait := delay_seconds(delay)) else None
@@ -155,16 +167,14 @@ class FunctionJob(Generic[P, C, R]):
         return f"<palermo job {self.definition.name}>"
 
 
-class ClassJob(Protocol[P, R]):
-    """A decorated class, as a type checker sees it through a call of `palermo.job(...)`."""
+class DecoratedJob(Protocol[P, R]):
+    """What the decorator adds to a function or class, as a type checker sees it."""
 
     definition: JobDefinition
 
-    def __call__(self) -> Any: ...
-
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
-    def enqueue_in(self, delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
 
@@ -175,6 +185,20 @@ class ClassJob(Protocol[P, R]):
     def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
 
     def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
+
+
+class ClassJob(DecoratedJob[P, R], Protocol[P, R]):
+    """A decorated class, as a type checker sees it through a call of `palermo.job(...)`."""
+
+    def __call__(self) -> Any: ...
+
+
+class BatchJob(DecoratedJob[[T_contra], None], Protocol[T_contra, L_contra, C_co]):
+    """A decorated function that takes batches: `enqueue` takes one item, and a call of the function the whole list."""
+
+    def __call__(self, items: L_contra, /) -> C_co: ...
+
+    def hook(self, function: F) -> F: ...
 
 
 class JobClass:
@@ -199,12 +223,12 @@ class JobClass:
 
     @overload
     @classmethod
-    def enqueue_in(cls: type[AwaitsProcess[P, R]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def enqueue_in(cls: type[AwaitsProcess[P, R]], delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @overload
     @classmethod
-    def enqueue_in(cls: type[HasProcess[P, R]], delay: Delay, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def enqueue_in(cls: type[HasProcess[P, R]], delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
-    def enqueue_in(cls, delay: Delay, /, *args: Any, **kwargs: Any) -> Job[Any]:
+    def enqueue_in(cls, delay: Duration, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """See Enqueuer."""
         raise _undecorated(cls)
 
@@ -289,6 +313,17 @@ class JobDecorator(Protocol):
     def __call__(self, target: Callable[P, R], /) -> FunctionJob[P, R, R]: ...
 
 
+class BatchDecorator(Protocol):
+    """The decorator that `palermo.job(batch=…)` returns."""
+
+    @overload
+    def __call__(self, target: type[TakesBatches[T]], /) -> ClassJob[[T], None]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, target: Callable[[list[T]], C], /) -> BatchJob[T, list[T], C]: ...
+    @overload
+    def __call__(self, target: "Callable[[Batch[T]], C]", /) -> "BatchJob[T, Batch[T], C]": ...
+
+
 @overload
 def job(target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
 @overload
@@ -302,39 +337,69 @@ def job(target: Callable[P, R], /) -> FunctionJob[P, R, R]: ...
 @overload
 def job(
     *,
+    batch: int,
+    batch_wait: Duration | None = None,
     queue: str | None = None,
     name: str | None = None,
     serializer: str | None = None,
     compression: str | None = None,
     sign: bool | None = None,
     arguments: Literal["", "one"] = "",
-    timeout: float | None = None,
-    lock_for: float | None = None,
+    timeout: Duration | None = None,
+    priority: int | None = None,
+    expires: Duration | None = None,
+    delay: Duration | None = None,
+    unique_key: str | Callable[..., str] | None = None,
+    debounce: Duration | None = None,
+    throttle: Duration | None = None,
+    tenant: str | Callable[..., str] | None = None,
+    share: float | None = None,
+    retries: int | None = None,
+    backoff: BackoffOption | None = None,
+    retry_for: Duration | None = None,
+    retry_on: "ErrorTypes | None" = None,
+    discard_on: "ErrorTypes | None" = None,
+    cron: str | None = None,
+    every: Duration | None = None,
+    tz: str | None = None,
+    missed: Missed | None = None,
+    schedule_name: str | None = None,
+    schedule_args: Arguments | None = None,
+) -> BatchDecorator: ...
+@overload
+def job(
+    *,
+    queue: str | None = None,
+    name: str | None = None,
+    serializer: str | None = None,
+    compression: str | None = None,
+    sign: bool | None = None,
+    arguments: Literal["", "one"] = "",
+    timeout: Duration | None = None,
+    lock_for: Duration | None = None,
     priority: int | None = None,
     limit: int | None = None,
     limit_key: str | Callable[..., str] | None = None,
     rate: str | None = None,
-    expires: float | None = None,
-    delay: Delay | None = None,
+    expires: Duration | None = None,
+    delay: Duration | None = None,
     keep_result: bool | None = None,
-    unique: Unique | float | None = None,
+    unique: Unique | Duration | None = None,
     unique_key: str | Callable[..., str] | None = None,
     on_duplicate: OnDuplicate | None = None,
-    dedupe: float | None = None,
-    debounce: float | None = None,
-    throttle: float | None = None,
+    dedupe: Duration | None = None,
+    debounce: Duration | None = None,
+    throttle: Duration | None = None,
     tenant: str | Callable[..., str] | None = None,
     share: float | None = None,
-    batch: int | None = None,
-    batch_wait: float = 0.0,
     default: bool = False,
     retries: int | None = None,
-    backoff: BackoffName | float | Sequence[float] | Callable[..., Any] | None = None,
-    retry_for: float | None = None,
+    backoff: BackoffOption | None = None,
+    retry_for: Duration | None = None,
     retry_on: "ErrorTypes | None" = None,
     discard_on: "ErrorTypes | None" = None,
     cron: str | None = None,
-    every: Delay | None = None,
+    every: Duration | None = None,
     tz: str | None = None,
     missed: Missed | None = None,
     schedule_name: str | None = None,
@@ -343,38 +408,37 @@ def job(
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
 
-    `queue` is where it waits, `name` its wire name. `serializer`, `compression` and `sign` say how its
-    arguments travel (the settings decide what is not given). `arguments="one"` gives it the decoded body as
-    its single argument, as jobs from other languages want it. `timeout` limits its run, `expires` its wait, in
-    seconds. `lock_for` is the number of seconds after which a run that hangs is killed and runs again. `limit` is how
-    many run at once over all workers, `rate` how often ("100/min"), both for each `limit_key` if that is given
-    (docs/guides/limits.md). `priority`, from 0 to 9, decides what goes first in its queue (docs/guides/priorities.md).
-    `delay` is how long it waits first. `keep_result` keeps what it returns, for `Job.result` (docs/learn/results.md).
-    `unique`, `unique_key`, `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice
-    (docs/guides/unique.md). `tenant` and `share` say whose job it is, so that each tenant has its share of the queue
-    (docs/guides/tenants.md). With `batch` it is called with a list of at most so many; `batch_wait` is how many
-    seconds the first of them waits for others. With `default` it takes the messages of its queue that name no job,
-    as other programs publish them (docs/learn/jobs.md). `retries`, `backoff`, `retry_for`, `retry_on` and
-    `discard_on` say what is done when it fails (docs/learn/retries.md), and `cron` or `every` when it runs by itself
-    (docs/learn/recurring.md).
+    `queue` is where it waits, `name` its wire name. `serializer`, `compression` and `sign` say how its arguments travel
+    (the settings decide what is not given). `arguments="one"` gives it the decoded body as its single argument, as jobs
+    from other languages want it. Durations are seconds, or timedeltas. `timeout` limits its run, `expires` its wait. A
+    run that hangs is killed after `lock_for`, and the job runs again. `limit` is how many run at once over all workers,
+    `rate` how often ("100/min"), both for each `limit_key` if that is given (docs/guides/limits.md). `priority`, from 0
+    to 9, decides what goes first in its queue (docs/guides/priorities.md). `delay` is how long it waits first.
+    `keep_result` keeps what it returns, for `Job.result` (docs/learn/results.md). `unique`, `unique_key`,
+    `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice (docs/guides/unique.md).
+    `tenant` and `share` say whose job it is, so that each tenant has its share of the queue (docs/guides/tenants.md).
+    With `batch` it is called with a list of at most so many; `batch_wait` is how long the first of them waits for
+    others. With `default` it takes the messages of its queue that name no job, as other programs publish them
+    (docs/learn/jobs.md). `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it fails
+    (docs/learn/retries.md), and `cron` or `every` when it runs by itself (docs/learn/recurring.md).
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
-    check_options(options, JOB_OPTIONS, "@palermo.job")
-    return declare(target, options) if target is not None else lambda target: declare(target, options)
+    given = read_options(options, JOB_OPTIONS, "@palermo.job")
+    return declare(target, given) if target is not None else lambda target: declare(target, given)
 
 
 def with_options(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any, Any]:
     """The job with these options for its enqueues. Raises OptionInvalid, QueueNameInvalid, IdInvalid."""
-    check_options(options, ENQUEUE_OPTIONS, ".options()")
-    return Enqueuer(definition, **options)
+    return Enqueuer(definition, **read_options(options, ENQUEUE_OPTIONS, ".options()"))
 
 
 def declare(target: Any, options: Mapping[str, Any]) -> Any:
-    """Make a job of a function or class, and register it. Raises OptionInvalid, QueueNameInvalid, JobNameTaken."""
-    if options.get("delay") is not None:
-        options = {**options, "delay": delay_seconds(options["delay"])}
+    """Make a job of a function or class, and register it; `options` are those that `read_options` gave.
+
+    Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
+    """
     definition = define(target, **{name: value for name, value in options.items() if name not in RECURRING_OPTIONS})
-    if any(options.get(name) is not None for name in RECURRING_OPTIONS):
+    if any(name in options for name in RECURRING_OPTIONS):
         definition = replace(definition, recurring=recurring_job(definition, options))
     if not definition.is_class:
         registry.register(definition)

@@ -7,6 +7,7 @@ only enqueues jobs does not pay for it.
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic
 
+from palermo.core.times import Duration
 from palermo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,8 +62,10 @@ class Job(Generic[R_co]):
 
         return results.status(self._owner(), self)
 
-    def result(self, timeout: float | None = None) -> R_co:
-        """What the job returned, once it has ended; waits at most so many seconds, or as long as it takes.
+    def result(self, timeout: Duration | None = None) -> R_co:
+        """What the job returned, once it has ended; waits at most `timeout`, or as long as it takes.
+
+        `timeout` is seconds, or a timedelta.
 
         Raises ResultTimeout; JobFailed if it failed, was discarded or cancelled; ResultNotKept for a job without
         `keep_result` and for one that the journal has forgotten; ResultRefused where what it returned is too large or
@@ -73,8 +76,8 @@ class Job(Generic[R_co]):
         found: R_co = results.result(self._owner(), self, timeout)
         return found
 
-    def wait(self, timeout: float | None = None) -> "JobStatus":
-        """The job's status once it has ended, whether its result is kept or not.
+    def wait(self, timeout: Duration | None = None) -> "JobStatus":
+        """The job's status once it has ended, whether its result is kept or not; `timeout` as for `result`.
 
         Raises ResultTimeout, JournalOff, NotFound, BrokerRefused.
         """
@@ -88,14 +91,14 @@ class Job(Generic[R_co]):
 
         return await results.status_async(self._owner(), self)
 
-    async def result_async(self, timeout: float | None = None) -> R_co:
+    async def result_async(self, timeout: Duration | None = None) -> R_co:
         """`result` for asyncio programs. Any number of tasks may wait; all share one subscription to the journal."""
         from palermo.client import results
 
         found: R_co = await results.result_async(self._owner(), self, timeout)
         return found
 
-    async def wait_async(self, timeout: float | None = None) -> "JobStatus":
+    async def wait_async(self, timeout: Duration | None = None) -> "JobStatus":
         """`wait` for asyncio programs."""
         from palermo.client import results
 

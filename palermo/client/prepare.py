@@ -29,7 +29,7 @@ from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, Serial
 from palermo.jobs import hooks, registry
 from palermo.jobs.current import parent_header
 from palermo.jobs.definition import JobDefinition, check_batched, check_job_name
-from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, check_options
+from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, read_options
 from palermo.jobs.user_modules import describe
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def prepare(
     """
     given = {name: value for name, value in options.items() if value is not None}
     if given or not options.keys() <= _CALLABLE:
-        check_options(options, ENQUEUE_OPTIONS, "enqueue")
+        given = read_options(options, ENQUEUE_OPTIONS, "enqueue")
     if args.__class__ is not tuple or kwargs.__class__ is not dict:
         check_arguments(args, kwargs)
     settings = client.settings
@@ -255,10 +255,10 @@ def _tenant(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any
 def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[str, Any]) -> Event:
     """The event, ready for `Events.publish`. Raises TopicInvalid, OptionInvalid, IdInvalid, EncodeError."""
     check_topic(topic)
-    check_options(options, PUBLISH_OPTIONS, "publish")
+    given = read_options(options, PUBLISH_OPTIONS, "publish")
     settings = client.settings
-    id = check_id(options.get("id") or new_id())
-    chosen = {name: options.get(name) for name in ("serializer", "compression", "sign")}
+    id = check_id(given.get("id") or new_id())
+    chosen = {name: given.get(name) for name in ("serializer", "compression", "sign")}
     encoded = client.serializers.encode(
         (payload,),
         {},

@@ -30,6 +30,7 @@ from palermo.contract.rows import CANCELLED, as_json
 from palermo.contract.serialization import FOR_DISPLAY, Serializers
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
+from palermo.core.times import Duration, in_seconds
 from palermo.core.unique_keys import Key
 from palermo.core.unique_rules import DEBOUNCE, THROTTLE
 from palermo.errors import (
@@ -113,13 +114,13 @@ async def status_async(client: JobClient, job: AnyJob) -> JobStatus:
     return await client.watch_async(_status(client, job, None))
 
 
-def result(client: JobClient, job: AnyJob, timeout: float | None) -> Any:
+def result(client: JobClient, job: AnyJob, timeout: Duration | None) -> Any:
     """See Job."""
     check_kept(client, job)
     return load_result(client, client.watch(_within(job, timeout, _journal_end(client, job, only_kept=True))))
 
 
-async def result_async(client: JobClient, job: AnyJob, timeout: float | None) -> Any:
+async def result_async(client: JobClient, job: AnyJob, timeout: Duration | None) -> Any:
     """See Job."""
     check_kept(client, job)
     return load_result(
@@ -127,25 +128,25 @@ async def result_async(client: JobClient, job: AnyJob, timeout: float | None) ->
     )
 
 
-def wait(client: JobClient, job: AnyJob, timeout: float | None, on_record: OnRecord | None = None) -> JobStatus:
+def wait(client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None) -> JobStatus:
     """See Job; `on_record` gets what the journal tells of the job meanwhile, in the client's own thread."""
     return status_at_end(end(client, job, timeout, on_record))
 
 
-async def wait_async(client: JobClient, job: AnyJob, timeout: float | None) -> JobStatus:
+async def wait_async(client: JobClient, job: AnyJob, timeout: Duration | None) -> JobStatus:
     """See Job."""
     check_on(client)
     return status_at_end(await client.watch_async(_within(job, timeout, _any_end(client, job, None))))
 
 
-def end(client: JobClient, job: AnyJob, timeout: float | None, on_record: OnRecord | None = None) -> Record:
+def end(client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None) -> Record:
     """Wait until the job has ended; returns the record of its end. Raises as Job.wait."""
     check_on(client)
     return client.watch(_within(job, timeout, _any_end(client, job, on_record)))
 
 
 def ends(
-    client: JobClient, jobs: Sequence[AnyJob], timeout: float | None, on_record: OnRecord | None = None
+    client: JobClient, jobs: Sequence[AnyJob], timeout: Duration | None, on_record: OnRecord | None = None
 ) -> list[Record | PalermoError]:
     """`end` for many jobs, in their order; an error about one of them stands in the place of its record."""
     check_on(client)
@@ -258,14 +259,16 @@ def _since(job: AnyJob) -> float:
     return 0.0 if job.created_at is None else job.created_at - 1.0
 
 
-def _within(job: AnyJob, timeout: float | None, wait: WaitForEnd) -> WaitForEnd:
+def _within(job: AnyJob, timeout: Duration | None, wait: WaitForEnd) -> WaitForEnd:
+    seconds = in_seconds(timeout)
+
     async def ended(watch: JournalWatch) -> Record:
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 return await wait(watch)
         except TimeoutError:
             why = f" The journal cannot be read: {watch.read_error}" if watch.read_error else ""
-            raise ResultTimeout(f"job {job.id} has not ended within {timeout:g} s.{why}") from None
+            raise ResultTimeout(f"job {job.id} has not ended within {seconds:g} s.{why}") from None
 
     return ended
 

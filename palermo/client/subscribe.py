@@ -5,7 +5,7 @@ and hooks, and its failures are where all failures are. Its wire name is the nam
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from palermo.client.decorator import JobDecorator, declare
 from palermo.contract.events import Subscription
@@ -13,10 +13,10 @@ from palermo.core.topics import check_new_group, check_pattern
 from palermo.errors import TopicInvalid
 from palermo.jobs.definition import JobSubscription, wire_name
 from palermo.jobs.job_registry import Registry
-from palermo.jobs.options import SUBSCRIBE_OPTIONS, check_options
+from palermo.jobs.options import SUBSCRIBE_OPTIONS, SubscribeOptions, read_options
 
 
-def subscribe(*topics: str, group: str, from_start: bool = False, **options: Any) -> JobDecorator:
+def subscribe(*topics: str, group: str, from_start: bool = False, **options: Unpack[SubscribeOptions]) -> JobDecorator:
     """Let a function handle the events of these topics, once for the whole group however many workers it has.
 
     A topic may hold `*`, one word, and `#`, any number of words. `group` names the subscriber: its events wait in a
@@ -34,8 +34,8 @@ def subscribe(*topics: str, group: str, from_start: bool = False, **options: Any
         topics=tuple(sorted({check_pattern(topic) for topic in topics})),
         from_start=bool(from_start),
     )
-    check_options(options, SUBSCRIBE_OPTIONS, "@palermo.subscribe")
-    return lambda target: declare(target, _declared(subscribes, options))
+    given = read_options(options, SUBSCRIBE_OPTIONS, "@palermo.subscribe")
+    return lambda target: declare(target, _declared(subscribes, given))
 
 
 def _declared(subscribes: JobSubscription, options: Mapping[str, Any]) -> dict[str, Any]:

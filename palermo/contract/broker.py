@@ -478,6 +478,9 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
     name: str = "client"  #: what the session is for, if the broker can show it
+    #: Whether the broker's code warns of settings that do not work as they seem to. A worker's parent does, so the
+    #: processes of its jobs need not.
+    warns: bool = True
     #: What the session before this one left unfinished, in the broker's own terms; set by `after_failure`.
     unfinished: Any = None
 

@@ -8,13 +8,14 @@ time alone, counted from the epoch, so that all workers agree on its ticks.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from palermo.core.times import Duration, in_seconds
 from palermo.core.topology import check_job_queue
 from palermo.errors import OptionInvalid
 
@@ -188,7 +189,9 @@ def _check_name(name: object) -> None:
 
 def _check_every(every: object) -> None:
     if isinstance(every, bool) or not isinstance(every, int | float) or not SHORTEST <= every <= LONGEST:
-        raise OptionInvalid(f"option every={every!r} means nothing; give seconds, from 1 to a year of them.")
+        raise OptionInvalid(
+            f"option every={every!r} means nothing; give seconds, from 1 to a year of them, or a timedelta."
+        )
 
 
 def _duration(seconds: float) -> str:
@@ -203,9 +206,9 @@ def _duration(seconds: float) -> str:
     return unit if count == 1 else f"{count:g} {unit}s"
 
 
-def every_seconds(value: timedelta | float) -> float:
+def every_seconds(value: Duration) -> float:
     """The value of `every=` in seconds. Raises OptionInvalid."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    seconds = in_seconds(value)
     _check_every(seconds)
     return float(seconds)
 

@@ -14,10 +14,12 @@ from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Scope
-
 from palermo.client.client import Client, default_client
+from palermo.contract.extras import extra
+
+with extra("web", "the web pages"):
+    from fastapi import FastAPI
+    from starlette.types import ASGIApp, Message, Scope
 
 _EVENTS = b"text/event-stream"
 

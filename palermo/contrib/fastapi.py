@@ -11,13 +11,16 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-
 from palermo.client.client import Client, default_client, use
+from palermo.contract.extras import extra
 from palermo.settings.settings import Settings
-from palermo.webui import Authenticate, create_app
+
+with extra("fastapi", "palermo.contrib.fastapi"):
+    from fastapi import Depends, FastAPI
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+
+    from palermo.webui import Authenticate, create_app
 
 #: For endpoints: `async def create(client: PalermoClient) -> …`.
 PalermoClient = Annotated[Client, Depends(default_client)]

@@ -12,19 +12,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
-from fastapi import FastAPI
-from flask import Flask, Response, request
-from flask.cli import ScriptInfo
-from flask.typing import ResponseReturnValue
 
 from palermo import hook
 from palermo.cli import main
 from palermo.client.client import Client, chosen_settings, use
-from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
+from palermo.contract.extras import extra
 from palermo.contrib.worker_command import become_worker, worker_arguments
 from palermo.jobs.definition import JobDefinition
 from palermo.settings.settings import Settings, declare_settings
-from palermo.webui import User, create_app
+
+with extra("flask", "palermo.contrib.flask"):
+    from fastapi import FastAPI
+    from flask import Flask, Response, request
+    from flask.cli import ScriptInfo
+    from flask.typing import ResponseReturnValue
+
+    from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
+    from palermo.webui import User, create_app
 
 SOURCE = 'app.config["PALERMO"]'
 

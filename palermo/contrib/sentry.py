@@ -12,15 +12,17 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-import sentry_sdk
-from sentry_sdk.integrations import Integration
-from sentry_sdk.scope import Scope, use_isolation_scope
-from sentry_sdk.utils import event_from_exception
-
 from palermo import tracing
+from palermo.contract.extras import extra
 from palermo.jobs.current import current_job
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.hooks import FailureReport, failure_backend, hook
+
+with extra("sentry", "palermo.contrib.sentry"):
+    import sentry_sdk
+    from sentry_sdk.integrations import Integration
+    from sentry_sdk.scope import Scope, use_isolation_scope
+    from sentry_sdk.utils import event_from_exception
 
 #: Seconds that sending a failure may take before the worker goes on. A slot may be replaced right after it.
 FLUSH_SECONDS = 2.0

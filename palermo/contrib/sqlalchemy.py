@@ -13,13 +13,28 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Column, Double, Integer, MetaData, String, Table, Text, delete, event, func, select
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
-
 from palermo.client.client import Client
+from palermo.contract.extras import extra
 from palermo.contrib.outbox import Enqueueable, OutboxRow, make_row, sweep_rows, waiting_since
+
+with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
+    from sqlalchemy import (
+        BigInteger,
+        Column,
+        Double,
+        Integer,
+        MetaData,
+        String,
+        Table,
+        Text,
+        delete,
+        event,
+        func,
+        select,
+    )
+    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
 #: Every kind of session that the functions take.
 AnySession = Session | AsyncSession | scoped_session[Any] | async_scoped_session[Any]

@@ -5,10 +5,12 @@ The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retr
 """
 
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 from msgspec import Struct
 
-from palermo.core.times import MAX_DELAY, is_delay
+from palermo.core.times import MAX_DELAY, Duration, in_seconds, is_delay
 from palermo.errors import OptionInvalid
 
 #: A function that gives the seconds until the next try, by the number of tries so far and a random number from 0 to 1.
@@ -19,42 +21,43 @@ FAIL, DISCARD = "fail", "discard"
 
 
 class Fixed(Struct, frozen=True, kw_only=True):
-    """Always the same delay."""
+    """Always the same delay: seconds, or a timedelta."""
 
-    delay: float
+    delay: Duration
 
     def __call__(self, attempt: int, chance: float) -> float:
-        return self.delay
+        return in_seconds(self.delay)
 
 
 class Linear(Struct, frozen=True, kw_only=True):
-    """`step` seconds more each time, never more than `cap`."""
+    """`step` more each time, never more than `cap`: seconds, or timedeltas."""
 
-    step: float
-    cap: float = MAX_DELAY
+    step: Duration
+    cap: Duration = MAX_DELAY
 
     def __call__(self, attempt: int, chance: float) -> float:
-        return min(self.cap, self.step * attempt)
+        return min(in_seconds(self.cap), in_seconds(self.step) * attempt)
 
 
 class Exponential(Struct, frozen=True, kw_only=True):
     """`base` first, then `factor` times as long each time, never more than `cap`.
 
-    `jitter` is the part of a wait, from 0 to 1, that chance may take away: with 0.5 a job waits between half and all
-    of it.
+    `base` and `cap` are seconds, or timedeltas. `jitter` is the part of a wait, from 0 to 1, that chance may take away:
+    with 0.5 a job waits between half and all of it.
     """
 
-    base: float = 1.0
+    base: Duration = 1.0
     factor: float = 2.0
-    cap: float = MAX_DELAY
+    cap: Duration = MAX_DELAY
     jitter: float = 0.0
 
     def __call__(self, attempt: int, chance: float) -> float:
+        cap = in_seconds(self.cap)
         try:
-            full = self.base * self.factor ** (attempt - 1)
+            full = in_seconds(self.base) * self.factor ** (attempt - 1)
         except OverflowError:
-            full = self.cap
-        return min(self.cap, full) * (1 - self.jitter * chance)
+            full = cap
+        return min(cap, full) * (1 - self.jitter * chance)
 
 
 class DelayList(Struct, frozen=True, kw_only=True):
@@ -73,9 +76,9 @@ def quartic(attempt: int, chance: float) -> float:
 
 
 class CustomBackoff(Struct, frozen=True):
-    """A user's function of attempt and error: it gives seconds, None for the default shape, "fail" or "discard"."""
+    """A user's function of attempt and error: it gives a duration, None for the default shape, "fail" or "discard"."""
 
-    function: Callable[[int, BaseException | None], object]
+    function: Callable[[int, BaseException | None], Any]
 
 
 Backoff = BackoffFunction | CustomBackoff
@@ -88,7 +91,7 @@ NAMED_BACKOFFS: dict[str, BackoffFunction] = {
 
 
 def backoff(value: object) -> Backoff:
-    """The backoff that `backoff=` means: a name, seconds, a list of seconds, a shape, or a user's own function.
+    """The backoff that `backoff=` means: a name, a duration, a list of these, a shape, or a user's own function.
 
     Raises OptionInvalid.
     """
@@ -99,15 +102,15 @@ def backoff(value: object) -> Backoff:
             return NAMED_BACKOFFS[value]
         case bool() | str():
             pass
-        case int() | float() if 0 <= value <= MAX_DELAY:
-            return Fixed(delay=float(value))
-        case list() | tuple() if value and all(is_delay(one) for one in value):
-            return DelayList(delays=tuple(float(one) for one in value))
+        case int() | float() | timedelta() if is_delay(in_seconds(value)):
+            return Fixed(delay=float(in_seconds(value)))
+        case list() | tuple() if value and all(is_delay(in_seconds(one)) for one in value):
+            return DelayList(delays=tuple(float(in_seconds(one)) for one in value))
         case _ if callable(value) and not isinstance(value, type):
             return CustomBackoff(value)
     raise OptionInvalid(
-        f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds, a list of"
-        " seconds, palermo.Exponential(…) or a function of the attempt and the error."
+        f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds or a"
+        " timedelta, a list of these, palermo.Exponential(…) or a function of the attempt and the error."
     )
 
 
@@ -128,7 +131,7 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
     Raises OptionInvalid for any other value, and whatever the user's function raises.
     """
     if isinstance(backoff, CustomBackoff):
-        value = backoff.function(attempt, error)
+        value: Any = in_seconds(backoff.function(attempt, error))
         if value is None:
             value = quartic(attempt, chance)
         elif value in (FAIL, DISCARD):
@@ -137,7 +140,7 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
         value = backoff(attempt, chance)
     if not is_delay(value):
         raise OptionInvalid(
-            f"backoff gave {value!r} for attempt {attempt}; it must be seconds, from 0 to ten years"
+            f"backoff gave {value!r} for attempt {attempt}; it must be seconds or a timedelta, from 0 to ten years"
             ' (a function of your own may also give None, "fail" or "discard").'
         )
     return float(value)

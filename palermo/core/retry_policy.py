@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from palermo.core.backoff import FAIL, Backoff, quartic, seconds
 from palermo.core.backoff import backoff as parse
 from palermo.core.message import Message
-from palermo.core.times import is_delay
+from palermo.core.times import Duration, in_seconds, is_delay
 from palermo.errors import LockExpired, OptionInvalid
 
 #: The retries of a job that asks for retries and gives no number; Sidekiq's default.
@@ -24,21 +24,21 @@ LOCK_RETRIES = 2
 
 
 class Retry(Exception):
-    """Raised in a job: it has failed, and is tried again in `delay` seconds, or when its backoff says.
+    """Raised in a job: it has failed, and is tried again after `delay` (seconds, or a timedelta), or its backoff.
 
     It counts against the job's `retries`, or against 25 if the job declares none.
     """
 
-    def __init__(self, reason: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.delay = None if delay is None else _checked("Retry", delay)
 
 
 class Snooze(Exception):
-    """Raised in a job: run it again in `delay` seconds. This is no failure, and is not counted."""
+    """Raised in a job: run it again after `delay`, seconds or a timedelta. This is no failure, and is not counted."""
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
         self.delay = _checked("Snooze", delay)
 
@@ -190,7 +190,8 @@ def _tuple(kinds: ErrorTypes | None) -> tuple[type[BaseException], ...]:
     return (kinds,) if isinstance(kinds, type) else tuple(kinds or ())
 
 
-def _checked(name: str, delay: object) -> float:
-    if not is_delay(delay):
-        raise OptionInvalid(f"palermo.{name} got delay={delay!r}; give seconds, from 0 to ten years.")
-    return float(delay)
+def _checked(name: str, delay: Duration) -> float:
+    wait = in_seconds(delay)
+    if not is_delay(wait):
+        raise OptionInvalid(f"palermo.{name} got delay={delay!r}; give seconds, from 0 to ten years, or a timedelta.")
+    return float(wait)

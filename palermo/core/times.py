@@ -1,21 +1,30 @@
-"""Delays and instants as users give them, in seconds."""
+"""Durations and instants as users give them, in seconds."""
 
 import re
 from datetime import datetime, timedelta
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, overload
 
 from palermo.errors import OptionInvalid
 
 # The code that knows delays is imported when the first one is given: a module that only declares jobs needs none of it.
 
-#: Seconds from now, or a timedelta.
-Delay = float | timedelta
+#: A number of seconds, or a timedelta.
+Duration = float | timedelta
 
 #: Unix seconds, or a datetime that knows its time zone.
 Instant = float | datetime
 
 #: The longest that a policy may make a job wait, in seconds: ten years.
 MAX_DELAY = 10 * 366 * 86_400.0
+
+
+@overload
+def in_seconds(duration: Duration) -> float: ...
+@overload
+def in_seconds(duration: Duration | None) -> float | None: ...
+def in_seconds(duration: Any) -> Any:
+    """The seconds of a timedelta; anything else as it is, a number or None. Callers check what it may be."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
 
 
 def is_delay(value: object) -> TypeGuard[float]:
@@ -27,7 +36,7 @@ def delay_seconds(delay: Any) -> float:
     """A delay in seconds, from 0 on. Raises OptionInvalid."""
     from palermo.core.message import MAX_SECONDS
 
-    value = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    value = in_seconds(delay)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_SECONDS / 2:
         raise OptionInvalid(f"option delay={delay!r} is no delay; give seconds from 0 on, or a timedelta.")
     return float(value)

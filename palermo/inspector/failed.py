@@ -19,7 +19,7 @@ from palermo.core.arguments import preview, unpack
 from palermo.core.job_edit import JobEdit, check_priority
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.times import Instant, unix_seconds
+from palermo.core.times import Duration, Instant, in_seconds, unix_seconds
 from palermo.core.topology import check_new_queue
 from palermo.errors import DecodeError, MediaTypeUnknown, PalermoError, SerializationError, SignatureInvalid
 from palermo.inspector.context import Context, Progress
@@ -173,14 +173,15 @@ def discard(
 
 
 def trim_failed(
-    context: Context, *, max_age: float | None = None, max_count: int | None = None, now: float | None = None
+    context: Context, *, max_age: Duration | None = None, max_count: int | None = None, now: float | None = None
 ) -> int:
-    """Remove failed jobs that are older than `max_age` seconds and, oldest first, those above `max_count`.
+    """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.
 
-    Both default to the settings failed_max_age and failed_max_count. Returns how many were removed.
+    `max_age` is seconds, or a timedelta. Both default to the settings failed_max_age and failed_max_count. Returns how
+    many were removed.
     """
     settings = context._client.settings
-    age = settings.failed_max_age if max_age is None else max_age
+    age = settings.failed_max_age if max_age is None else in_seconds(max_age)
     count = settings.failed_max_count if max_count is None else max_count
     if age is None and count is None:
         return 0

@@ -21,6 +21,7 @@ from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
+from palermo.core.times import Duration
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
 from palermo.inspector import again, events, keys, waiting
@@ -319,7 +320,7 @@ class Inspector(Context):
 
         return start_worker(modules, settings=self._client.settings, **options)
 
-    def stop_worker(self, worker: "WorkerHandle | str", timeout: float | None = None) -> int | None:
+    def stop_worker(self, worker: "WorkerHandle | str", timeout: Duration | None = None) -> int | None:
         """Stop a worker that start_worker started, once its running jobs have ended; returns its exit code.
 
         Any other worker is named by its id: it is told to stop, as by `control`, and None is returned at once. Raises

@@ -4,7 +4,6 @@ The class Inspector takes these functions as its methods.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from palermo.client.prepare_recurring import entry
@@ -13,6 +12,7 @@ from palermo.contract.recurring_entries import RUNTIME, RecurringEntry
 from palermo.contract.rows import Row, arguments_of, as_json, iso_instant
 from palermo.contract.serialization import Serializers
 from palermo.core.failure import printable
+from palermo.core.times import Duration
 from palermo.inspector.context import Context
 from palermo.jobs import registry
 
@@ -34,14 +34,14 @@ def put_recurring(
     job: Any,
     *,
     cron: str | None = None,
-    every: float | timedelta | None = None,
+    every: Duration | None = None,
     tz: str = "UTC",
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
     queue: str | None = None,
     missed: str = "once",
 ) -> None:
-    """Let a job run again and again: at the times of a cron expression, or `every` so many seconds.
+    """Let a job run again and again: at the times of a cron expression, or `every` so many seconds, or a timedelta.
 
     `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
     disabled it stays so. If the job's code is imported here, its options hold and its arguments are checked. A worker

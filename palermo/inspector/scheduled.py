@@ -15,7 +15,7 @@ from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, S
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.text import count
-from palermo.core.times import Delay, Instant, delay_seconds, parse_instant, unix_seconds
+from palermo.core.times import Duration, Instant, delay_seconds, parse_instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import OptionInvalid
 from palermo.inspector.context import Context
@@ -141,7 +141,9 @@ def run_now(context: Context, which: Which) -> list[Row]:
     return _alter(context, which, RUN)
 
 
-def reschedule(context: Context, which: Which, at: Instant | None = None, *, later: Delay | None = None) -> list[Row]:
+def reschedule(
+    context: Context, which: Which, at: Instant | None = None, *, later: Duration | None = None
+) -> list[Row]:
     """Let scheduled jobs run at another instant; rows as of cancel_scheduled, with the state "moved".
 
     `at` is a datetime with a time zone, or Unix seconds; an instant that has passed means now. With `later`, seconds or

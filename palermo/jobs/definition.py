@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
+from palermo.jobs.origin import Origin, variables_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
@@ -49,6 +50,7 @@ class JobDefinition:
     #: The parameters of an enqueue: the function's, or those of `process` without self.
     signature: inspect.Signature
     is_class: bool
+    origin: Origin = field(repr=False)
     #: None where the setting default_queue decides.
     queue: str | None = None
     #: "one" for a job that gets the decoded body as its single argument, whatever it is; else "".
@@ -226,12 +228,6 @@ class JobDefinition:
             return None
         return UniqueJob.of(self.name, {name: getattr(self, name) for name in KEY_OPTIONS}, self.signature)
 
-    @property
-    def origin(self) -> tuple[str, str]:
-        """The file and the name in it where the job was written: the same again after a reload."""
-        space = _globals(self.target)
-        return str(space.get("__file__") or space.get("__name__")), self.target.__qualname__
-
 
 #: Options that a job which takes batches cannot have.
 _ALONE = ("unique", "dedupe", "limit", "rate", "lock_for")
@@ -265,6 +261,7 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         target=target,
         signature=signature_of(process),
         is_class=is_class,
+        origin=Origin.of(target),
         **declared,
     )
 
@@ -307,7 +304,7 @@ def wire_name(target: Any) -> str:
     """`package.module.QualName`; in `__main__`, by the module's real path, so that a worker that imports it agrees."""
     module: str = target.__module__
     if module in ("__main__", "__mp_main__"):
-        space = _globals(target)
+        space = variables_of(target)
         spec = space.get("__spec__")
         file = space.get("__file__")
         if spec is not None:
@@ -351,12 +348,3 @@ def _process_of(cls: type) -> Callable[..., Any]:
         raise OptionInvalid(f"`process` of class {cls.__qualname__!r} is not a method.")
     # A bound method without an object: partial() would not drop `self` from the signature by name.
     return types.MethodType(raw, object.__new__(object))
-
-
-def _globals(target: Any) -> Mapping[str, Any]:
-    if isinstance(target, types.FunctionType):
-        inner: Any = inspect.unwrap(target)  # a wrapper has the globals of the module that it was written in
-        found: Mapping[str, Any] = getattr(inner, "__globals__", target.__globals__)
-        return found
-    module = sys.modules.get(target.__module__)
-    return vars(module) if module else {"__name__": target.__module__}

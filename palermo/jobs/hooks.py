@@ -8,7 +8,6 @@ coroutines: some run where no event loop can be.
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from palermo.core.text import nearest
 from palermo.errors import OptionInvalid
+from palermo.jobs.origin import Origin
 
 if TYPE_CHECKING:
     from palermo.core.failure import Failure
@@ -116,30 +116,19 @@ class _Registered(Struct, frozen=True):
     """A function of the user's, and what tells it from another one of the same name."""
 
     function: Callable[..., Any]
-    name: tuple[str, str]
-    #: The line where it begins.
-    line: int
-    #: The execution of its module that registered it. A reload is another one.
-    execution: object
+    origin: Origin
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "_Registered":
-        space = getattr(function, "__module__", "")
-        module = sys.modules.get(space)
-        return cls(
-            function,
-            (space, getattr(function, "__qualname__", "") or repr(function)),
-            getattr(getattr(inspect.unwrap(function), "__code__", None), "co_firstlineno", 0),
-            # A shell has neither: what is typed there anew replaces what was typed before.
-            getattr(module, "__spec__", None) or getattr(module, "__file__", None) or object(),
-        )
+        return cls(function, Origin.of(function))
 
     def added_to(self, others: Sequence["_Registered"]) -> tuple["_Registered", ...]:
         """The others, without the one that it replaces, and this one last."""
         return (*(other for other in others if not self._replaces(other)), self)
 
     def _replaces(self, other: "_Registered") -> bool:
-        return self.name == other.name and (self.line == other.line or self.execution is not other.execution)
+        mine, its = self.origin, other.origin
+        return mine.is_same_name(its) and not mine.is_written_beside(its)
 
 
 class Hooks:

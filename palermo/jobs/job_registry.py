@@ -8,6 +8,7 @@ from palermo.errors import JobNameTaken, JobNotFound
 
 if TYPE_CHECKING:
     from palermo.jobs.definition import JobDefinition
+    from palermo.jobs.origin import Origin
 
 
 class Registry:
@@ -17,21 +18,24 @@ class Registry:
         self._jobs: dict[str, JobDefinition] = {}
 
     def register(self, definition: "JobDefinition") -> None:
-        """Add a job; if the same code is imported again, it replaces itself.
+        """Add a job; if the same code is executed again, it replaces itself.
 
-        Raises JobNameTaken where other code has the name.
+        Raises JobNameTaken where other code has the name, also in the same file.
         """
         known = self._jobs.get(definition.name)
-        if known is not None and known.origin != definition.origin:
+        if known is not None and not _is_again(definition.origin, known.origin):
+            places = f"{known.origin.place} and {definition.origin.place}"
             if definition.subscribes is not None and known.subscribes is not None:
                 raise JobNameTaken(
-                    f"group {definition.name!r} has two functions: {_place(known)} and {_place(definition)}. A group"
+                    f"group {definition.name!r} has two functions: {places}. A group"
                     " handles an event once; let the other be a group of its own."
                 )
-            raise JobNameTaken(
-                f"job name {definition.name!r} is declared twice: {_place(known)} and {_place(definition)}."
-                " Give one of them another with @palermo.job(name=...)."
+            advice = (
+                "Rename one of the two, or remove it."
+                if definition.origin.is_same_name(known.origin)
+                else "Give one of them another with @palermo.job(name=...)."
             )
+            raise JobNameTaken(f"job name {definition.name!r} is declared twice: {places}. {advice}")
         self._jobs[definition.name] = definition
 
     def unregister(self, name: str) -> None:
@@ -94,6 +98,9 @@ def declaring(jobs: Registry, option: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _place(definition: "JobDefinition") -> str:
-    file, name = definition.origin
-    return f"{name} in {file}"
+def _is_again(new: "Origin", known: "Origin") -> bool:
+    """Whether the new code is the known code, executed once more: by a reload, in a shell, in a notebook.
+
+    A function in a function is made anew by each call, perhaps in another branch.
+    """
+    return new.is_same_name(known) and ("<locals>" in new.name or not new.is_written_beside(known))

@@ -1,4 +1,4 @@
-"""Checks the values of a job's options. Imported when the first option is given, since it needs many modules."""
+"""Reads the values of a job's options. Imported when the first option is given, since it needs many modules."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from palermo.core.backoff import CustomBackoff, backoff
 from palermo.core.fair_scheduling import LEAST_SHARE, MOST_SHARE, is_tenant
 from palermo.core.limits import MAX_LIMIT, Rate, check_key
 from palermo.core.message import MAX_SECONDS
-from palermo.core.times import delay_seconds, unix_seconds
+from palermo.core.times import delay_seconds, in_seconds, unix_seconds
 from palermo.core.topology import MAX_PRIORITY
 from palermo.core.unique_keys import Mode
 from palermo.core.unique_rules import ON_DUPLICATE
@@ -14,9 +14,19 @@ from palermo.errors import OptionInvalid
 from palermo.jobs.batch import MOST_BATCH
 from palermo.jobs.definition import signature_of
 
+#: The options that are durations. `every` and `backoff` are read with the recurring job and the retry policy.
+_DURATIONS = frozenset(
+    ("timeout", "lock_for", "expires", "delay", "batch_wait", "retry_for", "unique", "dedupe", "debounce", "throttle")
+)
 
-def check_value(name: str, value: Any) -> None:
-    """Raise OptionInvalid for a value that means nothing for the option of this name."""
+
+def read_value(name: str, value: Any) -> Any:
+    """The value of the option of this name; a duration in seconds. Raises OptionInvalid if it means nothing."""
+    _check_value(name, value)
+    return in_seconds(value) if name in _DURATIONS else value
+
+
+def _check_value(name: str, value: Any) -> None:
     match name:
         case "serializer" | "compression" if not isinstance(value, str):
             raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
@@ -24,7 +34,8 @@ def check_value(name: str, value: Any) -> None:
             raise OptionInvalid(f"option {name}={value!r} is neither True nor False.")
         case "unique" if value not in (Mode.START, Mode.DONE) and not _is_duration(value):
             raise OptionInvalid(
-                f'option unique={value!r} means nothing; it is "until_start", "until_done", or seconds above 0.'
+                f'option unique={value!r} means nothing; it is "until_start", "until_done", seconds above 0,'
+                " or a timedelta."
             )
         case "unique_key" if not callable(value) and not (isinstance(value, str) and value):
             raise OptionInvalid(f"option unique_key={value!r} is neither text nor a function of the arguments.")
@@ -34,7 +45,9 @@ def check_value(name: str, value: Any) -> None:
         case "timeout" | "expires" | "retry_for" | "lock_for" | "dedupe" | "debounce" | "throttle" if not _is_duration(
             value
         ):
-            raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds above 0, such as 30 or 0.5.")
+            raise OptionInvalid(
+                f"option {name}={value!r} is no duration; give seconds above 0, such as 30, or a timedelta."
+            )
         case "priority" if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PRIORITY:
             raise OptionInvalid(f"option priority={value!r} is not from 0 to {MAX_PRIORITY}; the highest goes first.")
         case "limit" if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
@@ -56,8 +69,10 @@ def check_value(name: str, value: Any) -> None:
             )
         case "batch" if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_BATCH:
             raise OptionInvalid(f"option batch={value!r} is no size; give a whole number from 1 to {MOST_BATCH:,}.")
-        case "batch_wait" if value != 0 and not _is_duration(value):
-            raise OptionInvalid(f"option batch_wait={value!r} is no duration; give seconds from 0 on, such as 0.2.")
+        case "batch_wait" if in_seconds(value) != 0 and not _is_duration(value):
+            raise OptionInvalid(
+                f"option batch_wait={value!r} is no duration; give seconds from 0 on, such as 0.2, or a timedelta."
+            )
         case "share" if not _is_share(value):
             raise OptionInvalid(
                 f"option share={value!r} is none; give a number from {LEAST_SHARE:g} to {MOST_SHARE:,.0f}."
@@ -94,5 +109,6 @@ def _is_share(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and LEAST_SHARE <= value <= MOST_SHARE
 
 
-def _is_duration(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < MAX_SECONDS / 2
+def _is_duration(value: Any) -> bool:
+    seconds: Any = in_seconds(value)
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < MAX_SECONDS / 2

@@ -1,22 +1,26 @@
 """The options of a job: their names and types. jobs/option_values.py checks their values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from palermo.core.text import nearest
-from palermo.core.times import Delay, Instant
+from palermo.core.times import Duration, Instant
 from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import JobDefinition
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
+    from palermo.core.retry_policy import ErrorTypes
 
 #: The names that options take; jobs/option_values.py and core/backoff.py check them.
 Unique = Literal["until_start", "until_done"]
 OnDuplicate = Literal["return", "raise", "replace", "rerun"]
 BackoffName = Literal["exponential", "linear", "fixed"]
 Missed = Literal["skip", "once", "all"]
+
+#: A name, a duration, several one after the other, a shape such as palermo.Exponential, or a function of one's own.
+BackoffOption = BackoffName | Duration | Sequence[Duration] | Callable[..., Any]
 
 
 class ManyOptions(TypedDict, total=False):
@@ -26,14 +30,14 @@ class ManyOptions(TypedDict, total=False):
     serializer: str | None
     compression: str | None
     sign: bool | None
-    #: Seconds that one run may take.
-    timeout: float | None
-    #: Seconds after which a run that has not ended is killed, and the job runs again.
-    lock_for: float | None
-    #: Seconds from now, or from when the job is due, within which it must be started.
-    expires: float | None
-    #: How long it waits before it may run: seconds, or a timedelta.
-    delay: Delay | None
+    #: How long one run may take: seconds or a timedelta, here and wherever an option is a duration.
+    timeout: Duration | None
+    #: After how long a run that has not ended is killed, and the job runs again.
+    lock_for: Duration | None
+    #: Within how long from now, or from when the job is due, it must be started.
+    expires: Duration | None
+    #: How long it waits before it may run.
+    delay: Duration | None
     #: The same as an instant: Unix seconds, or an aware datetime.
     run_at: Instant | None
     #: Decides what goes first within its queue, from 0 to 9; the highest goes first.
@@ -48,19 +52,19 @@ class ManyOptions(TypedDict, total=False):
     retries: int | None
     #: Whether what it returns is kept in the journal, for `Job.result`.
     keep_result: bool | None
-    #: How long no other job of the same key is enqueued: "until_start", "until_done", or seconds.
-    unique: Unique | float | None
+    #: How long no other job of the same key is enqueued: "until_start", "until_done", or a duration.
+    unique: Unique | Duration | None
     #: The key, besides the job's name: text, or a function of the job's arguments. Unless given, it is the caller's own
     #: id, or the arguments themselves.
     unique_key: str | Callable[..., str] | None
     #: What a second enqueue of the key does: "return" (answer with the first), "raise", "replace", or "rerun".
     on_duplicate: OnDuplicate | None
-    #: Seconds after the job's end for which the key is still refused.
-    dedupe: float | None
-    #: Seconds of quiet after which only the last job of a burst is run.
-    debounce: float | None
-    #: Seconds in which at most one job runs: the first at once, and then the last of those that came.
-    throttle: float | None
+    #: For how long after the job's end the key is still refused.
+    dedupe: Duration | None
+    #: After how long a quiet only the last job of a burst is run.
+    debounce: Duration | None
+    #: In how long a time at most one job runs: the first at once, and then the last of those that came.
+    throttle: Duration | None
     #: The tenant whose job it is, so that each tenant of a queue has its share: text of 1 to 255 bytes, or a function
     #: of the job's arguments that returns it.
     tenant: str | Callable[..., str] | None
@@ -73,6 +77,18 @@ class EnqueueOptions(ManyOptions, total=False):
 
     #: Text of 1 to 255 bytes; a UUID unless given.
     id: str | None
+
+
+class SubscribeOptions(TypedDict, total=False):
+    """The options of `@palermo.subscribe`: those of a job that concern its run."""
+
+    timeout: Duration | None
+    keep_result: bool | None
+    retries: int | None
+    backoff: BackoffOption | None
+    retry_for: Duration | None
+    retry_on: "ErrorTypes | None"
+    discard_on: "ErrorTypes | None"
 
 
 class PublishOptions(TypedDict, total=False):
@@ -101,15 +117,20 @@ JOB_OPTIONS = (
     *RECURRING_OPTIONS,
 )
 #: The options of `@palermo.subscribe`.
-SUBSCRIBE_OPTIONS = ("timeout", "keep_result", "retries", "backoff", "retry_for", "retry_on", "discard_on")
+SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
 #: The options of `palermo.publish`.
 PUBLISH_OPTIONS = tuple(PublishOptions.__annotations__)
 #: The options of `.options()`.
 ENQUEUE_OPTIONS = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
 
 
-def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Raise for an option that is unknown here, or that has a value without meaning."""
+def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:
+    """The options that are given, without those that are None; durations are in seconds.
+
+    Raises OptionInvalid for an option that is unknown here, or that has a value without meaning, and QueueNameInvalid
+    and IdInvalid.
+    """
+    given: dict[str, Any] = {}
     for name, value in options.items():
         match name:
             case _ if name not in known:
@@ -118,15 +139,17 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                     " the job's own arguments go to enqueue."
                 )
             case _ if value is None:
-                pass
+                continue
             case "queue":
                 check_new_queue(value)
             case "id":
                 check_id(value)
             case _:
-                from palermo.jobs.option_values import check_value
+                from palermo.jobs.option_values import read_value
 
-                check_value(name, value)
+                value = read_value(name, value)
+        given[name] = value
+    return given
 
 
 def split_arguments(

@@ -4,13 +4,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from palermo.core.address import parse_url
 from palermo.core.fair_scheduling import TENANT_ORDERS
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import MAX_RESULT
-from palermo.core.times import parse_duration
+from palermo.core.times import in_seconds, parse_duration
 from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_new_queue, check_queue_name
 from palermo.errors import SettingInvalid, UsageError
 
@@ -91,11 +92,11 @@ def _list(value: Any) -> tuple[str, ...]:
 
 def _seconds(value: Any) -> float:
     try:
-        seconds = parse_duration(value) if isinstance(value, str) else value
+        seconds = parse_duration(value) if isinstance(value, str) else in_seconds(value)
     except ValueError:
         seconds = None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise WrongValue("a duration above 0: seconds, or such as 5m, 1h30m, 30d")
+        raise WrongValue("a duration above 0: seconds, a timedelta, or such as 5m, 1h30m, 30d")
     return float(seconds)
 
 
@@ -147,11 +148,11 @@ def _secret(value: Any) -> str:
     return secret
 
 
-#: The keys of a table of the schedule, and their types; `every` may be text as well: 5m.
+#: The keys of a table of the schedule, and their types; `every` may be text such as 5m, or a timedelta, as well.
 _SCHEDULED: Mapping[str, tuple[type, ...]] = {
     "job": (str,),
     "cron": (str,),
-    "every": (int, float, str),
+    "every": (int, float, str, timedelta),
     "tz": (str,),
     "missed": (str,),
     "queue": (str,),
@@ -190,7 +191,7 @@ def _scheduled(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     if "job" not in table:
         raise SettingInvalid(f'{name!r} names no job. Write job = "shop.tasks.sweep".')
     every = table.get("every")
-    return {**table, "every": _seconds(every)} if isinstance(every, str) else dict(table)
+    return {**table, "every": _seconds(every)} if isinstance(every, str | timedelta) else dict(table)
 
 
 def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

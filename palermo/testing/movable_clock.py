@@ -1,9 +1,9 @@
 """A clock that a test moves by hand."""
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from palermo.core.times import unix_seconds
+from palermo.core.times import Duration, Instant, in_seconds, unix_seconds
 
 
 class MovableClock:
@@ -30,14 +30,14 @@ class MovableClock:
         """The time, as a datetime in UTC."""
         return datetime.fromtimestamp(self.now(), UTC)
 
-    def advance(self, by: float | timedelta) -> None:
+    def advance(self, by: Duration) -> None:
         """Move the clock forward, by seconds or a timedelta. `work()` then runs the jobs that have become due."""
-        seconds = by.total_seconds() if isinstance(by, timedelta) else float(by)
+        seconds = in_seconds(by)
         if seconds < 0:
             raise ValueError(f"a clock does not go back by advance({by!r}); use travel_to.")
         self._moved += seconds
 
-    def travel_to(self, instant: datetime | float) -> None:
+    def travel_to(self, instant: Instant) -> None:
         """Set the clock to this instant: a datetime with a time zone, or Unix seconds. From there it goes on."""
         self._moved += unix_seconds(instant) - self.now()
 

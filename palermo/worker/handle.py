@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from palermo.client.client import chosen_settings
 from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
+from palermo.core.times import Duration, in_seconds
 from palermo.errors import SettingInvalid
 from palermo.settings.environment import START_PIPE
 from palermo.settings.settings import Settings, environment
@@ -37,16 +38,16 @@ class WorkerHandle:
         """Whether the worker runs: it has imported its modules, and has not ended."""
         return self._process.poll() is None
 
-    def stop(self, timeout: float | None = None) -> int:
-        """Let running jobs finish, for at most `timeout` seconds, end the worker, and return its exit code.
+    def stop(self, timeout: Duration | None = None) -> int:
+        """Let running jobs finish, for at most `timeout`, end the worker, and return its exit code.
 
-        Without a timeout the worker's own shutdown timeout holds. Jobs that are cut off go
-        back to their queue.
+        `timeout` is seconds, or a timedelta. Without one the worker's own shutdown timeout holds. Jobs that are cut
+        off go back to their queue.
         """
         if self.alive:
             self._process.terminate()
         try:
-            return self._process.wait(timeout)
+            return self._process.wait(in_seconds(timeout))
         except subprocess.TimeoutExpired:
             return self.kill()
 
@@ -55,12 +56,12 @@ class WorkerHandle:
         self._process.kill()
         return self._process.wait(_GRACE)
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: Duration | None = None) -> int:
         """Wait until the worker ends by itself, as a burst does, and return its exit code.
 
         Raises subprocess.TimeoutExpired.
         """
-        return self._process.wait(timeout)
+        return self._process.wait(in_seconds(timeout))
 
     def __enter__(self) -> Self:
         return self
@@ -85,14 +86,14 @@ def start_worker(
     burst: bool = False,
     scheduler: bool = True,
     accept: Iterable[str] = (),
-    shutdown_timeout: float | None = None,
-    term_timeout: float | None = None,
+    shutdown_timeout: Duration | None = None,
+    term_timeout: Duration | None = None,
     run_atexit: bool = False,
-    timeout: float | None = None,
-    timeout_grace: float | None = None,
+    timeout: Duration | None = None,
+    timeout_grace: Duration | None = None,
     max_jobs: int | None = None,
     max_memory: float | None = None,
-    max_lifetime: float | None = None,
+    max_lifetime: Duration | None = None,
     pidfile: str | None = None,
     log: IO[bytes] | None = None,
     log_level: Literal["debug", "info", "warning", "error"] | None = None,
@@ -104,9 +105,10 @@ def start_worker(
 
     Returns once the worker has imported the modules; it connects to the broker by itself, then or later.
     The worker gets `settings`, or else those that `palermo.connect` chose for this process. With the latter, `url` and
-    `overrides` take precedence. They travel in the environment, where no listing of processes shows them. The worker
-    writes its log to the file `log`, or else to this process's stderr. `log_format` is "text" or "json", `pool`
-    "process", "thread" or "async", `prefetch` a number of jobs or "auto".
+    `overrides` take precedence. They travel in the environment, where no listing of processes shows them. Timeouts and
+    `max_lifetime` are seconds, or timedeltas; `max_memory` is megabytes. The worker writes its log to the file `log`,
+    or else to this process's stderr. `log_format` is "text" or "json", `pool` "process", "thread" or "async",
+    `prefetch` a number of jobs or "auto".
     Raises SettingInvalid, QueueNameInvalid, and WorkerFailed for a module that cannot be imported.
     """
     if pool not in POOLS:
@@ -139,7 +141,7 @@ def start_worker(
     }
     for flag, value in limits.items():
         if value is not None:
-            command += [flag, str(value)]
+            command += [flag, str(in_seconds(value))]
     if pidfile is not None:
         command += ["--pidfile", pidfile]
     if log_level is not None:
@@ -180,6 +182,6 @@ def _settings(url: str | None, overrides: Mapping[str, Any]) -> Settings:
     return replace(chosen, **{name: getattr(loaded, name) for name in given})
 
 
-def stop_worker(worker: WorkerHandle, timeout: float | None = None) -> int:
+def stop_worker(worker: WorkerHandle, timeout: Duration | None = None) -> int:
     """`worker.stop(timeout)`."""
     return worker.stop(timeout)

@@ -105,7 +105,7 @@ def test_a_job_wrapped_by_another_decorator_keeps_its_parameters_and_place() -> 
         return f"hello {name}"
 
     assert list(greet.definition.signature.parameters) == ["name"]
-    assert greet.definition.origin[0] == __file__
+    assert greet.definition.origin.file == __file__
     assert greet("you") == "hello you"
 
 
@@ -283,6 +283,97 @@ def test_a_reloaded_module_takes_its_own_place(tmp_path: Path, monkeypatch: pyte
     importlib.reload(module)
 
     assert str(jobs.registry.get("reloaded").signature) == "(new)"
+
+
+TWICE = """
+import palermo
+
+@palermo.job
+def work(old): ...
+
+
+@palermo.job
+{kind} work{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"), [("def", "(new): ..."), ("class", ":\n    def process(self, new): ...")], ids=["def", "class"]
+)
+def test_a_job_that_was_copied_and_not_renamed_is_refused_with_both_places(
+    kind: str, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "copied_tasks.py"
+    file.write_text(TWICE.format(kind=kind, body=body))
+    monkeypatch.syspath_prepend(tmp_path)
+    line = 8 if kind == "def" or sys.version_info >= (3, 13) else 10
+
+    with pytest.raises(JobNameTaken) as raised:
+        importlib.import_module("copied_tasks")
+
+    assert str(raised.value) == (
+        f"job name 'copied_tasks.work' is declared twice: work in line 4 of {file} and work in line {line} of {file}."
+        " Rename one of the two, or remove it."
+    )
+
+
+def test_a_reloaded_module_takes_its_own_place_also_if_its_jobs_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "moved_tasks.py"
+    source = (
+        "import palermo\n{}@palermo.job\ndef work({}): ...\n@palermo.job\nclass Mail:\n    def process(self): ...\n"
+    )
+    file.write_text(source.format("", "old"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    module = importlib.import_module("moved_tasks")
+
+    for number in range(1, 4):
+        file.write_text(source.format(number * "\n", f"new_{number}"))
+        importlib.reload(module)
+
+    del sys.modules["moved_tasks"]
+    file.write_text(source.format("\n\n", "imported_again"))
+    importlib.import_module("moved_tasks")
+
+    assert str(jobs.registry.get("moved_tasks.work").signature) == "(imported_again)"
+
+
+def test_what_is_typed_into_a_notebook_again_takes_the_place_of_what_was_there() -> None:
+    notebook: dict[str, Any] = {"__name__": "__main__", "palermo": palermo}
+    for number in range(3):
+        cell = "\n" * number + f"@palermo.job(name='notebook.work')\ndef work(cell_{number}): ...\n"
+        exec(compile(cell, f"/tmp/ipykernel/{number}.py", "exec"), notebook)
+
+    assert str(jobs.registry.get("notebook.work").signature) == "(cell_2)"
+
+
+def test_a_script_that_runs_again_in_the_same_process_takes_its_own_place(tmp_path: Path) -> None:
+    file = tmp_path / "app.py"
+    for number in range(3):
+        script = "\n" * number + f"import palermo\n@palermo.job(name='app.work')\ndef work(run_{number}): ...\n"
+        exec(compile(script, str(file), "exec"), {"__name__": "__main__", "__file__": str(file)})
+
+    assert str(jobs.registry.get("app.work").signature) == "(run_2)"
+
+
+def test_a_function_may_declare_its_job_in_either_branch_each_time_it_is_called() -> None:
+    def make(fast: bool) -> Any:
+        if fast:
+
+            @palermo.job(name="branch.work")
+            def work(fast: int) -> None: ...
+
+        else:
+
+            @palermo.job(name="branch.work")
+            def work(slow: int) -> None: ...
+
+        return work
+
+    make(True)
+    assert make(False).definition is jobs.registry.get("branch.work")
 
 
 def test_an_unknown_job_is_named_with_what_to_do() -> None:

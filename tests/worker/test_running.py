@@ -85,6 +85,16 @@ def test_jobs_enqueue_jobs_on_the_workers_own_broker(site: Site) -> None:
     assert site.notes() == ["from inside"]
 
 
+def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(site: Site) -> None:
+    id = site.enqueue("enqueues", str(site.notes_path), module="crew_families")
+    (site.path / "jobs.db").chmod(0o666)
+
+    log = site.burst(modules=("crew_families",))
+
+    assert site.client.job_by_id(id).status() == "done"
+    assert log.count("file of jobs is open to all users") == 1
+
+
 def test_a_slot_is_kept_for_the_next_job(site: Site) -> None:
     for _ in range(3):
         site.enqueue("tells_pids", str(site.notes_path))

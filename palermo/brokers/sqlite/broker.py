@@ -54,7 +54,7 @@ async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
     Raises UrlInvalid, StoreInvalid, BrokerUnavailable.
     """
     exchange = check_exchange_name(session.exchange)
-    store = await open_store(session.address, session.timeout)
+    store = await open_store(session.address, session.timeout, warns=session.warns)
     workers.remove_stale_locks(side_directory(store.path))
     return SqliteBroker(store, exchange, session)
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import wraps
+from importlib.util import find_spec
 from inspect import Parameter, iscoroutinefunction
 from typing import Any
 
@@ -19,7 +20,7 @@ from palermo.client.client import default_client
 from palermo.client.decorator import job
 from palermo.client.prepare import new_id
 from palermo.client.status import JobStatus, State
-from palermo.errors import NotFound, PalermoError, ResultError
+from palermo.errors import NotFound, PalermoError, ResultError, UsageError
 from palermo.jobs.current import current_job
 from palermo.jobs.definition import signature_of
 from palermo.jobs.job_registry import registry
@@ -31,6 +32,10 @@ try:
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ImportError:
+    if find_spec("django_tasks") is None:
+        raise UsageError(
+            "Django has tasks from 6.0 on, and this one is older: install Django 6, or the package django-tasks."
+        ) from None
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import DEFAULT_TASK_QUEUE_NAME, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import TaskResultDoesNotExist

@@ -13,12 +13,15 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import NoReverseMatch, reverse
 from django.utils.crypto import salted_hmac
 from django.views.decorators.csrf import csrf_exempt
-from fastapi import FastAPI
 
 from palermo.client.client import Client
+from palermo.contract.extras import extra
 from palermo.contrib.asgi_bridge import Bridge, http_scope, raw_path_of
 from palermo.contrib.django.configuration import configuration
 from palermo.webui import Role, User, create_app
+
+with extra("web", "the web pages"):
+    from fastapi import FastAPI
 
 #: The key of the scope under which the view passes on the user.
 _USER = "palermo.contrib.user"

@@ -102,7 +102,7 @@ class Template:
     def _start(self) -> dict[str, Any]:
         """Import the user's modules. Returns what the parent must know of them."""
         settings = self._options.settings
-        client.use(client.Client(settings))
+        client.use(client.Client(settings, warns=False))
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         make_imports_importable()

@@ -49,6 +49,19 @@ class Derived(palermo.JobClass):
         return to
 
 
+@palermo.job(batch=10, batch_wait=0.5)
+def insert(rows: list[str]) -> int:
+    return len(rows)
+
+
+class InsertAll:
+    def process(self, rows: list[str]) -> int:
+        return len(rows)
+
+
+InsertJob = palermo.job(batch=10)(InsertAll)
+
+
 class Late:
     def process(self, number: int) -> int:
         return number
@@ -110,6 +123,17 @@ assert_type(Awaited.enqueue(1).result(), float)
 assert_type(Derived.enqueue("a@b.c").result(), str)
 assert_type(LateJob.enqueue(1).result(), int)
 fetch.enqueue(b"http://example.org")  # wrong
+
+assert_type(insert.enqueue("a"), palermo.Job[None])
+assert_type(insert(["a"]), int)
+insert.enqueue(["a"])  # wrong
+insert.enqueue(1)  # wrong
+insert.enqueue("a", "b")  # wrong
+insert.options(queue="x").enqueue("a")
+insert.enqueue_many([("a",), ("b",)])
+assert_type(insert.dequeue("a"), int)
+InsertJob.enqueue("a")
+InsertJob.enqueue(["a"])  # wrong
 
 Count.enqueue(3, step=2)
 Count.enqueue("3")  # wrong

@@ -17,7 +17,7 @@ class Report:
     skipped: list[int]
 
 
-@palermo.job(queue="mail", retries=5, backoff="exponential", retry_on=ConnectionError, timeout=300)
+@palermo.job(queue="mail", retries=5, backoff="exponential", retry_on=ConnectionError, timeout=timedelta(minutes=5))
 class SendMail(palermo.JobClass):
     def process(self, to: str, *, subject: str = "hi") -> str:
         return f"{to}: {subject}"
@@ -47,6 +47,19 @@ async def clean_up() -> int:
     return 0
 
 
+@palermo.job(batch=50, batch_wait=timedelta(milliseconds=200), retries=3, tenant="one")
+def store(rows: palermo.Batch[Report]) -> int:
+    for index, row in enumerate(rows):
+        if row.pages:
+            rows.done(index)
+    return len(rows)
+
+
+@palermo.job(batch=50)
+async def count(numbers: list[int]) -> None:
+    assert_type(sum(numbers), int)
+
+
 @palermo.subscribe("order.*", group="mail")
 def confirm(order: dict[str, str]) -> None: ...
 
@@ -71,6 +84,18 @@ def enqueue() -> None:
     report.enqueue_at(datetime(2030, 5, 1, tzinfo=UTC), pages=20)
     assert_type(report.enqueue_many([(1,), {"pages": 2}]), list[palermo.Job[Report]])
 
+    assert_type(store.enqueue(Report(1, [])), palermo.Job[None])
+    store.enqueue(20)  # wrong
+    store.enqueue([Report(1, [])])  # wrong
+    store.options(priority=9).enqueue(Report(1, []))
+    store.options(priority=9).enqueue("1")  # wrong
+    assert_type(store(palermo.Batch([Report(1, [])])), int)
+    store([Report(1, [])])  # wrong
+    count.enqueue_in(timedelta(hours=1), 1)
+    count.enqueue("1")  # wrong
+    palermo.job(batch=50, keep_result=True)  # wrong
+    palermo.job(batch=50, unique="until_done")  # wrong
+
     mail = SendMail.enqueue("ann@example.com", subject="your order")
     assert_type(mail.result(), str)
     SendMail.enqueue("ann@example.com", "your order")  # wrong
@@ -92,6 +117,9 @@ async def enqueue_async() -> None:
     made = await report.enqueue_async(20)
     assert_type(made, palermo.Job[Report])
     assert_type(await made.result_async(), Report)
+    assert_type(await store.enqueue_async(Report(1, [])), palermo.Job[None])
+    await store.enqueue_async(1)  # wrong
+    await count([1])
     await report.enqueue_async()  # wrong
 
 

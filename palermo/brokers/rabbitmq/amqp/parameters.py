@@ -45,7 +45,8 @@ def connection_parameters(
             f"an option in the query of the broker URL cannot be used: {_without(str(error), address.password)}."
             f" Given: {', '.join(name for name, _ in address.options)}."
         ) from None
-    _warn_of_options(options)
+    if session.warns:
+        _warn_of_options(options)
     if files:
         parameters.ssl_options = pika.SSLOptions(tls.client_context(files))
     if heartbeat is not None and "heartbeat" not in options:

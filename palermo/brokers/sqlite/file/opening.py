@@ -40,8 +40,10 @@ SCHEMA_VERSION = len(_SCHEMA)
 _OPTIONS = ("timeout",)
 
 
-async def open_store(address: Address, timeout: float) -> Store:
+async def open_store(address: Address, timeout: float, *, warns: bool = True) -> Store:
     """The store at the address, made if it does not exist; `timeout` is how long to wait for other processes.
+
+    With `warns` a file that all users can read is warned of, once in this process.
 
     Raises UrlInvalid for unknown options, StoreInvalid for a file that is not, or cannot be, a store,
     and BrokerUnavailable if another process does not let us in.
@@ -57,7 +59,10 @@ async def open_store(address: Address, timeout: float) -> Store:
             raise
     if "\0" in address.path:
         raise StoreInvalid(f"{address.path!r} is no name for a file.")
-    return await _open(address.path, address.path, timeout)
+    store = await _open(address.path, address.path, timeout)
+    if warns:
+        _warn_if_open(_real(address.path))
+    return store
 
 
 async def _open(path: str, display_path: str, timeout: float, *, closed: Callable[[], None] | None = None) -> Store:
@@ -82,8 +87,6 @@ async def _open(path: str, display_path: str, timeout: float, *, closed: Callabl
     except BaseException:
         connection.close()
         raise
-    if lasting:
-        _warn_if_open(path)
     return store
 
 
@@ -192,7 +195,7 @@ def _make_private(path: str) -> None:
 
 
 def _warn_if_open(path: str) -> None:
-    """Warn, once in this process, of a file of jobs that all users can read."""
+    """Warn of a file of jobs that all users can read, unless this process has."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o007 and path not in _warned:
         _warned.add(path)
