@@ -41,7 +41,7 @@ _VALUES = (FailedFilter, WaitingFilter, ScheduledFilter, Listing)
 #: Fields and methods that only Palermo itself uses.
 _NOT_FOR_PROGRAMS = (
     *("definition", "run", "watch", "watch_async", "write_record", "unique_job"),
-    *("unpickled_job", "as_duplicate"),
+    *("unpickled_job", "as_duplicate", "snapshot"),
 )
 
 #: The parts of the API, with what a program imports for each.

@@ -35,7 +35,7 @@ from palermo.core.topology import is_failed
 from palermo.errors import BrokerError
 from palermo.history.journal_reader import JournalFollower
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.rates import Rates, Samples, Snapshot
+from palermo.inspector.rates import Rates, Samples
 
 #: Lines that are no rows: the head, the foot, and of each table its name, its heading, a rule and a blank.
 _FIXED, _FRAME = 4, 4
@@ -352,9 +352,9 @@ class LiveData:
 
     def refresh(self) -> ScreenData:
         """The data as they are now. Raises BrokerError."""
-        queues, workers = self.inspector.queues(), self.inspector.workers()
-        now = clock.now()
-        self._samples.add(Snapshot(at=now, queues=queues, workers=workers))
+        snapshot = self.inspector.snapshot()
+        now, queues, workers = snapshot.at, snapshot.queues, snapshot.workers
+        self._samples.add(snapshot)
         processed, failed = self._samples.throughput(now, _RATE_WINDOW)
         self._data = replace(
             self._data,

@@ -13,7 +13,6 @@ from fnmatch import fnmatchcase
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from palermo.contract import clock
 from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE
@@ -93,15 +92,15 @@ class _Problems(Struct):
 
 def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> CheckResult:
     """Read queues and workers, and judge them. Takes no job."""
-    at = clock.now() if now is None else now
-    rows = [row for row in inspector.queues() if _is_checked(row["name"], limits.queues)]
-    found = inspector.workers()
-    workers = sum(row["answers"] for row in found)
+    found = inspector.snapshot()
+    at = found.at if now is None else now
+    rows = [row for row in found.queues if _is_checked(row["name"], limits.queues)]
+    workers = sum(row["answers"] for row in found.workers)
     ages: dict[str, float | None] = {}
     if limits.max_age is not None:
         ages = {row["name"]: oldest_age(inspector, row["name"], at) for row in rows if row["pending"]}
     result = compare(limits, rows, workers=workers, ages=ages)
-    return replace(result, all_paused=inspector.all_paused(), silent=silent_text(found))
+    return replace(result, all_paused=found.all_paused, silent=silent_text(found.workers))
 
 
 def compare(limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None]) -> CheckResult:

@@ -1,6 +1,6 @@
 """The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -8,14 +8,17 @@ from msgspec.structs import replace
 from palermo.client.actor import Actor, record_action
 from palermo.client.failed_queues import read_failed, sweep_failed
 from palermo.client.status import locate_waiting
-from palermo.contract.broker import Broker
+from palermo.contract import clock
+from palermo.contract.broker import Broker, QueueInfo
 from palermo.contract.rows import Row, job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE
 from palermo.inspector.masking import masked_preview
+from palermo.inspector.rates import Snapshot
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
@@ -43,19 +46,24 @@ class Context:
 
     def queues(self) -> list[Row]:
         """All queues by name, always with `failed`."""
-        rows = {info.name: queue_row(info) for info in self._ask(lambda broker: broker.queues(), again=True)}
-        none = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
-        rows.setdefault(FAILED_QUEUE, none)
-        return [rows[name] for name in sorted(rows)]
+        return _queue_rows(self._ask(lambda broker: broker.queues(), again=True))
 
     def workers(self) -> list[Row]:
         """All workers that are alive, by id, with the jobs they run.
 
         One that does not answer has `answers` False, the state "silent" and what was known of it last.
         """
-        serializers, max_bytes = self._client.serializers, self._max_shown_bytes
-        found = self._ask(lambda broker: broker.workers(), again=True)
-        return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]
+        return self._worker_rows(self._ask(lambda broker: broker.workers(), again=True))
+
+    def snapshot(self) -> Snapshot:
+        """`queues`, `workers` and whether all queues are paused, for which the broker is asked once."""
+        found = self._ask(lambda broker: broker.overview(), again=True)
+        return Snapshot(
+            at=clock.now(),
+            queues=_queue_rows(found.queues),
+            workers=self._worker_rows(found.workers),
+            all_paused=found.all_paused,
+        )
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         return self._client.run(question, again=again)
@@ -85,9 +93,21 @@ class Context:
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
 
+    def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[Row]:
+        serializers, max_bytes = self._client.serializers, self._max_shown_bytes
+        return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]
+
     def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
+
+
+def _queue_rows(found: Iterable[QueueInfo]) -> list[Row]:
+    """The rows of all queues, by name. One of `failed` is always among them."""
+    rows = {info.name: queue_row(info) for info in found}
+    none = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
+    rows.setdefault(FAILED_QUEUE, none)
+    return [rows[name] for name in sorted(rows)]
 
 
 def waiting_job(context: Context, id: str, queue: str = "") -> tuple[Row, Message] | None:

@@ -80,13 +80,14 @@ def _now(client: Client) -> list[Finding]:
             jobs = outcomes(summarize(client, clock.now() - COUNTED).parts["job"])
     except PalermoError as error:
         found.append(Finding.warning("journal", f"cannot be read: {error}", "Failures of jobs are not judged."))
-    queues, workers, at = inspector.queues(), inspector.workers(), clock.now()
+    now = inspector.snapshot()
+    queues, workers = now.queues, now.workers
     served = [row["name"] for row in queues if row["pending"] and row["workers"] and not is_failed(row["name"])]
     wrong = present(
         queues,
         workers,
-        all_paused=inspector.all_paused(),
-        ages={name: oldest_age(inspector, name, at) for name in served[:_AGED]},
+        all_paused=now.all_paused,
+        ages={name: oldest_age(inspector, name, now.at) for name in served[:_AGED]},
         jobs=jobs,
     )
     found += [each.finding for each in wrong]

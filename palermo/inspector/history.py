@@ -51,7 +51,8 @@ def statistics(context: Context, since: Instant | None = None, *, progress: Prog
 
     begin = clock.now() - _A_DAY if since is None else unix_seconds(since)
     report = summarize(context._client, begin, progress)
-    return report_row(report, context.queues(), context.workers())
+    now = context.snapshot()
+    return report_row(report, now.queues, now.workers)
 
 
 def audit(

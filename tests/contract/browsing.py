@@ -42,6 +42,21 @@ class LookingContract:
 
         await until(workers, [("a", 0), ("b", 1)])
 
+    async def test_one_question_tells_queues_workers_and_whether_all_are_paused(
+        self, broker: Broker, another: Open
+    ) -> None:
+        await broker.publish_many([*messages(2, "b"), *messages(3, "a")])
+        await take(await consume(await another(), "b"))
+        await until(lambda: counts(broker, "b"), (1, 1))
+
+        found = await broker.overview()
+
+        assert (found.queues, found.workers) == (await broker.queues(), await broker.workers())
+        assert (len(found.queues), len(found.workers), found.all_paused) == (2, 1, False)
+        await broker.pause_all()
+        paused = await broker.overview()
+        assert (paused.all_paused, {queue.paused for queue in paused.queues}) == (True, {True})
+
     async def test_a_queue_that_is_served_is_listed(self, broker: Broker) -> None:
         await consume(broker, "served")
 

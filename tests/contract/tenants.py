@@ -26,6 +26,11 @@ async def tenants(broker: Broker, queue: str = "jobs") -> dict[str, int]:
     return {one.name: one.pending for one in await broker.tenants.of(queue)}
 
 
+async def has(broker: Broker, least: int, tenant: str = "a") -> bool:
+    """Whether so many jobs of the tenant wait for its turns."""
+    return (await tenants(broker)).get(tenant, 0) >= least
+
+
 async def known(broker: Broker, *names: str) -> None:
     """Wait until the leader has heard of these tenants, which have jobs."""
 
@@ -233,6 +238,18 @@ class TenantingContract:
                 found.append((await take_and_ack(consumer)).id)
 
         assert len(set(found)) == 80
+
+    async def test_looking_again_and_again_leaves_jobs_with_their_tenants(self, broker: Broker, another: Open) -> None:
+        """Nobody takes jobs from the queue, so no tenant has a turn, however often somebody looks."""
+        await broker.publish_many(jobs_of("a", 40))
+        onlooker = await another()
+        async with time_kept(broker):
+            await known(broker, "a")
+            for _ in range(15):
+                assert len((await onlooker.browse("jobs")).messages) == 40
+
+            # A few are ahead of their turn, for the first worker that comes.
+            await until(lambda: has(broker, 30), True)
 
     async def test_going_through_a_queue_while_jobs_are_dealt_misses_none(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*jobs_of("a", 20), *jobs_of("b", 20)])

@@ -32,7 +32,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
 from palermo.contract import clock
-from palermo.contract.broker import Consumer, Finding, Page, QueueInfo, SessionParameters
+from palermo.contract.broker import Consumer, Finding, Overview, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -220,6 +220,9 @@ class RabbitmqBroker:
         return consumer
 
     async def queues(self) -> list[QueueInfo]:
+        return (await self.overview()).queues
+
+    async def overview(self) -> Overview:
         await self._registration.done()
         (paused, probes), apart, workers = await together(self._probe_all(), self.tenants.apart(), self.workers())
         running = Counter(job.queue for worker in workers for job in worker.jobs)
@@ -227,7 +230,7 @@ class RabbitmqBroker:
         # Many workers serve the same queues: each selection is read and matched once.
         for selection, count in Counter(worker.queues for worker in workers if worker.answers).items():
             serving.update(dict.fromkeys(QueueSelection.parse(selection).select(probes), count))
-        return [
+        queues = [
             QueueInfo(
                 name=name,
                 pending=(probe.messages if probe.exists else 0) + apart.get(name, 0),
@@ -238,6 +241,7 @@ class RabbitmqBroker:
             for name, probe in probes.items()
             if probe.exists or name in paused.names
         ]
+        return Overview(queues=queues, workers=workers, all_paused=paused.every)
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
         """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""

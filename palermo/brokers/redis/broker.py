@@ -26,7 +26,7 @@ from palermo.brokers.redis.store import Store, open_store
 from palermo.brokers.redis.sweep import clear_tenant
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters, Tenant
+from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, Tenant
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -143,6 +143,9 @@ class RedisBroker:
         return consumer
 
     async def queues(self) -> list[QueueInfo]:
+        return (await self.overview()).queues
+
+    async def overview(self) -> Overview:
         await self._sync()
         now, found, pauses, rows = await self._store.run("look", "queues")
         waiting = {name.decode(): count for name, count in found}
@@ -158,7 +161,11 @@ class RedisBroker:
         ]
         unmade = paused.names.difference(waiting)
         listed += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
-        return sorted(listed, key=lambda info: info.name)
+        return Overview(
+            queues=sorted(listed, key=lambda info: info.name),
+            workers=WorkerList(worker.info for worker in living),
+            all_paused=paused.every,
+        )
 
     async def workers(self) -> WorkerList:
         await self._sync()

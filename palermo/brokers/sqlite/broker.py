@@ -24,7 +24,7 @@ from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_key
 from palermo.brokers.sqlite.tables.jobs import SHOWN_COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
 from palermo.brokers.sqlite.tenants import SqliteTenants
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Page, QueueInfo, SessionParameters
+from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -157,8 +157,11 @@ class SqliteBroker:
         return consumer
 
     async def queues(self) -> list[QueueInfo]:
+        return (await self.overview()).queues
+
+    async def overview(self) -> Overview:
         await self._sync()
-        return await self._store.read(self._list_queues)
+        return await self._store.read(self._overview)
 
     async def workers(self) -> WorkerList:
         await self._sync()
@@ -366,18 +369,15 @@ class SqliteBroker:
             )
         return int(rows[0][0])
 
-    def _list_queues(self, db: sqlite3.Connection) -> list[QueueInfo]:
+    def _overview(self, db: sqlite3.Connection) -> Overview:
         names = dict(
             db.execute("select id, name from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
         )
         paused = pauses_and_cancels.paused(db, self._exchange)
         held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
-        serving = db.execute(
-            "select selection, report, lock from holder where exchange = ?", (self._exchange,)
-        ).fetchall()
-        alive = Counter(
-            patterns for patterns, report, lock in serving if workers.from_report(self._directory, report, lock).answers
-        )
+        rows = db.execute("select selection, report, lock from holder where exchange = ?", (self._exchange,)).fetchall()
+        known = [(patterns, workers.from_report(self._directory, report, lock)) for patterns, report, lock in rows]
+        alive = Counter(patterns for patterns, worker in known if worker.answers)
         served = Counter[str]()
         # Many workers serve the same queues: each selection is matched once.
         for patterns, count in alive.items():
@@ -395,7 +395,11 @@ class SqliteBroker:
         ]
         unmade = paused.names.difference(names.values())
         found += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
-        return sorted(found, key=lambda info: info.name)
+        return Overview(
+            queues=sorted(found, key=lambda info: info.name),
+            workers=WorkerList(worker for _, worker in known),
+            all_paused=paused.every,
+        )
 
 
 def _batch(messages: Iterable[Message]) -> list[tuple[str, Row]]:

@@ -51,8 +51,8 @@ _REFUSED, _STILL_REFUSED = 0.05, 5.0
 #: Seconds between two looks at a job queue that is full: doubled from the first to the last while it stays so.
 _FIRST_PAUSE, _LAST_PAUSE = 0.001, 0.02
 
-#: Seconds between two looks whether a session that reads the tenants' queues has finished.
-_STOPPED = 0.2
+#: Seconds between two looks whether a session that reads the tenants' queues has finished: workers may wait for it.
+_STOPPED = 0.02
 
 #: Seconds until the next attempt after something went wrong.
 _AGAIN = 1.0

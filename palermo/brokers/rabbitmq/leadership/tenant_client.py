@@ -103,7 +103,7 @@ class TenantClient:
         found = 0
         if await self._outbox.tenant_queues.are_there():
             connection = await self._consuming()
-            async with self._alone(connection, queue, stopped=True):
+            async with self._alone(connection, queue):
                 found = await self._leader_client.ask(operations.ClearTenants(queue, tenant))
                 # Jobs whose tenant has had its turn wait in the job queue.
                 with suppress(NotFound):
@@ -132,6 +132,7 @@ class TenantClient:
         """A page of the queue: first its own jobs, then those of its tenants' queues, tenant by tenant."""
         if not await self._names(queue):
             return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
+        # While the jobs of the job queue are held, the leader would take them for done, and move others there.
         async with self._alone(reader.connection, queue) as names:
             readers = [reader, *self._readers(reader, names)]
             found: list[Message] = []
@@ -173,7 +174,7 @@ class TenantClient:
             stopped = stopped or isinstance(verdict, Stop)
             return verdict
 
-        async with self._alone(reader.connection, queue, stopped=True) as names:
+        async with self._alone(reader.connection, queue) as names:
             done = SweepProgress(total=0)
             apart = await self._leader_client.ask(operations.ListTenants(queue))
             total = await reader.count() + sum(one.pending for one in apart)
@@ -209,16 +210,15 @@ class TenantClient:
         ]
 
     @asynccontextmanager
-    async def _alone(self, connection: Connection, queue: str, *, stopped: bool = False) -> AsyncIterator[list[str]]:
-        """The AMQP queues of the tenants. Meanwhile none is deleted, and the leader holds none of their jobs.
+    async def _alone(self, connection: Connection, queue: str) -> AsyncIterator[list[str]]:
+        """The AMQP queues of the tenants. Meanwhile none is deleted, and the leader neither holds nor moves their jobs.
 
-        With `stopped` the leader moves no job from them into the job queue: a caller that is through with that would
-        miss the job.
+        A caller that is through with the job queue would miss a job that was moved there.
         """
         async with self._mutex.shared(connection, patience=_PATIENCE) as alone:
             if not alone:
                 raise BrokerUnavailable("somebody else looks into the queues of tenants. Try again.")
-            await self._leader_client.ask(operations.GiveBackTenantJobs(queue, still=stopped))
+            await self._leader_client.ask(operations.GiveBackTenantJobs(queue, still=True))
             yield [tenant_queue_name(self._exchange, TenantQueue(queue, name)) for name in await self._names(queue)]
 
     async def _names(self, queue: str) -> list[str]:
