@@ -217,3 +217,32 @@ def test_jobs_that_wait_for_short_ones_stay_at_hand() -> None:
     answers = [permits.request(one, ("w", str(number)), NOW + 0.01) for number in range(300)]
 
     assert all(isinstance(answer, RunLater) and answer.at <= NOW + 0.01 + MIN_POSTPONEMENT for answer in answers)
+
+
+def test_keys_are_forgotten_once_their_rates_allow_another_run() -> None:
+    table = PermitTable(NOW - 7_200)
+    for number in range(100):
+        demand = LimitDemand(key=f"k{number}", limit=1, rate=Rate(1, 3_600.0), written="1/h")
+        assert table.request(demand, ("w", "a"), NOW) == RunNow(0.0)
+        assert isinstance(table.request(demand, ("w", "b"), NOW), RunLater)
+        table.run_ended(demand.key, ("w", "a"), NOW + 1)
+    assert isinstance(table.request(demand, ("w", "b"), NOW + 2), RunLater)
+
+    assert table.offer(NOW + 3_000, lambda _: True) == []
+    assert len(table._keys) == 100
+    assert not table._in_demand
+    assert table.offer(NOW + 3_700, lambda _: True) == []
+    assert list(table._keys) == ["k99"]
+    table.offer(NOW + 7_300, lambda _: True)
+    assert not table._keys
+
+
+def test_a_key_is_forgotten_when_the_worker_that_ran_its_job_is_gone() -> None:
+    table = PermitTable(NOW)
+    for number in range(10):
+        table.request(LimitDemand(key=f"k{number}", limit=1), ("w", "a"), NOW)
+
+    table.sync_running([("other", [])], NOW + 10)
+    table.offer(NOW + 10, lambda _: True)
+
+    assert not table._keys
