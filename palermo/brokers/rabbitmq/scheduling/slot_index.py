@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Collection, Iterable
 from sys import intern
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -48,7 +47,7 @@ _SLICE = 2_000
 _ERROR = "exception-class"
 
 
-class IndexedJob(NamedTuple):
+class IndexedJob(Struct, frozen=True, gc=False):
     """One job of a time slot, without its arguments."""
 
     due: float
