@@ -6,6 +6,7 @@ unique_rules.py decides what happens to a key; docs/internals/design.md says why
 import base64
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from sys import intern
 from typing import Any
 
 from msgspec import Struct
@@ -94,7 +95,7 @@ def _seconds(value: object) -> float | None:
     return None
 
 
-class StoredMessage(Struct, frozen=True, kw_only=True):
+class StoredMessage(Struct, frozen=True, kw_only=True, gc=False):
     """A message that is stored with its key, to be published later or for its arguments."""
 
     message: Message
@@ -104,7 +105,7 @@ class StoredMessage(Struct, frozen=True, kw_only=True):
     closes: float = 0.0
 
 
-class KeyHolder(Struct, frozen=True, kw_only=True):
+class KeyHolder(Struct, frozen=True, kw_only=True, gc=False):
     """The job that has the key."""
 
     id: str
@@ -132,7 +133,7 @@ class KeyHolder(Struct, frozen=True, kw_only=True):
     content: StoredMessage | None = None
 
 
-class PastHolder(Struct, frozen=True, kw_only=True):
+class PastHolder(Struct, frozen=True, kw_only=True, gc=False):
     """A job that had the key; a copy of its message may still be somewhere."""
 
     id: str
@@ -143,7 +144,7 @@ class PastHolder(Struct, frozen=True, kw_only=True):
     content: StoredMessage | None = None
 
 
-class Cooldown(Struct, frozen=True, kw_only=True):
+class Cooldown(Struct, frozen=True, kw_only=True, gc=False):
     """The time for which no job gets a key that no job has."""
 
     until: float
@@ -152,7 +153,7 @@ class Cooldown(Struct, frozen=True, kw_only=True):
     call: str = ""
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class Key(Struct, frozen=True, kw_only=True, gc=False):
     """All that is known of one key."""
 
     name: str
@@ -297,6 +298,11 @@ def message_from_plain(plain: Mapping[str, Any]) -> Message:
     )
 
 
+def shared(text: str) -> str:
+    """An equal text, the same object for all keys that have it: there may be 100,000 keys of one job and queue."""
+    return intern(text) if type(text) is str else text
+
+
 def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolder") -> dict[str, Any]:
     """The fields of a value as JSON values, without those that are None."""
     plain: dict[str, Any] = {}
@@ -318,4 +324,6 @@ def _kept(plain: Mapping[str, Any] | None) -> StoredMessage | None:
 
 def _holder(plain: Mapping[str, Any]) -> KeyHolder:
     typed = {"mode": Mode(plain["mode"]), "phase": Phase(plain["phase"]), "content": _kept(plain.get("content"))}
-    return KeyHolder(**{**plain, **typed})
+    # JSON makes a new text and a new 0.0 for each key.
+    repeated = {name: shared(plain[name]) for name in ("job", "queue", "tenant", "worker") if plain.get(name)}
+    return KeyHolder(**{**plain, **typed, **repeated, "linger": plain.get("linger") or 0.0})
