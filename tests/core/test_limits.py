@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from palermo.core import limits
 from palermo.core.limits import (
     EARLY,
     GRACE,
@@ -246,3 +247,16 @@ def test_a_key_is_forgotten_when_the_worker_that_ran_its_job_is_gone() -> None:
     table.offer(NOW + 10, lambda _: True)
 
     assert not table._keys
+
+
+def test_a_worker_remembers_the_last_of_very_many_keys_of_jobs_that_it_put_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MOST_PUT_ASIDE", 3)
+    keys = limits.PutAside()
+
+    for key in ("a", "b", "a", "c", "d"):
+        keys.add(key)
+
+    assert list(keys) == ["a", "c", "d"]
+    assert "b" not in keys
