@@ -3,8 +3,7 @@
 Each is measured at three sizes. It prints the cost, the cost per unit, and by how much the cost grows from one size to
 the next: 0 is flat, 1 grows like the size, 2 like its square.
 
-    keys      unique keys: list them all; enqueues with a key meanwhile, and alone; an idle leader's processor time and
-              memory, and that of a leader that has read them
+    keys      unique keys: list them all; enqueues with a key meanwhile, and alone; an idle leader's processor time
     start     queues: a worker on `*` from its start to its first job
     wake      queues: a spaced job for an idle worker on `*`: how late it starts, the broker's processor time
     tenants   tenants: a first job for a worker that waits, and without one, alone and of many; jobs dealt a second
@@ -129,7 +128,7 @@ def keys(place: Ground, size: int) -> Figures:
         keyed("beside", 1)
         for left in range(size, 0, -1_000):
             keyed("held", min(left, 1_000))
-        idled, memory = idle(leader.pid), pss_bytes([leader.pid]) / 1e6
+        idled = idle(leader.pid)
         command = [sys.executable, "-m", "palermo", "unique", "list", "--json"]
         began = time.perf_counter()
         listing = subprocess.Popen(command, cwd=ROOT, env=place.environment(), stdout=subprocess.DEVNULL)
@@ -141,22 +140,14 @@ def keys(place: Ground, size: int) -> Figures:
                 failed += 1
             time.sleep(0.02)
         took = time.perf_counter() - began
-        alone = [seconds(lambda: keyed("beside", 1)) for _ in asked]
-        leader.kill()
-    with worker(place, "keeper") as leader:
-        answered = seconds(lambda: keyed("beside", 1))
-        rest(leader.pid)
         return {
             "list all s": took,
             "list: exit code": float(listing.returncode),
             "enqueue p50 ms": statistics.median(asked) * 1e3,
             "slowest enqueue ms": max(asked) * 1e3,
-            "slowest alone ms": max(alone) * 1e3,
+            "slowest alone ms": max(seconds(lambda: keyed("beside", 1)) for _ in asked) * 1e3,
             "failed enqueues": float(failed),
             "idle leader %": idled,
-            "leader MB": memory,
-            "new leader: first answer s": answered,
-            "new leader MB": pss_bytes([leader.pid]) / 1e6,
         }
 
 

@@ -6,7 +6,7 @@ unique_rules.py decides what happens to a key; docs/internals/design.md says why
 import base64
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from sys import intern
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -298,9 +298,10 @@ def message_from_plain(plain: Mapping[str, Any]) -> Message:
     )
 
 
+@lru_cache(maxsize=1_024)
 def shared(text: str) -> str:
     """An equal text, the same object for all keys that have it: there may be 100,000 keys of one job and queue."""
-    return intern(text) if type(text) is str else text
+    return text
 
 
 def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolder") -> dict[str, Any]:
