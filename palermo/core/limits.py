@@ -9,12 +9,13 @@ to the first of the jobs that wait for one. A job that waits for a rate gets a r
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from palermo.core.instants import Instants
 from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
 
@@ -248,8 +249,6 @@ class _KeyState(Struct):
     rate_state: RateState = RateState()
     #: The holders of permits, each a worker and a job's id, with the instants of their grants.
     running: dict[PermitHolder, float] = field(default_factory=dict)
-    #: Those of them that may not run at all: they only asked, and the decider before this one may have let them run.
-    unconfirmed: set[PermitHolder] = field(default_factory=set)
     #: Ids of jobs that were offered a permit, and of jobs that wait for one, the first first; each with the instant at
     #: which it loses its place.
     offered: dict[str, float] = field(default_factory=dict)
@@ -299,6 +298,13 @@ class PermitTable:
         """`since` is the instant at which this decider began: another may have let jobs run until then."""
         self._since = since
         self._keys: dict[str, _KeyState] = {}
+        #: Keys and holders of permits that may not run at all: they only asked, and the decider before this one may
+        #: have let them run.
+        self._unconfirmed: set[tuple[str, PermitHolder]] = set()
+        #: The keys for which jobs wait, or have been offered permits. Only these are looked at when a run ends.
+        self._in_demand: dict[str, None] = {}
+        #: The instants at which keys may be forgotten.
+        self._idle = Instants()
 
     def request(self, demand: LimitDemand, holder: PermitHolder, now: float) -> RunNow | RunLater:
         """The answer to a worker that wants to run a job; the same again for a job that it may run already."""
@@ -306,11 +312,12 @@ class PermitTable:
         key.limit, key.written = demand.limit, demand.written
         key.forget(now)
         id = holder[1]
-        if holder in key.unconfirmed:
+        if (demand.key, holder) in self._unconfirmed:
             # The worker asks again, so the decider before this one gave it nothing.
-            key.unconfirmed.discard(holder)
+            self._unconfirmed.discard((demand.key, holder))
             key.running.pop(holder, None)
         if demand.limit is not None and holder not in key.running and not key.may_run(id, now):
+            self._in_demand[demand.key] = None
             return self._put_in_line(key, demand.limit, id, now)
         if demand.rate is not None and holder not in key.running:
             if not key.rate_state.next and not demand.reserved:
@@ -319,6 +326,7 @@ class PermitTable:
             key.rate_state, decision = key.rate_state.request(demand.rate, now, reserved=demand.reserved)
             if isinstance(decision, RunLater):
                 key.offered.pop(id, None)
+                self._idle.put(demand.key, key.rate_state.free)
                 return decision
             wait = decision.wait
         else:
@@ -332,10 +340,14 @@ class PermitTable:
         """Note that a run has ended, well or not."""
         key = self._keys.get(name)
         since = None if key is None else key.running.pop(holder, None)
-        if key is not None:
-            key.unconfirmed.discard(holder)
-        if key is not None and since is not None:
+        if key is None:
+            return
+        self._unconfirmed.discard((name, holder))
+        if since is not None:
             key.mean_run += (now - since - key.mean_run) / 4
+        if not key.running:
+            key.running = {}  # An emptied one keeps its room: 170 bytes, for as long as the rate allows no other run.
+        self._idle.put(name, key.rate_state.free)
 
     def sync_running(
         self,
@@ -355,24 +367,24 @@ class PermitTable:
                 worker, id = holder
                 if worker not in reported or ((name, id) not in reported[worker] and now - since > GRACE):
                     del key.running[holder]
-                    key.unconfirmed.discard(holder)
+                    self._unconfirmed.discard((name, holder))
+                    self._idle.put(name, key.rate_state.free)
         for worker, runs in reported.items():
             for name, id in runs:
                 key = self._key(name)
                 key.running.setdefault((worker, id), now)
-                key.unconfirmed.discard((worker, id))
+                self._unconfirmed.discard((name, (worker, id)))
         for worker, asks in asked:
             for name, id in asks:
                 self._key(name).running.setdefault((worker, id), now)
-                self._key(name).unconfirmed.add((worker, id))
+                self._unconfirmed.add((name, (worker, id)))
 
     def offer(self, now: float, is_near: Callable[[str], bool]) -> list[str]:
         """Offer free permits to jobs that wait and are at hand (`is_near`); returns their ids."""
         offered: list[str] = []
-        for name, key in list(self._keys.items()):
+        for name in list(self._in_demand):
+            key = self._keys[name]
             key.forget(now)
-            if key.is_idle(now):
-                del self._keys[name]
             for id in list(key.waiting_line) if key.limit is not None and key.free > 0 else ():
                 if key.free <= 0:
                     break
@@ -380,12 +392,19 @@ class PermitTable:
                     del key.waiting_line[id]
                     key.offered[id] = now + OFFER_TIMEOUT
                     offered.append(id)
+            if not key.offered and not key.waiting_line:
+                del self._in_demand[name]
+                self._idle.put(name, key.rate_state.free)
+        for name in self._idle.until(now):
+            # One that is in use again is put there again when its last run ends.
+            if self._keys[name].is_idle(now):
+                del self._keys[name]
         return offered
 
     @property
     def has_waiting(self) -> bool:
         """Whether any job waits for a permit."""
-        return any(key.waiting_line for key in self._keys.values())
+        return any(self._keys[name].waiting_line for name in self._in_demand)
 
     def listing(self, now: float) -> list[LimitInfo]:
         """All keys that are not idle, by name."""
@@ -422,3 +441,33 @@ def _reserved_runs(key: _KeyState, now: float) -> int:
     if not key.written:
         return 0
     return max(0, math.floor((key.rate_state.free - max(now, key.rate_state.next)) / Rate.parse(key.written).gap))
+
+
+#: The most limit keys that one worker remembers, some 15 MB.
+MOST_PUT_ASIDE = 100_000
+
+
+class PutAside(Collection[str]):
+    """The limit keys of jobs that one worker put aside, the last MOST_PUT_ASIDE of them.
+
+    A key may be a customer's: a worker that runs for days meets millions.
+    """
+
+    def __init__(self) -> None:
+        self._keys: dict[str, None] = {}
+
+    def add(self, key: str) -> None:
+        """Remember this key as the last one."""
+        self._keys.pop(key, None)
+        self._keys[key] = None
+        if len(self._keys) > MOST_PUT_ASIDE:
+            del self._keys[next(iter(self._keys))]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)

@@ -6,6 +6,7 @@ unique_rules.py decides what happens to a key; docs/internals/design.md says why
 import base64
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from msgspec import Struct, convert
@@ -94,7 +95,7 @@ def _seconds(value: object) -> float | None:
     return None
 
 
-class StoredMessage(Struct, frozen=True, kw_only=True):
+class StoredMessage(Struct, frozen=True, kw_only=True, gc=False):
     """A message that is stored with its key, to be published later or for its arguments."""
 
     message: Message
@@ -104,7 +105,7 @@ class StoredMessage(Struct, frozen=True, kw_only=True):
     closes: float = 0.0
 
 
-class KeyHolder(Struct, frozen=True, kw_only=True):
+class KeyHolder(Struct, frozen=True, kw_only=True, gc=False):
     """The job that has the key."""
 
     id: str
@@ -132,7 +133,7 @@ class KeyHolder(Struct, frozen=True, kw_only=True):
     content: StoredMessage | None = None
 
 
-class PastHolder(Struct, frozen=True, kw_only=True):
+class PastHolder(Struct, frozen=True, kw_only=True, gc=False):
     """A job that had the key; a copy of its message may still be somewhere."""
 
     id: str
@@ -146,7 +147,7 @@ class PastHolder(Struct, frozen=True, kw_only=True):
 H = TypeVar("H", KeyHolder, PastHolder)
 
 
-class Cooldown(Struct, frozen=True, kw_only=True):
+class Cooldown(Struct, frozen=True, kw_only=True, gc=False):
     """The time for which no job gets a key that no job has."""
 
     until: float
@@ -155,7 +156,7 @@ class Cooldown(Struct, frozen=True, kw_only=True):
     call: str = ""
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class Key(Struct, frozen=True, kw_only=True, gc=False):
     """All that is known of one key."""
 
     name: str
@@ -300,6 +301,12 @@ def message_from_plain(plain: Mapping[str, Any]) -> Message:
     )
 
 
+@lru_cache(maxsize=1_024)
+def shared(text: str) -> str:
+    """An equal text, the same object for all keys that have it: there may be 100,000 keys of one job and queue."""
+    return text
+
+
 def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolder") -> dict[str, Any]:
     """The fields of a value as JSON values, without those that are None."""
     plain: dict[str, Any] = {}
@@ -320,4 +327,7 @@ def _kept(plain: Mapping[str, Any] | None) -> StoredMessage | None:
 
 
 def _with_content(kind: type[H], plain: Mapping[str, Any]) -> H:
-    return convert({**plain, "content": _kept(plain.get("content"))}, kind)
+    # JSON makes a new text and a new 0.0 for each key.
+    repeated = {name: shared(plain[name]) for name in ("job", "queue", "tenant", "worker") if plain.get(name)}
+    linger = {} if plain.get("linger") else {"linger": 0.0}
+    return convert({**plain, **repeated, **linger, "content": _kept(plain.get("content"))}, kind)

@@ -22,6 +22,7 @@ from palermo.core.unique_keys import (
     Phase,
     StoredMessage,
     lock_of,
+    shared,
 )
 
 #: What a second enqueue may do: answer with the first job, raise, replace the arguments of the first job if that waits
@@ -350,9 +351,9 @@ def _take(key: Key, kept: StoredMessage, now: float) -> KeyUpdate:
     holder = KeyHolder(
         id=message.id,
         call=kept.call,
-        job=message.job,
-        queue=message.queue,
-        tenant=message.tenant,
+        job=shared(message.job),
+        queue=shared(message.queue),
+        tenant=shared(message.tenant),
         mode=lock.mode,
         since=now,
         serial=key.serial + 1,
@@ -377,7 +378,7 @@ def _started(key: Key, holder: KeyHolder, worker: str, run: str, now: float) -> 
     content = None if holder.content is None else holder.content.message
     if holder.mode is not Mode.START:
         starts = holder.starts + (holder.phase is Phase.WAITING or holder.run != run)
-        running = replace(holder, phase=Phase.RUNNING, worker=worker, run=run, starts=starts)
+        running = replace(holder, phase=Phase.RUNNING, worker=shared(worker), run=run, starts=starts)
         answer = StartAnswer(why=StartReason.RUN, serial=holder.serial, starts=starts, tell=True, content=content)
         return KeyUpdate(key=replace(key, holder=running)), answer
     key = replace(key, holder=None)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from palermo.core import limits
 from palermo.core.limits import (
     EARLY,
     GRACE,
@@ -238,3 +239,45 @@ def test_a_rate_that_a_clock_far_ahead_has_used_holds_nothing_up() -> None:
     _, decision = state.request(rate, NOW, reserved=False)
 
     assert decision == RunNow()
+
+
+def test_keys_are_forgotten_once_their_rates_allow_another_run() -> None:
+    table = PermitTable(NOW - 7_200)
+    for number in range(100):
+        demand = LimitDemand(key=f"k{number}", limit=1, rate=Rate(1, 3_600.0), written="1/h")
+        assert table.request(demand, ("w", "a"), NOW) == RunNow(0.0)
+        assert isinstance(table.request(demand, ("w", "b"), NOW), RunLater)
+        table.run_ended(demand.key, ("w", "a"), NOW + 1)
+    assert isinstance(table.request(demand, ("w", "b"), NOW + 2), RunLater)
+
+    assert table.offer(NOW + 3_000, lambda _: True) == []
+    assert len(table._keys) == 100
+    assert not table._in_demand
+    assert table.offer(NOW + 3_700, lambda _: True) == []
+    assert list(table._keys) == ["k99"]
+    table.offer(NOW + 7_300, lambda _: True)
+    assert not table._keys
+
+
+def test_a_key_is_forgotten_when_the_worker_that_ran_its_job_is_gone() -> None:
+    table = PermitTable(NOW)
+    for number in range(10):
+        table.request(LimitDemand(key=f"k{number}", limit=1), ("w", "a"), NOW)
+
+    table.sync_running([("other", [])], NOW + 10)
+    table.offer(NOW + 10, lambda _: True)
+
+    assert not table._keys
+
+
+def test_a_worker_remembers_the_last_of_very_many_keys_of_jobs_that_it_put_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MOST_PUT_ASIDE", 3)
+    keys = limits.PutAside()
+
+    for key in ("a", "b", "a", "c", "d"):
+        keys.add(key)
+
+    assert list(keys) == ["a", "c", "d"]
+    assert "b" not in keys

@@ -5,7 +5,7 @@ import asyncio
 from palermo.brokers.rabbitmq.unique.batching import AT_ONCE, KeyChanges, KnownKeys, in_turns
 from palermo.core.instants import Instants
 from palermo.core.message import Message
-from palermo.core.unique_keys import Cooldown, Key, StoredMessage
+from palermo.core.unique_keys import Cooldown, Key, KeyHolder, Mode, StoredMessage
 
 
 def kept(name: str, due: float) -> Key:
@@ -76,3 +76,29 @@ def test_others_have_their_turn_between_two_portions() -> None:
     asyncio.run(work())
 
     assert seen == ["1000", "other", "1000", "other"]
+
+
+def test_a_job_is_found_by_its_id_with_all_keys_that_it_holds() -> None:
+    known = KnownKeys()
+    for name in "bca":
+        known.remember(held(name, "x"))
+    known.remember(held("d", "y"))
+
+    assert [key.name for key in known.held_by("x")] == ["a", "b", "c"]
+    assert [key.name for key in known.held_by("y")] == ["d"]
+
+    for name in "ab":
+        known.remember(Key(name=name))
+    known.remember(held("c", "y"))
+    assert known.held_by("x") == []
+    assert [key.name for key in known.held_by("y")] == ["c", "d"]
+
+    for name in "cd":
+        known.remember(Key(name=name))
+    assert known.held_by("y") == []
+    assert known._holders == {}
+
+
+def held(name: str, id: str) -> Key:
+    holder = KeyHolder(id=id, call=id, job="shop.mail", queue="mail", mode=Mode.DONE, since=1.0, serial=1)
+    return Key(name=name, serial=1, holder=holder)

@@ -1,18 +1,20 @@
 """The log of keys: it is written anew beside the commits, and read in portions."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pika
 import pytest
 
 from palermo.brokers.rabbitmq.unique import key_log, unique_keys
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
-from palermo.core.unique_keys import Cooldown, Key
+from palermo.core.message import Message
+from palermo.core.unique_keys import Cooldown, Key, message_to_plain
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -101,22 +103,83 @@ def records(url: str, exchange: str) -> list[Mapping[str, Any]]:
 
 def batch(number: int, names: str, **more: Any) -> Mapping[str, Any]:
     keys = {name: Key(name=name, serial=number, closed=Cooldown(until=1.0, id="x")).to_plain() for name in names}
-    return {"n": number, "keys": keys, **more}
+    return {"n": number, "sure": number - 1, "keys": keys, "jobs": [], **more}
+
+
+def read(batches: Iterable[Mapping[str, Any]]) -> LogContent:
+    content = LogContent()
+    for one in batches:
+        content.take(one)
+    return content
+
+
+def serials(*contents: LogContent) -> list[Mapping[str, int]]:
+    """The keys of each, with the number of the batch that they are from."""
+
+    async def read() -> list[Mapping[str, int]]:
+        return [{key.name: key.serial for key in await content.keys()} for content in contents]
+
+    return asyncio.run(read())
 
 
 def test_keys_that_were_written_anew_in_part_only_do_not_count() -> None:
     found = [batch(1, "ab"), batch(3, "c"), batch(2, "b", all=[0, 2]), batch(4, "", keys={"a": None})]
 
-    assert list(asyncio.run(key_log.fold(found))) == ["b", "c"]
+    assert serials(read(found)) == [{"b": 1, "c": 3}]
 
 
 def test_what_was_stored_while_the_keys_were_written_anew_counts() -> None:
-    found = [batch(3, "c"), batch(1, "z"), batch(2, "b", all=[1, 2]), batch(2, "a", all=[0, 2])]
+    found = [batch(3, "c"), batch(1, "z"), batch(2, "b", all=[1, 2]), batch(2, "ac", all=[0, 2])]
 
-    assert sorted(asyncio.run(key_log.fold(found))) == ["a", "b", "c"]
+    assert serials(read(found)) == [{"a": 2, "b": 2, "c": 3}]
+
+
+def test_the_records_of_a_log_may_come_in_any_order() -> None:
+    found = [
+        batch(1, "az"),
+        batch(2, "abd", all=[0, 2]),
+        batch(2, "c", all=[1, 2]),
+        batch(3, "b"),
+        batch(4, "", keys={"b": None, "d": None}),
+        batch(5, "d"),
+        batch(6, "a", all=[0, 2]),
+    ]
+
+    everywhere = serials(*map(read, itertools.permutations(found)))
+
+    assert [one for one in everywhere if one != {"a": 2, "c": 2, "d": 5}] == []
+
+
+def test_jobs_that_are_stored_are_not_kept_while_a_long_log_is_read() -> None:
+    content = LogContent()
+    for number in range(1, 1_001, 2):
+        content.take(batch(number, "a", owed=["job 5"] if number > 5 else [], jobs=[stored(f"job {number}")]))
+        content.take(batch(number + 1, "", sure=number, owed=["job 5"] if number >= 5 else []))
+    content.take(batch(1_001, "a", owed=["job 5"], jobs=[stored("job 1001")]))
+
+    assert len(content._jobs) <= 3
+    assert {id: job.id for id, job in content.jobs().items()} == {"job 5": "job 5", "job 1001": "job 1001"}
+
+
+def test_an_owed_job_is_published_again_in_whatever_order_the_log_is_read() -> None:
+    found = [
+        batch(1, "a", owed=[], jobs=[stored("a")]),
+        batch(2, "", sure=1, owed=["a"]),
+        batch(3, "b", sure=2),
+        batch(4, "b", sure=2, owed=["a"], jobs=[stored("b")]),
+        batch(5, "", sure=4, owed=["a"]),
+    ]
+
+    for some in itertools.permutations(found):
+        assert list(read(some).jobs()) == ["a"]
+
+
+def stored(id: str) -> Mapping[str, Any]:
+    return message_to_plain(Message(id=id, job="shop.mail", queue="mail", body=b"[]"))
 
 
 def test_others_have_their_turns_while_the_keys_are_read() -> None:
+    plain = Key(name="a", closed=Cooldown(until=1.0, id="x")).to_plain()
     turns = [0]
 
     async def other() -> None:
@@ -125,9 +188,9 @@ def test_others_have_their_turns_while_the_keys_are_read() -> None:
             await asyncio.sleep(0)
 
     async def main() -> None:
+        content = read([batch(1, "", keys={f"key {number}": plain for number in range(10_000)})])
         beside = asyncio.ensure_future(other())
-        names = [f"key {number}" for number in range(1_000)]
-        assert len(await key_log.fold([{"n": 1, "keys": {name: Key(name=name).to_plain() for name in names}}])) == 1_000
+        assert len(await content.keys()) == 10_000
         beside.cancel()
 
     asyncio.run(main())

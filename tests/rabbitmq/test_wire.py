@@ -3,6 +3,7 @@
 import json
 import pickle
 import struct
+import sys
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -55,6 +56,16 @@ def test_a_message_is_told_by_its_id_without_reading_it(
     assert message.may_have({(id or "none").encode()})
     assert message.may_have({b"another"}) is (id is None)
     assert message.properties.message_id == id
+
+
+def test_a_message_that_is_kept_does_not_keep_all_that_came_with_it() -> None:
+    data = b"".join(Properties(message_id="a").encode())
+    before = sys.getrefcount(data)
+    message = unread(Delivered(len(data), 1, False, "", "", 0, b"", 2), data)
+    assert sys.getrefcount(data) == before + 1
+
+    assert message.properties.message_id == "a"
+    assert sys.getrefcount(data) == before
 
 
 @given(headers=st.dictionaries(st.text(max_size=20), values, max_size=6))

@@ -1,8 +1,8 @@
 """The garbage collector of a parent, which must not hold the loop for longer than a few milliseconds.
 
-A leader of 50,000 keys has 300,000 objects that stay. Each full collection visits all of them: it held the loop for 50
-to 120 ms, and a job with a key was enqueued that much later. So what has survived a collection that took long is
-frozen: the next ones do not visit it.
+A leader holds many objects that stay, such as its due and recurring jobs. Each full collection visits all of them: with
+300,000 it held the loop for 50 to 120 ms, and jobs were enqueued that much later. So what has survived a collection
+that took long is frozen: the next ones do not visit it. Keys and indexed jobs are never visited (`gc=False`).
 """
 
 import gc

@@ -36,7 +36,7 @@ from palermo.core.lifecycle import (
     settle,
     without_value,
 )
-from palermo.core.limits import demand_of
+from palermo.core.limits import PutAside, demand_of
 from palermo.core.message import Message
 from palermo.core.unique_keys import UNIQUE_KEY, key_in
 from palermo.errors import (
@@ -84,7 +84,7 @@ class WorkerState(Protocol):
     stopping: asyncio.Event
 
     #: The limit keys of jobs that this worker put aside: a burst is not over until these jobs have run.
-    put_aside: set[str]
+    put_aside: PutAside
 
     #: After how many deaths of workers a job fails without being run; None for never.
     max_deaths: int | None

@@ -23,6 +23,7 @@ from palermo.contract.events import Subscription
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
+from palermo.core.limits import PutAside
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
@@ -107,7 +108,7 @@ class Worker:
         self.job_events = JobEvents(recorder)
         self.pool = pool
         self.taking = True
-        self.put_aside: set[str] = set()
+        self.put_aside = PutAside()
         self.failed_per_queue = options.settings.failed_per_queue
         self.max_deaths = options.settings.max_deaths
         self.batches, self.defaults = registered.batches, registered.defaults

@@ -215,6 +215,8 @@ class Got:
     def properties(self) -> Properties:
         if self._properties is None:
             self._properties = Properties().decode(self._data, self._at)
+            # All that came with it, up to 256 kB: indexes keep thousands of messages for minutes.
+            self._data = b""
         return self._properties
 
     @property

@@ -37,8 +37,9 @@ from palermo.errors import BrokerUnavailable, PalermoError
 #: The most records that a leader holds: AMQP's highest limit. Without one, RabbitMQ sends 2,000 of a quorum queue.
 _MOST = 65_535
 
-#: Bytes of records that are read in one turn of the loop: up to 2 ms.
-_AT_ONCE = 65_536
+#: Bytes of records that are read in one turn of the loop: up to 2 ms. And the bytes that may wait for that: RabbitMQ
+#: sends a log of 100 MB faster than it is read.
+_AT_ONCE, _UNREAD = 65_536, 1_048_576
 
 #: Seconds after which a record is written anew: RabbitMQ takes back a message that is held for half an hour.
 _OLD = 600.0
@@ -104,6 +105,7 @@ class StateLog:
         self._coming: dict[bytes, asyncio.Future[Record]] = {}
         #: The records that have come and are not read, with their bytes, while the log is opened.
         self._unread: deque[tuple[Record, bytes]] | None = None
+        self._unread_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -137,7 +139,8 @@ class StateLog:
                 raise
             finally:
                 self._unread.clear()
-                self._unread = None
+                self._unread, self._unread_bytes = None, 0
+                self._connection.raw.resume()
             self._channel = channel
 
     async def catch_up(self) -> None:
@@ -234,6 +237,9 @@ class StateLog:
             self._read(record, got.body)
         else:
             self._unread.append((record, got.body))
+            self._unread_bytes += len(got.body)
+            if self._unread_bytes > _UNREAD:
+                self._connection.raw.pause()
             if len(self._unread) == 1:
                 asyncio.get_running_loop().call_soon(self._read_some, self._unread)
 
@@ -246,6 +252,9 @@ class StateLog:
                 size += len(body)
                 self._read(record, body)
         finally:
+            self._unread_bytes -= size
+            if self._unread_bytes <= _UNREAD:
+                self._connection.raw.resume()
             if unread:
                 asyncio.get_running_loop().call_soon(self._read_some, unread)
 

@@ -15,7 +15,6 @@ the leader need not ask ten thousand empty queues.
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -72,7 +71,7 @@ class TenantState(Struct):
     #: The tag of the subscription to its queue; "" for none.
     tag: str = ""
     #: Its next jobs, which have come and are not moved yet.
-    in_hand: deque[Got] = field(default_factory=deque)
+    in_hand: list[Got] = field(default_factory=list)
     #: How many of its next jobs, if they are redelivered, may have been moved by a leader that died.
     unsure: int = _AT_ONCE
     #: When the leader last heard of it, on the loop's clock.
@@ -251,7 +250,7 @@ class FairQueue:
         while len(jobs) < most and (name := self._order.next()) is not None:
             state = self.states[name]
             if state.in_hand:
-                jobs.append(state.in_hand.popleft())
+                jobs.append(state.in_hand.pop(0))
                 self._bytes -= len(jobs[-1].body)
                 self._order.served(name, state.share)
             elif state.asked:

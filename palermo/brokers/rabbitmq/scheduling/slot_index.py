@@ -7,7 +7,7 @@ Nobody but the leader takes jobs out of a time slot that is not open. So an inde
 many jobs as the index: jobs that were put there since make them more. The leader takes out of the index what it takes
 out of the queue, and forgets the index when it opens the slot.
 
-Cost: some 250 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones, at
+Cost: some 210 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones, at
 most MOST_KEPT, and of the last pages with others, at most MOST_SHOWN. Ten minutes after the last look an index is
 forgotten, unless it is that of a part of a crowd.
 """
@@ -17,7 +17,6 @@ import math
 import time
 from collections.abc import Collection, Iterable
 from sys import intern
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -48,7 +47,7 @@ _SLICE = 2_000
 _ERROR = "exception-class"
 
 
-class IndexedJob(NamedTuple):
+class IndexedJob(Struct, frozen=True, gc=False):
     """One job of a time slot, without its arguments."""
 
     due: float

@@ -38,7 +38,8 @@ class KnownKeys:
     def __init__(self, serial: int = 0) -> None:
         """No key that was forgotten has had a serial above `serial`."""
         self.keys: dict[str, Key] = {}
-        self._holders: dict[str, set[str]] = {}
+        #: By the id of a job the name of its key; a set of names for the rare job that holds several.
+        self._holders: dict[str, str | set[str]] = {}
         self._alarms = Instants()
         self._ends = Instants()
         #: The serial of a new key before its first holder. No forgotten key has had a higher one, so a late report
@@ -51,7 +52,8 @@ class KnownKeys:
 
     def held_by(self, id: str) -> list[Key]:
         """The keys that the job with this id holds."""
-        return [self.keys[name] for name in sorted(self._holders.get(id, ()))]
+        names = self._holders.get(id, ())
+        return [self.keys[name] for name in ((names,) if isinstance(names, str) else sorted(names))]
 
     def remember(self, key: Key) -> None:
         """Store a key, to be found by its name and its holder. A free key is forgotten."""
@@ -59,10 +61,7 @@ class KnownKeys:
         before = None if old is None or old.holder is None else old.holder.id
         after = None if key.holder is None else key.holder.id
         if before is not None and before != after:
-            named = self._holders.get(before, set())
-            named.discard(key.name)
-            if not named:
-                self._holders.pop(before, None)
+            self._forget_holder(before, key.name)
         self._serial = max(self._serial, key.serial)
         self._alarms.put(key.name, key.alarm)
         self._ends.put(key.name, key.over)
@@ -71,7 +70,21 @@ class KnownKeys:
             return
         self.keys[key.name] = key
         if after is not None and before != after:
-            self._holders.setdefault(after, set()).add(key.name)
+            self._remember_holder(after, key.name)
+
+    def _remember_holder(self, id: str, name: str) -> None:
+        names = self._holders.setdefault(id, name)
+        if isinstance(names, set):
+            names.add(name)
+        elif names != name:
+            self._holders[id] = {names, name}
+
+    def _forget_holder(self, id: str, name: str) -> None:
+        names = self._holders.get(id)
+        if isinstance(names, set):
+            names.discard(name)
+        if names == name or not names:
+            self._holders.pop(id, None)
 
     def due(self, now: float) -> list[Key]:
         """The keys whose alarms have come."""

@@ -59,27 +59,71 @@ class RunEnd(Struct, frozen=True, kw_only=True):
         return convert(plain, cls)
 
 
-async def fold(found: Sequence[Mapping[str, Any]]) -> dict[str, Key]:
-    """The keys as all these batches leave them. The batches may come in any order."""
-    whole: dict[int, list[Mapping[str, Any]]] = {}
-    for batch in found:
+class LogContent:
+    """What the batches of a log say together. They are taken in one after another, in any order.
+
+    Each key is decoded at once, and forgotten with the next batch that has it; a job as soon as a batch says that it is
+    stored. The texts of a log of 50,000 keys, jobs included, measure 100 MB.
+    """
+
+    def __init__(self) -> None:
+        #: The number of the last batch, and of the last one whose jobs are stored or owed.
+        self.number = self.sure = 0
+        #: The last batch that names the owed jobs: its number, the batch up to which all other jobs are stored, and the
+        #: ids of the owed ones.
+        self._owed_in, self._owed_until, self._owed = 0, 0, frozenset[str]()
+        #: The jobs that may not be stored, as JSON values, each with the number of its batch.
+        self._jobs: list[tuple[int, Any]] = []
+        #: The keys as the batches leave them, None for a free one, and the number of the last batch that has each.
+        self._keys: dict[str, Key | None] = {}
+        self._numbers: dict[str, int] = {}
+        #: The keys that were written anew, by the number of the batch, without those that a later batch has; and how
+        #: many of its parts have not come yet.
+        self._anew: dict[int, dict[str, Key]] = {}
+        self._missing: dict[int, int] = {}
+
+    def take(self, batch: Mapping[str, Any]) -> None:
+        """Take in one batch."""
+        number = int(batch["n"])
+        self.number, self.sure = max(self.number, number), max(self.sure, int(batch["sure"]))
+        if "owed" in batch and number > self._owed_in:
+            self._owed_in, self._owed_until = number, int(batch["sure"])
+            self._owed = frozenset(map(str, batch["owed"]))
+            self._jobs = [job for job in self._jobs if self._may_be_out(*job)]
+        self._jobs += [(number, job) for job in batch["jobs"] if self._may_be_out(number, job)]
         if "all" in batch:
-            whole.setdefault(batch["n"], []).append(batch)
-    anew = max((n for n, parts in whole.items() if len(parts) >= parts[0]["all"][1]), default=0)
-    keys: dict[str, Mapping[str, Any]] = {}
-    async for some in in_turns(sorted(found, key=lambda one: int(one["n"])), at_once=CODED_AT_ONCE):
-        for batch in some:
-            if batch["n"] < anew or ("all" in batch and batch["n"] != anew):
-                continue
+            self._missing[number] = self._missing.get(number, batch["all"][1]) - 1
+            part = self._anew.setdefault(number, {})
             for name, plain in batch["keys"].items():
-                if plain is None:
-                    keys.pop(name, None)
-                else:
-                    keys[name] = plain
-    read = dict[str, Key]()
-    async for pairs in in_turns(list(keys.items()), at_once=CODED_AT_ONCE):
-        read |= {name: key for name, plain in pairs if (key := _read(name, plain)) is not None}
-    return read
+                if self._numbers.get(name, 0) < number and (key := _read(name, plain)) is not None:
+                    part[name] = key
+            return
+        for name, plain in batch["keys"].items():
+            if number >= self._numbers.get(name, 0):
+                self._numbers[name] = number
+                self._keys[name] = None if plain is None else _read(name, plain)
+                for before, part in self._anew.items():
+                    if before <= number:
+                        part.pop(name, None)
+
+    def _may_be_out(self, number: int, plain: Any) -> bool:
+        return number > self._owed_until or (isinstance(plain, dict) and str(plain.get("id")) in self._owed)
+
+    def jobs(self) -> dict[str, Message]:
+        """The jobs that may not be stored, by id."""
+        found = dict[str, Message]()
+        for number, plain in self._jobs:
+            if (job := _read_job(plain)) is not None and (number > self.sure or job.id in self._owed):
+                found[job.id] = job
+        return found
+
+    async def keys(self) -> list[Key]:
+        """The keys that are not free."""
+        last = max((number for number, missing in self._missing.items() if missing <= 0), default=0)
+        found = list(self._anew.get(last, {}).values())
+        async for names in in_turns(list(self._keys)):
+            found += [key for name in names if self._numbers[name] >= last and (key := self._keys[name]) is not None]
+        return found
 
 
 async def parts(keys: Sequence[Key]) -> list[list[Key]]:
@@ -117,15 +161,13 @@ def _read_job(plain: Mapping[str, Any]) -> Message | None:
         return None
 
 
-def _is_known(record: Any) -> bool:
-    """Whether a record is a batch of key states, or the end of a run, as far as its outer form tells."""
+def _is_batch(record: Any) -> bool:
+    """Whether a record is a batch of key states, as far as its outer form tells."""
     match record:
         case {"n": int(), "sure": int(), "keys": dict(), "jobs": list()}:
             match record.get("all", [0, 1]), record.get("owed", []):
                 case [int(), int()], list():
                     return True
-        case {"end": dict()}:
-            return "n" not in record
     return False
 
 
@@ -156,12 +198,12 @@ class KeyLog:
         connection: Connection,
         outbox: Outbox,
         arguments: Mapping[str, Any],
-        ended: Callable[[Mapping[str, Any], Record], None],
+        ended: Callable[[RunEnd, Record], None],
         beside: Channel,
     ) -> None:
         """`arguments` are those that the queue is declared with; `beside` is a channel that is not for transactions.
 
-        `ended` is called with a worker's record of the end of a run, and with what to give to `settle` or `keep`.
+        `ended` is called with the end of a run, as a worker wrote it, and with what to give to `settle` or `keep`.
         """
         self._exchange = exchange
         self._queue = key_log_queue(exchange)
@@ -176,8 +218,9 @@ class KeyLog:
         self._classic = False
         #: Whether the queue was deleted with all that this leader knew, and `write_all` is to be called.
         self.was_deleted = False
-        #: The records read since the log was opened; None once they are folded into keys.
-        self._read: list[tuple[Record, Mapping[str, Any]]] | None = []
+        #: What has been read, and the ends of runs among it, while the log is opened; else None.
+        self._content: LogContent | None = LogContent()
+        self._ends: list[tuple[RunEnd, Record]] = []
         self._number = 0
         #: The number of the last batch whose jobs are known to be stored or owed; the number that the log says of it;
         #: and whether a record still has to say more.
@@ -198,7 +241,7 @@ class KeyLog:
     @property
     def is_open(self) -> bool:
         """Whether the leader knows all that is in the log."""
-        return self._log.is_open and self._read is None
+        return self._log.is_open and self._content is None
 
     @property
     def number(self) -> int:
@@ -214,7 +257,7 @@ class KeyLog:
         """Whether the log's queue exists: whether anybody has ever needed a key."""
         return await (await self._outbox.open()).finds(self._queue)
 
-    async def open(self) -> tuple[dict[str, Key], list[tuple[Mapping[str, Any], Record]]]:
+    async def open(self) -> tuple[list[Key], list[tuple[RunEnd, Record]]]:
         """Read the whole log, and publish again the jobs that may not be stored. Returns the keys and the ends of runs.
 
         The caller applies these ends to the keys before it decides anything else, each as `ended` would get it.
@@ -223,28 +266,19 @@ class KeyLog:
         # All that this leader wrote before it lost the log, confirmed or not.
         await self._log.await_mark(self._beside)
         await self._log.await_mark()
-        read, self._read = self._read or [], None
-        batches = [record for _, record in read if "n" in record]
-        self._folded = [held for held, record in read if "n" in record]
-        keys = await fold(batches)
-        self._number = max((record["n"] for record in batches), default=self._number)
-        known = max((record["sure"] for record in batches), default=0)
-        owed = max((record for record in batches if "owed" in record), key=lambda one: int(one["n"]), default={})
-        ids, jobs = set(map(str, owed.get("owed", ()))), dict[str, Message]()
-        for record in batches if ids else [record for record in batches if record["n"] > known]:
-            for plain in record["jobs"]:
-                if (job := _read_job(plain)) is not None and (record["n"] > known or job.id in ids):
-                    jobs[job.id] = job
+        content, self._content = self._content or LogContent(), None
+        ends, self._ends = self._ends, []
+        keys, jobs, self._number = await content.keys(), content.jobs(), content.number or self._number
         if not self.was_deleted:
             self._owed = {}
         queues = {id: job.queue for id, job in jobs.items() if not job.tenant}
         there = await traces(self._connection, self._exchange, queues, self._outbox.kind, ended=False)
         await self._publish([job for id, job in jobs.items() if id not in there])
         self.unsure = set(jobs)
-        self._sure, self._told, self._unsaid = self._number, known, True
+        self._sure, self._told, self._unsaid = self._number, content.sure, True
         if jobs:
             await self._say()
-        return keys, [(record, held) for held, record in read if "end" in record]
+        return keys, ends
 
     async def write_all(self, keys: Sequence[Key]) -> None:
         """Store all keys and the owed jobs, which were deleted with the queue, in the queue that was made anew."""
@@ -264,7 +298,7 @@ class KeyLog:
         ours = await self._connection.declare(self._queue, self._arguments) is None
         await self._connection.persist_queues()
         self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC
-        self._read, self._folded, self._done = [], [], []
+        self._content, self._ends, self._folded, self._done = LogContent(), [], [], []
         self._end_rewriting()
 
     def let_go(self) -> None:
@@ -458,19 +492,30 @@ class KeyLog:
 
     def _on_record(self, held: Record, record: Any) -> None:
         match record:
-            case _ if _is_known(record):
-                if self._read is not None:
-                    self._read.append((held, record))
-                elif "n" in record:
-                    self._folded.append(held)
-                    if record.get("by") != self._by:
-                        log.warning("who led before has written of keys after we read them")
-                        self.let_go()
-                else:
-                    self._ended(record, held)
+            case _ if _is_batch(record):
+                self._folded.append(held)
+                if self._content is not None:
+                    self._content.take(record)
+                elif record.get("by") != self._by:
+                    log.warning("who led before has written of keys after we read them")
+                    self.let_go()
+            case {"end": dict() as plain} if "n" not in record:
+                self._on_end(plain, held)
             case {"mark": _} | {"canary": _}:
                 self._log.forget(held)  # written by a leader that is gone, or by an older version of Palermo
             case _:
                 log.warning("a record of keys cannot be read record=%.200r", record)
                 # RabbitMQ closes the channel of a message that is held for half an hour.
                 self._log.forget(held)
+
+    def _on_end(self, plain: Mapping[str, Any], held: Record) -> None:
+        try:
+            end = RunEnd.from_plain(plain)
+        except ValueError:
+            log.warning("the end of a job cannot be read record=%.200r", plain)
+            self.keep(held)
+            return
+        if self._content is None:
+            self._ended(end, held)
+        else:
+            self._ends.append((end, held))

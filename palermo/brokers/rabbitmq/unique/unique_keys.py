@@ -402,16 +402,16 @@ class UniqueKeys:
         self._learnt = False
         keys, ends = await self._log.open()
         if self._log.was_deleted:
-            keys = dict(self._known.keys)
+            keys = list(self._known.keys.values())
             log.warning("the queue of keys was deleted, and is made anew with all that are known keys=%d", len(keys))
-            await self._log.write_all(list(keys.values()))
+            await self._log.write_all(keys)
         self._known, self._learnt_at = KnownKeys(self._log.number), self._loop.time()
-        async for some in in_turns(list(keys.values())):
+        async for some in in_turns(keys):
             for key in some:
                 self._known.remember(key)
         async for told in in_turns(ends, at_once=CODED_AT_ONCE):
-            for record, held in told:
-                self._on_end(record, held, read_again=True)
+            for end, held in told:
+                self._on_end(end, held, read_again=True)
         self._learnt = True
         self._news.set()
 
@@ -481,15 +481,8 @@ class UniqueKeys:
         self._batches.ask_again(again)
         return others
 
-    def _on_end(self, record: Mapping[str, Any], held: Record, *, read_again: bool = False) -> None:
+    def _on_end(self, told: RunEnd, held: Record, *, read_again: bool = False) -> None:
         """Take in the end of a run, as its worker wrote it."""
-        try:
-            told = RunEnd.from_plain(record["end"])
-        except ValueError:
-            log.warning("the end of a job cannot be read record=%.200r", record)
-            self._log.keep(held)
-            return
-
         # A new leader that reads it again counts its age from when it was written.
         written = told.at if read_again else None
 
