@@ -4,33 +4,38 @@ Gauges come from the sampled state that the pages use too, so that scrapers add 
 from the journal and count from the start of this process.
 """
 
+import asyncio
+import time
 from collections import Counter
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from palermo.contract.rows import Row
 from palermo.contract.worker_info import SILENT, STATES
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError, SettingInvalid
-from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
-from palermo.webui.site import Cached, Site
+from palermo.webui.site import Site
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
+from palermo.webui.state.scheduled_view import start_thread
+from palermo.webui.threads import Router
 
 if TYPE_CHECKING:
     from palermo.metrics.exposition import Families
 
 
-#: Seconds that an answer is cached, so that requests cannot load the broker.
-_CACHED = 2.0
+#: Seconds for which an answer about the broker holds, so that requests cannot load it; and the part of
+#: `publish_timeout` for which /healthz waits for the broker.
+_CACHED, _PATIENCE = 2.0, 0.1
 
-router = APIRouter()
+router = Router()
 
 #: Seconds: the greatest age of the sampled state, and how long the first scrape waits for the journal to be read.
 _MAX_AGE, _TIMEOUT = 2.0, 1.0
@@ -39,23 +44,43 @@ _MAX_AGE, _TIMEOUT = 2.0, 1.0
 _MAX_QUEUES = 500
 
 
-class BrokerHealth(Cached[bool]):
-    """Whether the broker answers now, or did within the last two seconds: one request at a time asks it."""
+class BrokerHealth:
+    """Whether the broker answers. It is asked one question at a time. Only the event loop uses this."""
 
+    def __init__(self, site: Site) -> None:
+        self._inspector = site.inspector
+        self._patience = _PATIENCE * site.client.settings.publish_timeout
+        self._asked: Future[bool] | None = None
+        self._asked_at = 0.0
 
-def _answers(inspector: Inspector) -> bool:
-    try:
-        inspector.queues()
-    except PalermoError:
-        return False
-    return True
+    async def get(self) -> bool:
+        """Whether the broker answered the last question, or answers a new one soon.
+
+        A question that is older than that has no answer: then nobody waits.
+        """
+        now = time.monotonic()
+        if self._asked is None or (self._asked.done() and now - self._asked_at > _CACHED):
+            self._asked = start_thread(self._ask, "palermo-health")
+            self._asked_at = now
+        asked, left = self._asked, self._asked_at + self._patience - now
+        if not asked.done() and left > 0:
+            await asyncio.wait({asyncio.wrap_future(asked)}, timeout=left)
+        return asked.done() and asked.result()
+
+    def _ask(self) -> bool:
+        try:
+            # A short answer, whatever the number of queues and workers is.
+            self._inspector.all_paused()
+        except PalermoError:
+            return False
+        return True
 
 
 @router.api_route("/healthz", methods=["GET", "HEAD"])
-def health(request: Request) -> Response:
+async def health(request: Request) -> Response:
     """200 while the broker answers, 503 while it does not. It tells nothing else."""
     site: Site = request.app.state.site
-    healthy = site.component(BrokerHealth, lambda: BrokerHealth(_CACHED, lambda: _answers(site.inspector))).get()
+    healthy = await site.component(BrokerHealth, lambda: BrokerHealth(site)).get()
     return JSONResponse({"status": "ok" if healthy else "broker unavailable"}, 200 if healthy else 503)
 
 

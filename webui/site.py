@@ -1,9 +1,9 @@
 """The site, which all requests share; the visit, which is one request; its user; and the error that refuses it."""
 
-import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, Generic, TypeVar, cast
@@ -22,7 +22,7 @@ from palermo.contract.broker import Broker
 from palermo.contract.rows import MAX_SHOWN
 from palermo.contract.sweep import SweepDecision
 from palermo.core.message import Message
-from palermo.errors import BrokerUnavailable
+from palermo.errors import PalermoError
 from palermo.inspector.context import Progress
 from palermo.inspector.inspector import Inspector
 
@@ -84,17 +84,42 @@ def ANYONE(request: Request) -> User:
     return User("anyone", Role.ADMIN)
 
 
+class Turns:
+    """A lock for threads that ask the broker one after the other. An error is for all that wait for their turn then.
+
+    So no thread waits for a broker that does not answer for longer than one question takes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: When the last error came, and that error.
+        self._failed: tuple[float, PalermoError] | None = None
+
+    @contextmanager
+    def take(self) -> Iterator[None]:
+        """Wait for a turn. Raises the error of a turn that ended meanwhile."""
+        came = time.monotonic()
+        with self._lock:
+            if self._failed is not None and self._failed[0] >= came:
+                raise self._failed[1]
+            try:
+                yield
+            except PalermoError as error:
+                self._failed = time.monotonic(), error
+                raise
+
+
 class Cached(Generic[T]):
     """A value that is made anew after so many seconds, by one reader at a time. Safe to share between threads."""
 
     def __init__(self, seconds: float, make: Callable[[], T]) -> None:
         self._seconds, self._make = seconds, make
-        self._lock = threading.Lock()
+        self._turns = Turns()
         self._made: tuple[float, T] | None = None
 
     def get(self) -> T:
         """The value, at most so old. Raises what making it raises."""
-        with self._lock:
+        with self._turns.take():
             if self._made is None or time.monotonic() - self._made[0] > self._seconds:
                 value = self._make()
                 self._made = (time.monotonic(), value)
@@ -215,20 +240,7 @@ class BoundedInspector(Inspector):
         self._longest = client.settings.publish_timeout if longest is None else longest
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        settings = self._client.settings
-        limit = self._longest + (0 if again else _MORE)
-
-        async def bounded(broker: Broker) -> T:
-            try:
-                async with asyncio.timeout(limit):
-                    return await question(broker)
-            except TimeoutError:
-                raise BrokerUnavailable(
-                    f"the broker at {settings.address} did not answer within {limit:g} s."
-                    + ("" if again else " Look whether it was done.")
-                ) from None
-
-        return super()._ask(bounded, again=again)
+        return self._client.run(question, again=again, within=self._longest + (0 if again else _MORE))
 
     def _sweep_failed(
         self,

@@ -186,14 +186,17 @@ class Client:
             await io.publish_async(replace(made, message=_traced(span, made.message)))
         return made.message.id
 
-    def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
+    def run(
+        self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
+    ) -> T:
         """Run a coroutine function with the broker's session, on the client's own event loop; returns its result.
 
         With `again` it runs a second time if the session was opened earlier and proves to be lost:
         only for work that may be done twice. Raises BrokerUnavailable within publish_timeout if no
-        session can be opened; the function itself may take as long as it likes.
+        session can be opened. The function itself may take as long as it likes, unless `within` says for how many
+        seconds the caller waits in all; then BrokerUnavailable is raised after these.
         """
-        return self._io().run(function, again=again)
+        return self._io().run(function, again=again, within=within)
 
     def unique_job(self, name: str) -> UniqueJob | None:
         """What workers have announced of a job that is declared unique; the answer may be some seconds old.

@@ -163,17 +163,22 @@ class IoThread:
         """Stop a publish that nobody waits for any more."""
         self._call(lambda: self._sender.abandon(pending))
 
-    def run(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        """Run the coroutine function with the session, as long as that takes; its result. Only opening is bounded.
+    def run(
+        self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
+    ) -> T:
+        """Run the coroutine function with the session, within so many seconds; its result.
 
-        With `again` it runs a second time, on a new session, if the session proves to be lost.
+        Without `within` it takes as long as it takes, and only opening a session is bounded. With `again` it runs a
+        second time, on a new session, if the session proves to be lost.
         """
-        return self.result(self.begin(function, again=again))
+        return self.result(self.begin(function, again=again, within=within))
 
-    def begin(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> "Future[T]":
+    def begin(
+        self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
+    ) -> "Future[T]":
         """Start the coroutine function as `run` does; returns a future to wait for."""
         self._check_usable()
-        return asyncio.run_coroutine_threadsafe(self._ask(function, again), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._ask_within(function, again, within), self._loop)
 
     def begin_patiently(self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, within: float) -> "Future[T]":
         """The same, repeated for so many seconds while no broker is available: for work that may be done twice."""
@@ -253,6 +258,20 @@ class IoThread:
         finally:
             # Not shutdown_default_executor: it would wait for a name lookup that hangs.
             self._loop.close()
+
+    async def _ask_within(
+        self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool, within: float | None
+    ) -> T:
+        session = self._keeper.session
+        try:
+            async with asyncio.timeout(within) as limit:
+                return await self._ask(function, again)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if session is not None:
+                self._keeper.give_up(session)
+            raise self._keeper.timeout_error(within=within, unsure=not again) from None
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
         found = self._keeper.session

@@ -91,12 +91,18 @@ class SessionKeeper:
         if self._ending:
             await asyncio.wait(self._ending)
 
-    def timeout_error(self, last: BrokerUnavailable | None = None) -> BrokerUnavailable:
-        """The error for a time limit that has passed; `last` is why the latest attempt failed."""
+    def timeout_error(
+        self, last: BrokerUnavailable | None = None, *, within: float | None = None, unsure: bool = False
+    ) -> BrokerUnavailable:
+        """The error for a time limit that has passed: that of the session, or `within` seconds.
+
+        `last` is why the latest attempt failed. `unsure` is for a command that may have been carried out.
+        """
         if isinstance(last, LeaderUnavailable):
             return last
         timeout_error = BrokerUnavailable(
-            f"the broker at {self._settings.address} did not answer within {self._settings.timeout:g} s."
+            f"the broker at {self._settings.address} did not answer within {within or self._settings.timeout:g} s."
+            + (" Look whether it was done." if unsure else "")
             + (f" {last}" if last else "")
         )
         timeout_error.__cause__ = last

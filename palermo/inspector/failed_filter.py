@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from palermo.contract.rows import iso_instant
 from palermo.core.conditions import check_conditions
 from palermo.core.failure import fingerprint
 from palermo.core.message import Message
@@ -89,4 +90,8 @@ class FailedFilter(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         asked = ((name, value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None)
-        return " ".join(f"{name}={value!r}" for name, value in asked) or "everything"
+        # Of instants their text, for people; one that no calendar holds stays a number.
+        said = (
+            (name, (iso_instant(value) if name in ("since", "until") else None) or repr(value)) for name, value in asked
+        )
+        return " ".join(f"{name}={text}" for name, text in said) or "everything"

@@ -76,6 +76,7 @@ def test_a_name_with_brackets_matches_itself() -> None:
 
 def test_a_filter_prints_what_it_asks_for() -> None:
     assert str(FailedFilter(queue="mail", text="full")) == "queue='mail' text='full'"
+    assert str(FailedFilter(until=1_795_805_730.0, group="6f62")) == "until=2026-11-27T18:55:30Z group='6f62'"
     assert FailedFilter().everything
     assert not FailedFilter(text=" x").everything
 

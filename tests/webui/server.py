@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from html import unescape
 from typing import Any, Self
 
 import httpx
@@ -23,6 +24,9 @@ from tests.helpers import HANGS, eventually
 #: For passwords that nobody guesses at: a hash in no time.
 CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 
+_FORM = re.compile(r"<form ([^>]*method=\"post\"[^>]*)>(.*?)</form>", re.DOTALL)
+_ACTION = re.compile(r'action="([^"]*)"')
+_HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)"')
 _TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
 
 
@@ -80,3 +84,14 @@ class Web:
         found = _TOKEN.search(self.http.get(page).text)
         assert found, f"{page} has no form"
         return self.http.post(to, data={"token": found[1], **fields}, follow_redirects=True)
+
+    def press(self, page: httpx.Response, to: str, **fields: str | list[str]) -> httpx.Response:
+        """Send the first form of a page that goes to an address that begins so, with its hidden fields and these."""
+        for attributes, inside in _FORM.findall(page.text):
+            action = unescape(_ACTION.findall(attributes)[0])
+            if action.startswith(to):
+                hidden: dict[str, list[str]] = {}
+                for name, value in _HIDDEN.findall(inside):
+                    hidden.setdefault(name, []).append(unescape(value))
+                return self.http.post(action, data={**hidden, **fields}, follow_redirects=True)
+        raise AssertionError(f"{page.url} has no form for {to}")

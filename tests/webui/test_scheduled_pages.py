@@ -58,7 +58,7 @@ def confirmed(web: Web, path: str, **typed: str) -> httpx.Response:
     fields: dict[str, Any] = {}
     for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form):
         fields.setdefault(name, []).append(value.replace("&amp;", "&"))
-    action = re.findall(r'action="([^"]+)"', form)[0]
+    action = unescape(re.findall(r'action="([^"]+)"', form)[0])
     return web.http.post(action, data={**fields, **typed}, follow_redirects=True)
 
 
@@ -86,7 +86,8 @@ def test_scheduled_jobs_are_listed_soonest_first_with_relative_and_exact_times(a
     assert "Scheduled 3" in text
     assert "in 3 min" in text
     assert "in 3 d" in text
-    assert re.search(r'<time datetime="20\d\d-[^"]+" title="20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC">in 3 d', page.text)
+    exact = r'<time datetime="20\d\d-[^"]+" title="20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC" data-due>in 3 d'
+    assert re.search(exact, page.text)
     assert listed(any_web, "/scheduled?retries=no") == ["near", "far"]
     assert listed(any_web, "/scheduled?retries=yes") == ["again"]
 

@@ -15,7 +15,7 @@ from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
-from palermo.webui.render.formats import absolute, ago, duration, pretty_json, rate
+from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
 from palermo.webui.state.waiting import WaitingHistory
@@ -210,31 +210,36 @@ def test_numbers_and_times_are_short() -> None:
     now = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
     assert [rate(each) for each in (None, 0, 0.01, 2.345, 1234.5)] == ["–", "0", "<0.1", "2.3", "1,234"]
-    assert [ago(at, now) for at in ("2026-11-21T11:58:30Z", "2026-11-21T13:00:00Z", "never")] == [
-        "1 min ago",
-        "in 1 h",
-        "never",
-    ]
+    assert [ago(at, now) for at in ("2026-11-21T11:58:30Z", "never")] == ["1 min ago", "never"]
+    assert [due(at, now) for at in ("2026-11-21T11:58:30Z", "2026-11-21T13:00:00Z")] == ["1 min ago", "in 1 h"]
     for at in ("0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"):
         assert (ago(at, now), absolute(at)) == (at, at), "UTC has no such instant"
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [("11:59:00", ("1 min ago", "1 min 0 s")), ("12:00:40", ("now", "0 s")), ("14:05:00", ("clock 2 h ahead",) * 2)],
+)
+def test_an_age_is_never_negative_and_a_clock_that_is_ahead_is_named(written: str, shown: tuple[str, str]) -> None:
+    now, instant = datetime(2026, 11, 21, 12, tzinfo=UTC), f"2026-11-21T{written}Z"
+
+    assert (ago(instant, now), elapsed(instant, now)) == shown
 
 
 class Broker:
     """Stands for an inspector: it lists one queue, or says that the broker is not there."""
 
     def __init__(self) -> None:
-        self.pending, self.is_there = 1, True
-
-    def queues(self) -> list[dict[str, Any]]:
-        if not self.is_there:
-            raise BrokerUnavailable("no broker")
-        return [{"name": "mail", "pending": self.pending, "in_progress": 0}]
+        self.queue, self.pending, self.is_there = "mail", 1, True
 
     def workers(self) -> list[dict[str, Any]]:
         return []
 
-    def all_paused(self) -> bool:
-        return False
+    def snapshot(self) -> Snapshot:
+        if not self.is_there:
+            raise BrokerUnavailable("no broker")
+        queues = [{"name": self.queue, "pending": self.pending, "in_progress": 0}]
+        return Snapshot(at=0.0, queues=queues, workers=self.workers())
 
 
 def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> None:
@@ -250,6 +255,21 @@ def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> N
     broker.is_there = True
 
     assert sampler.snapshot(60.0).queues[0]["pending"] == 0
+
+
+def test_the_failed_jobs_that_the_pages_read_themselves_do_not_seem_to_go_away() -> None:
+    broker, stop, reading = Broker(), threading.Event(), [False]
+    stop.set()
+    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, reads_failed=lambda: reading[0])
+    broker.queue, broker.pending = "failed", 40_000
+    sampler.snapshot()
+
+    def failed(left: int, *, read: bool) -> int:
+        broker.pending, reading[0] = left, read
+        return int(sampler.snapshot(0).queues[0]["pending"])
+
+    assert [failed(30_000, read=True), failed(0, read=True)] == [40_000, 40_000]
+    assert failed(39_999, read=False) == 39_999
 
 
 def test_a_page_shows_the_last_state_while_the_broker_is_slow_but_not_after_a_change() -> None:

@@ -3,7 +3,7 @@
 import math
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Depends, Query, Response
+from fastapi import Body, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import iso_instant
@@ -16,9 +16,10 @@ from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import failed_filter
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.listings import MAX_LIMIT
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
-operations_router = APIRouter(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/failed", tags=["failed"], responses=PROBLEM_RESPONSES)
+operations_router = Router(prefix="/operations", tags=["operations"], responses=PROBLEM_RESPONSES)
 
 #: The number of parts into which a group's history divides the time.
 PARTS = 24

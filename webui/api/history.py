@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.errors import NotFound
@@ -12,8 +12,9 @@ from palermo.webui.filters import audit_filter, history_filter
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.listings import MAX_LIMIT
+from palermo.webui.threads import Router
 
-router = APIRouter(tags=["history"], responses=PROBLEM_RESPONSES)
+router = Router(tags=["history"], responses=PROBLEM_RESPONSES)
 
 Number = Annotated[int, Query(ge=1, le=1_000_000_000)]
 Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]

@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.client.prepare import plain_note
@@ -16,8 +15,9 @@ from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
 from palermo.webui.state.journal_views import recorded_job
 from palermo.webui.state.live_state import live_state
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/jobs", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
 
 class JobStatusRow(BaseModel):

@@ -2,19 +2,20 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, PageLimit, PageNumber, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
+from palermo.webui.threads import Router
 
-limits_router = APIRouter(prefix="/limits", tags=["limits"], responses=PROBLEM_RESPONSES)
+limits_router = Router(prefix="/limits", tags=["limits"], responses=PROBLEM_RESPONSES)
 
 KeyText = Annotated[str, Query(max_length=1_000, description="Part of a key.")]
 
-router = APIRouter(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/unique", tags=["unique jobs"], responses=PROBLEM_RESPONSES)
 
 Text = Annotated[str, Query(max_length=1_000, description="Part of a key, of a job's name, or of an id.")]
 

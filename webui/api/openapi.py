@@ -3,14 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from palermo.webui.api.rows import PROBLEMS
 from palermo.webui.render.rendering import origin, page
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 
 class Operation(NamedTuple):

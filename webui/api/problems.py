@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from palermo.webui.api.rows import PROBLEM_RESPONSES
 from palermo.webui.site import Visiting
 from palermo.webui.state.problems import problems as known_problems
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/problems", tags=["workers"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/problems", tags=["workers"], responses=PROBLEM_RESPONSES)
 
 
 class ProblemRow(BaseModel):

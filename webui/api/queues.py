@@ -1,14 +1,14 @@
 """The API of queues: list them and their jobs, pause, resume, purge and delete them."""
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Jobs, PageLimit, PageNumber, Removed, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/queues", tags=["queues"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/queues", tags=["queues"], responses=PROBLEM_RESPONSES)
 
 
 class QueueRow(BaseModel):

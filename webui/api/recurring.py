@@ -2,7 +2,6 @@
 
 from typing import Any, Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import Row
@@ -11,8 +10,9 @@ from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Id, Instant, Removed, Rows
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/recurring", tags=["recurring"], responses=PROBLEM_RESPONSES)
 
 
 class RecurringRow(BaseModel):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract import clock
@@ -20,12 +20,13 @@ from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view
+from palermo.webui.threads import Router
 
 _NAME = Field(default=None, max_length=1_000, description="May hold `*` and `?`.")
 _DUE = "Due then or {}: ISO 8601 with a time zone, Unix seconds, or from now, such as 90s or 2h."
 
-router = APIRouter(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
-retries_router = APIRouter(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/scheduled", tags=["scheduled"], responses=PROBLEM_RESPONSES)
+retries_router = Router(prefix="/retries", tags=["retries"], responses=PROBLEM_RESPONSES)
 
 Due = Annotated[str | None, Query(max_length=100, description="ISO 8601 with a time zone, or from now: 90s, 2h.")]
 Number = Annotated[int, Query(ge=1, le=1_000_000)]

@@ -2,15 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
 from palermo.webui.filters import search_query
 from palermo.webui.site import Refused, Visiting
 from palermo.webui.state.search import search as search_jobs
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
 #: The most rows of each group.
 MOST = 100

@@ -1,6 +1,5 @@
 """The API of statistics: the counts of workers and clients, as the page of statistics and `palermo stats` show them."""
 
-from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from palermo.errors import NotFound
@@ -11,8 +10,9 @@ from palermo.webui.filters import only_one
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state
+from palermo.webui.threads import Router
 
-router = APIRouter(tags=["statistics"], responses=PROBLEM_RESPONSES)
+router = Router(tags=["statistics"], responses=PROBLEM_RESPONSES)
 
 
 class Times(BaseModel):

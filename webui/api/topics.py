@@ -2,15 +2,16 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Removed, Rows
 from palermo.webui.site import Visiting
 from palermo.webui.state.listings import topology
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/topics", tags=["topics"], responses=PROBLEM_RESPONSES)
 
 Group = Annotated[str, Path(max_length=255)]
 

@@ -2,15 +2,15 @@
 
 from typing import Any, Literal
 
-from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant, Rows
 from palermo.webui.site import Visiting
+from palermo.webui.threads import Router
 
-router = APIRouter(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
+router = Router(prefix="/workers", tags=["workers"], responses=PROBLEM_RESPONSES)
 
 Order = Literal["quiet", "resume", "stop", "kill", "stack"]
 

@@ -20,11 +20,10 @@ class FailedJobs:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        # An inspector without a time limit: reading takes as long as there are jobs.
-        self._inspector = Inspector(site.client, hidden=site.hidden)
         self._reader = FailedJobReader(site.client, site.hidden)
-        self.view = FailedView(self._inspector, self._reader)
-        self.operations = Operations(self._inspector, self.view)
+        self.view = FailedView(site.inspector, self._reader)
+        # An inspector without a time limit: a command takes as long as there are jobs.
+        self.operations = Operations(Inspector(site.client, hidden=site.hidden), self.view)
 
     def wait_until_read(self) -> ViewState:
         """Wait until the view is filled. Returns its state. Raises BrokerUnavailable after publish_timeout."""

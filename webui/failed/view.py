@@ -48,7 +48,7 @@ class FailedJobReader:
 
     def counts(self) -> dict[str, int]:
         """How many messages each queue of failed jobs holds. Two copies of one id count as two."""
-        return self._client.run(failed_queues, again=True)
+        return self._client.run(failed_queues, again=True, within=self._client.settings.publish_timeout)
 
     def search_text(self, message: Message) -> str | None:
         """The preview of the message's arguments, without hidden values."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import Depends, Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,8 +16,9 @@ from palermo.webui.pages.job_form import JobForm, job_form
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Role, Visiting
 from palermo.webui.state.live_state import live_state
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 Name = Annotated[str, Query(max_length=1_000)]
 

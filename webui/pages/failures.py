@@ -6,7 +6,7 @@ Those show the number of jobs that are meant, ask, act, and tell the outcome.
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import Depends, Form, Query
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,13 +29,15 @@ from palermo.webui.filters import (
     known_names,
     requested_failed_filter,
 )
+from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: Rows on a page by default, and the numbers to choose from.
 LIMIT, LIMITS = 20, (20, 50, 100)
@@ -60,9 +62,10 @@ UNTYPED = 1_000
 PATIENCE = 1.0
 
 #: What the address of the list says beside the filter.
-_KEPT = ("by", "limit")
+_KEPT = ("by", "limit", "page")
 
-Action = Annotated[str, Query(pattern="^(requeue|discard)$")]
+#: What can be done with chosen jobs.
+_ACTIONS = ("requeue", "discard")
 
 
 class GroupRow(NamedTuple):
@@ -119,9 +122,11 @@ def page_of_failures(
     keep = {"by": context["by"], "limit": "" if limit == LIMIT or by == "groups" else str(limit)}
     context["kept"] = {name: value for name, value in keep.items() if value}
     context["query"] = query
-    context["listed"] = "&".join(filter(None, (query, urlencode(context["kept"]))))
+    pages = "&".join(filter(None, (query, urlencode(context["kept"]))))
+    context["at"] = "?" + (f"{pages}&" if pages else "") + "page="
+    context["paged"] = f"page={number}" if number > 1 else ""
+    context["listed"] = "&".join(filter(None, (pages, context["paged"])))
     context["sizes"] = [(size, "?" + "&".join(filter(None, (query, f"limit={size}")))) for size in LIMITS]
-    context["at"] = "?" + (f"{context['listed']}&" if context["listed"] else "") + "page="
     return page(request, "failures.html", **context)
 
 
@@ -156,40 +161,41 @@ def _line(found: FailedJobs, wanted: RequestedFilter[FailedFilter], group: Failu
 # -- requeue and discard
 
 
-@router.get("/failures/confirm", name="confirm_failures", dependencies=[known_names(*FAILED, *_KEPT)])
-def confirm(
-    request: Request,
-    visit: Visiting,
-    act: Action,
-    id: Annotated[list[str] | None, Query(max_length=500)] = None,
-    every: Annotated[str, Query(alias="all", max_length=5)] = "",
-) -> Response:
+@router.api_route(
+    "/failures/confirm",
+    methods=["GET", "POST"],
+    name="confirm_failures",
+    dependencies=[known_names(*NAMES, *FAILED, *_KEPT)],
+)
+def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many jobs are meant, and ask."""
+    if choice.act not in _ACTIONS:
+        raise Refused(422, f"{choice.act[:40]!r} is no action on failed jobs; those are {', '.join(_ACTIONS)}.")
     wanted = requested_failed_filter(request.query_params)
-    listed = urlencode(
-        [each for each in request.query_params.multi_items() if each[0] in (*FAILED, *_KEPT) and each[1]]
-    )
-    meant: dict[str, Any] = {"ids": [], "filter": "", "number": 0}
+    listed = list_query(request)
+    if request.query_params.get("by") == "groups":
+        # The group whose button was pressed is no filter of the list of groups.
+        listed = urlencode([(name, value) for name, value in parse_qsl(listed) if name != "group"])
+    meant: dict[str, Any] = {"ids": choice.ids, "filter": "", "number": len(choice.ids)}
     asks = None
-    if every:
+    if choice.every:
         found = failed_jobs(visit.site)
-        found.wait_until_read()
+        # A list that has been read once is good enough: reading it anew takes as long as there are jobs.
+        if not found.view.update().ready:
+            found.wait_until_read()
         filter = chosen_filter(request, visit)
         meant |= {"filter": failed_query(filter), "number": found.view.index.count(filter)}
         asks = {name: text for name, text in wanted.written.items() if text}
         if filter.group is not None:
             newest = found.view.index.page(filter, offset=0, limit=1, newest=True)
             asks["group"] = ", ".join(_named(each.message) for each in newest)
-    elif id:
-        ids = list(dict.fromkeys(id))
-        meant |= {"ids": ids, "number": len(ids)}
     if not meant["number"]:
-        text = "No failed job matches that any more." if every else "Select some jobs first."
+        text = "No failed job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "failures", listed), text, level="note")
     return page(
         request,
         "failures_confirm.html",
-        act=act,
+        act=choice.act,
         meant=meant,
         asks=asks,
         typed=f"{meant['number']}" if meant["number"] > UNTYPED else "",
@@ -213,17 +219,15 @@ def act(
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
     queue: Annotated[str, Form(max_length=500)] = "",
-    back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
-    """Do what was confirmed."""
+    """Do what was confirmed; the query is that of the list, which is shown again."""
     which: Which = list(dict.fromkeys(id)) if id else _filter(filter)
     check_typed(typed, number, len(id or ()))
     if act == "requeue":
         done = actions.requeue(visit, which, queue=queue.strip() or None, expected=number or None, wait=PATIENCE)
     else:
         done = actions.discard(visit, which, expected=number or None, wait=PATIENCE)
-    # Only the query of the list that the user came from is taken, so it cannot lead anywhere else.
-    return told(request, done, path(request, "failures", back))
+    return told(request, done, path(request, "failures", request.url.query))
 
 
 @router.post("/failures/{id:palermo}/requeue", name="requeue_failed")
@@ -254,7 +258,7 @@ def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, De
     except FORM_ERRORS as error:
         return _form(request, id).show(request, row, form, error)
     if not done.over or not done.taken:
-        return told(request, done, path(request, "failures"))
+        return told(request, done, path(request, "failures", request.url.query))
     to = path(request, "job", {"queue": changes["queue"] or row["queue"]}, id=id)
     return redirect(request, to, "Requeued. This page shows its new run.")
 
@@ -265,20 +269,21 @@ def _form(request: Request, id: str) -> FormPage:
         button="Requeue",
         section="failures",
         crumb="Failures",
-        action=path(request, "save_failed", id=id),
-        back=path(request, "failures"),
+        action=path(request, "save_failed", request.url.query, id=id),
+        back=path(request, "failures", request.url.query),
         time_hint="at once",
     )
 
 
 @router.get("/failures/operations/{id:palermo}", name="operation")
 def operation(request: Request, visit: Visiting, id: str) -> Response:
-    """The progress of a long command, and its outcome."""
+    """The progress of a long command, and its outcome; the query is that of the list that it was begun from."""
     found = failed_jobs(visit.site).operations.get(id)
     return page(
         request,
         "failures_operation.html",
         operation=found,
+        query=request.url.query,
         asked_at=iso_instant(found.asked_at),
         ended=iso_instant(found.ended_at),
     )
@@ -288,12 +293,13 @@ def operation(request: Request, visit: Visiting, id: str) -> Response:
 def stop(request: Request, visit: Visiting, id: str) -> Response:
     """Stop a long command before its next job."""
     actions.stop_operation(visit, id).wait(PATIENCE)
-    return redirect(request, path(request, "operation", id=id))
+    return redirect(request, path(request, "operation", request.url.query, id=id))
 
 
 def told(request: Request, done: Operation, back: str) -> Response:
+    """The list at this address with the outcome, or the page of the operation's progress, which leads back there."""
     if not done.over:
-        return redirect(request, path(request, "operation", id=done.id))
+        return redirect(request, path(request, "operation", back.partition("?")[2], id=done.id))
     fine = done.status == "done" and not done.gone and not done.problems
     return redirect(request, back, done.outcome(), level="done" if fine else "note")
 

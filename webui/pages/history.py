@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,8 +14,9 @@ from palermo.webui.render.formats import action
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: Rows on a page by default, and at most.
 LIMIT, MOST = 50, 100

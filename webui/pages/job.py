@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import Depends, Form, Query
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -28,8 +28,9 @@ from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as
 from palermo.webui.state.journal_views import JournalViews, journal_views, recorded_job
 from palermo.webui.state.live_state import live_state
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: The most lines of a job's log that are shown, the last ones.
 LINES = 200

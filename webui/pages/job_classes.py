@@ -3,7 +3,7 @@
 import inspect
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,8 +31,9 @@ from palermo.webui.site import Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, running_jobs
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: The most job classes on the page of all, groups of errors, running jobs and last runs on the page of one.
 _CLASSES, _GROUPS, _RUNNING, _LAST = 200, 20, 20, 25

@@ -1,8 +1,9 @@
 """The pages of keys: of limits, how many jobs run with each key; of unique jobs, which job has which key."""
 
-from typing import Annotated, Any
+from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -13,8 +14,9 @@ from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
 from palermo.webui.state import listings
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: Rows on a page.
 _LIMIT = 100
@@ -35,12 +37,12 @@ def unique(request: Request, visit: Visiting, text: Text = "", number: Number = 
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
     listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
     rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
-    address = path(request, "unique", {"text": text})
-    return _page(request, "unique", Listing(rows, listing.total), text, number, here=address)
+    return _page(request, "unique", Listing(rows, listing.total), text, number)
 
 
-def _page(request: Request, route: str, listing: Listing, text: str, number: int, **more: Any) -> Response:
+def _page(request: Request, route: str, listing: Listing, text: str, number: int) -> Response:
     address = path(request, route, {"text": text})
+    listed = {"text": text, "page": str(number) if number > 1 else ""}
     return page(
         request,
         f"{route}.html",
@@ -50,12 +52,12 @@ def _page(request: Request, route: str, listing: Listing, text: str, number: int
         limit=_LIMIT,
         text=text,
         at=f"{address}{'&' if text else '?'}page=",
-        **more,
+        listed=urlencode({name: value for name, value in listed.items() if value}),
     )
 
 
 @router.post("/unique/free", name="free_key")
 def free(request: Request, visit: Visiting, key: Annotated[str, Form(max_length=1_000)]) -> Response:
-    """Take a key from the job that has it."""
+    """Take a key from the job that has it; the query is that of the list, which is shown again."""
     actions.free_keys(visit, [key])
-    return redirect(request, path(request, "unique"), f"Freed {key}.")
+    return redirect(request, path(request, "unique", request.url.query), f"Freed {key}.")

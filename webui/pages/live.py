@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Literal
 
 import anyio
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
@@ -19,8 +20,9 @@ from palermo.webui.site import Refused, Site, Visit, Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import LiveState, live_state
 from palermo.webui.state.scheduled_view import PAGE_SIZE, scheduled_view
+from palermo.webui.threads import Router, Threads
 
-router = APIRouter()
+router = Router()
 
 #: Pages with lists whose changes the queues' counts do not show.
 Of = Literal["", "scheduled", "retries", "recurring", "history", "job", "workers"]
@@ -36,6 +38,9 @@ _ROLE_CHECK = 3.0
 
 #: Seconds between two checks whether the server stops.
 _CHECK = 0.25
+
+#: One for each stream: however long the broker takes, pages have threads of their own.
+_THREADS = Threads("palermo-live", MAX_STREAMS)
 
 
 @router.get("/live", name="events")
@@ -106,7 +111,7 @@ async def _changes(visit: Visit, live: LiveState, every: float, list_version: Ca
         if nth and nth % role_steps == 0 and not await visit.is_current():
             return
         if nth % steps == 0:
-            now = await run_in_threadpool(_version, live, every, list_version)
+            now = await _THREADS.run(partial(_version, live, every, list_version))
             # Told twice: something may come and go between two looks, and the page may have been drawn just then.
             again, new = new, now != before
             # A comment line keeps proxies from closing a silent stream.

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,8 +14,9 @@ from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.problems import BrokerLook, problems
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 
 class ShownProblem(NamedTuple):

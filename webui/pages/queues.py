@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,12 +29,13 @@ from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import QueuePage, foremost_workers, live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
+from palermo.webui.threads import Router
 
 #: The most running jobs that the overview lists, and the most workers.
 _RUNNING_ANYWHERE, _WORKERS = 50, 20
 
 
-router = APIRouter()
+router = Router()
 
 #: Jobs on a page, and the most jobs that a search reads.
 LIMIT, SEARCHED = 25, 500
@@ -132,7 +133,7 @@ def queue(
         unseen = str(error)
     live.recent_jobs.add(jobs)
     asks = {"job": field_text("job", job), "text": field_text("text", text)}
-    kept = asks | {"newest": "1" if newest else ""}
+    kept = {each: value for each, value in (asks | {"newest": "1" if newest else ""}).items() if value}
     return page(
         request,
         "queue.html",
@@ -153,7 +154,8 @@ def queue(
         number=number,
         limit=LIMIT,
         searched=min(SEARCHED, line.pending),
-        at="?" + urlencode({key: value for key, value in kept.items() if value} | {"page": ""}),
+        at="?" + urlencode(kept | {"page": ""}),
+        listed=urlencode(kept | ({"page": str(number)} if number > 1 else {})),
         pause=journal_views(visit.site).pause(name) if line.paused else None,
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
@@ -299,10 +301,10 @@ def pause(request: Request, visit: Visiting, name: str, reason: Reason = "") -> 
     text = f"Paused {name}: no worker takes a job from it until it is resumed. Running jobs continue."
     if reason.strip():
         text = f"{name} is paused: {reason.strip()}."
-    return redirect(request, path(request, "queue", name=name), text)
+    return redirect(request, path(request, "queue", request.url.query, name=name), text)
 
 
 @router.post("/queues/{name:palermo}/resume", name="resume_queue")
 def resume(request: Request, visit: Visiting, name: str) -> Response:
     actions.resume(visit, name)
-    return redirect(request, path(request, "queue", name=name), f"Resumed {name}.")
+    return redirect(request, path(request, "queue", request.url.query, name=name), f"Resumed {name}.")

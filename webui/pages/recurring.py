@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Depends, Form
+from fastapi import Depends, Form
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 from starlette.requests import Request
@@ -43,8 +43,9 @@ from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, running_jobs
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: The times that are shown of a recurring job, and the most of its past runs.
 _UPCOMING, _PAST = 10, 40

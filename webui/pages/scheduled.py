@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Depends, Form, Query
+from fastapi import Depends, Form, Query
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +18,7 @@ from palermo.core.text import count
 from palermo.inspector.scheduled import GONE, Which, counted
 from palermo.webui import actions
 from palermo.webui.filters import field_text, known_names
+from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import UNTYPED, check_typed
 from palermo.webui.pages.forms import NO_PROBLEMS, Problems, ShownForm, TimeFields, later_of
 from palermo.webui.pages.job_form import Time
@@ -26,8 +27,9 @@ from palermo.webui.site import Refused, Visiting, visit_of
 from palermo.webui.state import listings
 from palermo.webui.state.live_state import live_state
 from palermo.webui.state.scheduled_view import PAGE_SIZE, RETRY, StillReading, scheduled_view
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: The options of the choice of kinds on the page of scheduled jobs.
 KINDS = (("", "all"), ("no", "without retries"), ("yes", "retries only"))
@@ -39,7 +41,7 @@ Number = Annotated[int, Query(alias="page", ge=1, le=10_000)]
 #: The names of the filters by the instant at which a job is due.
 _DUE = ("due_from", "due_until")
 
-_CHOICE = known_names("queue", "job", *_DUE, "retries")
+_CHOICE = known_names(*NAMES, "queue", "job", *_DUE, "retries", "page")
 
 #: Seconds that a form waits for its command, before it redirects to the list.
 PATIENCE = 5.0
@@ -47,7 +49,6 @@ PATIENCE = 5.0
 #: The outcome of each action, in a word or two.
 _DONE = {CANCEL: "Cancelled", RUN: "Enqueued", MOVE: "Moved", RETRY: "Enqueued", GIVE_UP: "Gave up"}
 
-Ids = Annotated[list[str] | None, Query(max_length=500)]
 Texts = Annotated[list[str] | None, Form()]
 Act = Annotated[str, Form(max_length=20)]
 
@@ -142,6 +143,7 @@ def jobs(
         listing, reading, progress = Listing([], None), True, scheduled_view(visit.site).progress()
     live = live_state(visit.site)
     live.recent_jobs.add(listing.rows)
+    pages = f"{wanted.query}&page=" if wanted.query else "page="
     return page(
         request,
         f"{job_list.name}.html",
@@ -149,6 +151,7 @@ def jobs(
         watched={"of": job_list.name, **wanted.written, "page": number},
         asks=wanted.written,
         query=wanted.query,
+        listed=f"{pages}{number}" if number > 1 else wanted.query,
         kinds=KINDS,
         names=sorted({row["name"] for row in live.snapshot(5.0).queues} | {row["queue"] for row in listing.rows}),
         rows=listing.rows,
@@ -157,32 +160,25 @@ def jobs(
         progress=progress,
         number=number,
         limit=PAGE_SIZE,
-        at="?" + (f"{wanted.query}&" if wanted.query else "") + "page=",
+        at=f"?{pages}",
     )
 
 
 # -- cancel, run, move and give up
 
 
-@router.get("/scheduled/confirm", name="confirm_scheduled", dependencies=[_CHOICE])
-@router.get("/retries/confirm", name="confirm_retries", dependencies=[_CHOICE])
-def confirm(
-    request: Request,
-    visit: Visiting,
-    job_list: Listed,
-    act: str,
-    id: Ids = None,
-    every: Annotated[str, Query(alias="all")] = "",
-) -> Response:
+@router.api_route("/scheduled/confirm", methods=["GET", "POST"], name="confirm_scheduled", dependencies=[_CHOICE])
+@router.api_route("/retries/confirm", methods=["GET", "POST"], name="confirm_retries", dependencies=[_CHOICE])
+def confirm(request: Request, visit: Visiting, job_list: Listed, choice: Chosen) -> Response:
     """Show how many jobs are meant, and ask."""
-    _check(job_list, act)
-    wanted = list_filter(job_list, request.query_params)
-    ids = [] if every else list(dict.fromkeys(id or ()))
-    number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0 if every else len(ids)
+    _check(job_list, choice.act)
+    wanted, number = list_filter(job_list, request.query_params), len(choice.ids)
+    if choice.every:
+        number = scheduled_view(visit.site).page(wanted.chosen, limit=PAGE_SIZE).total or 0
     if not number:
-        text = f"No {job_list.noun} matches that any more." if every else "Select some jobs first."
-        return redirect(request, path(request, job_list.name, wanted.query), text, level="note")
-    return _ask(request, wanted, act, ids, number)
+        text = f"No {job_list.noun} matches that any more." if choice.every else "Select some jobs first."
+        return redirect(request, path(request, job_list.name, list_query(request)), text, level="note")
+    return _ask(request, wanted, choice.act, choice.ids, number)
 
 
 @router.post("/scheduled/act", name="act_on_scheduled")
@@ -197,9 +193,11 @@ def act(
     filter: Annotated[str, Form(max_length=10_000)] = "",
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
-    back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
-    """Do what was confirmed: cancel, run or move jobs, try them again, or give them up."""
+    """Do what was confirmed: cancel, run or move jobs, try them again, or give them up.
+
+    The query is that of the list, which is shown again.
+    """
     _check(job_list, act)
     ids = list(dict.fromkeys(id or ()))
     which: Which = ids or _filter(job_list, filter).chosen
@@ -207,12 +205,11 @@ def act(
     problems = Problems()
     at, later = time.read_move(problems) if act == MOVE else (None, None)
     if problems:
-        return _ask(request, list_filter(job_list, dict(parse_qsl(back))), act, ids, number, time, problems)
+        return _ask(request, list_filter(job_list, request.query_params), act, ids, number, time, problems)
     retries = True if job_list is RETRIES else None
     rows = actions.alter_scheduled(visit, act, which, at=at, later=later, retries=retries, wait=PATIENCE)
     text, level = outcome(act, rows, id=ids[0] if len(ids) == 1 else "")
-    # Only the query of the list that the user came from is taken, so it cannot lead anywhere else.
-    return redirect(request, path(request, job_list.name, back), text, level=level)
+    return redirect(request, path(request, job_list.name, request.url.query), text, level=level)
 
 
 @router.post("/jobs/{id:palermo}/due/{act}", name="act_on_due_job")
@@ -263,7 +260,8 @@ def _ask(
         what=counted(number, retries or 0) if wanted.job_list is SCHEDULED else count(number, wanted.job_list.noun),
         uncounted=retries is None,
         query=wanted.query,
-        back=path(request, wanted.job_list.name, wanted.query),
+        listed=list_query(request),
+        back=path(request, wanted.job_list.name, list_query(request)),
     )
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -15,8 +15,9 @@ from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.search import Group, names, search_soon
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: Rows of each group.
 LIMIT = 10

@@ -3,7 +3,7 @@
 import logging
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -11,10 +11,11 @@ from palermo.webui.render.rendering import origin, page, path
 from palermo.webui.security.openid import OpenIdProvider
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import Refused, User, Visit, Visiting
+from palermo.webui.threads import Router
 
 log = logging.getLogger("palermo.audit")
 
-router = APIRouter()
+router = Router()
 
 #: The path on our site that the user wanted to see.
 Then = Annotated[str, Query(max_length=4_000)]

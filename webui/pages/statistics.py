@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -19,8 +19,9 @@ from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import live_state, totals_of
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: The most rows of a table. The API has all.
 _ROWS = 100

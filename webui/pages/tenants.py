@@ -1,8 +1,9 @@
 """The page of tenants: how many jobs each has waiting in the queues that several tenants share."""
 
 from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,8 +13,9 @@ from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Visiting
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: Tenants on a page.
 LIMIT = 50
@@ -45,13 +47,15 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number 
         total=total,
         number=number,
         limit=LIMIT,
+        listed=urlencode({"queue": chosen} | ({"page": str(number)} if number > 1 else {})),
     )
 
 
 @router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
 @router.post("/clients/{name:palermo}/clear", name="clear_client")
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
-    to = path(request, "tenants", {"queue": name})
+    """Remove the waiting jobs of a tenant; the query is that of the list, which is shown again."""
+    to = path(request, "tenants", request.url.query or {"queue": name})
     try:
         removed = actions.clear_tenant(visit, name, tenant)
     except PalermoError as error:

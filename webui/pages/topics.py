@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form
+from fastapi import Form
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,8 +18,9 @@ from palermo.webui.render.formats import element_key
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.listings import topology
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 Text = Annotated[str, Form(max_length=1_000)]
 

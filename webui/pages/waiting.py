@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -12,13 +12,15 @@ from palermo.inspector.waiting import WaitingFilter, WaitingJobs
 from palermo.webui import actions
 from palermo.webui.failed.operations import Action
 from palermo.webui.filters import field_text, known_names
+from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.failures import PATIENCE, UNTYPED, check_typed, told
 from palermo.webui.pages.forms import NO_PROBLEMS, WHOLE, Problems, ShownForm
 from palermo.webui.pages.queues import waiting_filter
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visiting
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 #: The first jobs of a queue among which those that a filter matches are counted.
 DEPTH = 10_000
@@ -26,31 +28,25 @@ DEPTH = 10_000
 Text = Annotated[str, Query(max_length=200)]
 
 
-@router.get("/queues/{name:palermo}/confirm", name="confirm_waiting", dependencies=[known_names()])
-def confirm(
-    request: Request,
-    visit: Visiting,
-    name: str,
-    act: Annotated[Action, Query()],
-    id: Annotated[list[str] | None, Query(max_length=500)] = None,
-    every: Annotated[str, Query(alias="all", max_length=5)] = "",
-    text: Text = "",
-    job: Text = "",
-) -> Response:
+@router.api_route(
+    "/queues/{name:palermo}/confirm",
+    methods=["GET", "POST"],
+    name="confirm_waiting",
+    dependencies=[known_names(*NAMES, "newest", "page")],
+)
+def confirm(request: Request, visit: Visiting, name: str, choice: Chosen, text: Text = "", job: Text = "") -> Response:
     """Show how many waiting jobs are meant, and ask."""
-    _check(act)
-    query = _query(text, job)
-    ids = [] if every else list(dict.fromkeys(id or ()))
-    number = len(ids)
-    if every:
+    _check(choice.act)
+    number = len(choice.ids)
+    if choice.every:
         # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
         wanted = waiting_filter(text, job)
         size = visit.inspector.size(name)
         number = size if wanted == WaitingFilter() else visit.inspector.count_waiting(name, wanted, depth=DEPTH)
     if not number:
-        said = "No waiting job matches that any more." if every else "Select some jobs first."
-        return redirect(request, path(request, "queue", query, name=name), said, level="note")
-    return _ask(request, visit, name, act, ids, number, query)
+        said = "No waiting job matches that any more." if choice.every else "Select some jobs first."
+        return redirect(request, path(request, "queue", list_query(request), name=name), said, level="note")
+    return _ask(request, visit, name, choice.act, choice.ids, number)
 
 
 @router.post("/queues/{name:palermo}/act", name="act_on_waiting")
@@ -64,9 +60,8 @@ def act(
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
     queue: Annotated[str, Form(max_length=500)] = "",
-    back: Annotated[str, Form(max_length=10_000)] = "",
 ) -> Response:
-    """Do what was confirmed."""
+    """Do what was confirmed; the query is that of the queue's page, which is shown again."""
     _check(act)
     ids = list(dict.fromkeys(id or ()))
     which: WaitingJobs = ids or _filter(filter)
@@ -75,9 +70,8 @@ def act(
     with problems.at("queue" if act == "move" else WHOLE):
         done = actions.alter_waiting(visit, act, name, which, to=to, expected=number if ids else None, wait=PATIENCE)
     if problems:
-        return _ask(request, visit, name, act, ids, number, back, to=to or "", problems=problems)
-    # Only the query of the page that the user came from is taken, so it cannot lead anywhere else.
-    return told(request, done, path(request, "queue", back, name=name))
+        return _ask(request, visit, name, act, ids, number, to=to or "", problems=problems)
+    return told(request, done, path(request, "queue", request.url.query, name=name))
 
 
 def _ask(
@@ -87,11 +81,11 @@ def _ask(
     act: str,
     ids: list[str],
     number: int,
-    query: str,
     *,
     to: str = "",
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
+    query = _query(*(request.query_params.get(each, "") for each in ("text", "job")))
     more: dict[str, Any] = {"behind": max(0, visit.inspector.size(name) - DEPTH) if query and not ids else 0}
     return page(
         request,
@@ -106,7 +100,8 @@ def _ask(
         depth=DEPTH,
         typed=f"{number}" if number > UNTYPED else "",
         query=query,
-        back=path(request, "queue", query, name=name),
+        listed=list_query(request),
+        back=path(request, "queue", list_query(request), name=name),
         **more,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form, Query
+from fastapi import Form
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +19,7 @@ from palermo.history.series import Window
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.filters import known_names
+from palermo.webui.pages.choice import NAMES, Chosen
 from palermo.webui.render.charts import usage_chart, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
@@ -26,8 +27,9 @@ from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import usage
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
+from palermo.webui.threads import Router
 
-router = APIRouter()
+router = Router()
 
 
 class Host(Struct, frozen=True):
@@ -84,26 +86,25 @@ def workers(request: Request, visit: Visiting) -> Response:
     )
 
 
-@router.get("/workers/confirm", name="confirm_workers", dependencies=[known_names()])
-def confirm(
-    request: Request,
-    visit: Visiting,
-    act: Annotated[str, Query(pattern="^(quiet|resume|stop|kill)$")],
-    id: Annotated[list[str] | None, Query(max_length=500)] = None,
-) -> Response:
+@router.api_route(
+    "/workers/confirm", methods=["GET", "POST"], name="confirm_workers", dependencies=[known_names(*NAMES)]
+)
+def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     """Show how many workers are meant, and ask."""
+    if choice.act not in _ASKED:
+        raise Refused(422, f"{choice.act[:40]!r} is no order to workers; those are {', '.join(_ASKED)}.")
     alive = {row["id"]: row for row in live_state(visit.site).snapshot().workers}
-    chosen = [alive[each] for each in dict.fromkeys(id or ()) if each in alive]
+    chosen = [alive[each] for each in choice.ids if each in alive]
     if not chosen:
-        text = "No worker of these is alive any more." if id else "Select some workers first."
+        text = "No worker of these is alive any more." if choice.ids else "Select some workers first."
         return redirect(request, path(request, "workers"), text, level="note")
     return page(
         request,
         "workers_confirm.html",
-        act=act,
+        act=choice.act,
         workers=[row["id"] for row in chosen],
         busy=sum(len(row["jobs"]) for row in chosen),
-        typed=f"{len(chosen)}" if act in _TYPED and len(chosen) > 1 else "",
+        typed=f"{len(chosen)}" if choice.act in _TYPED and len(chosen) > 1 else "",
     )
 
 
@@ -164,6 +165,9 @@ _DONE = {
     "stop": "Told {} to finish all running jobs, and to end.",
     "kill": "Told {} to kill all running jobs, and to end.",
 }
+
+#: The orders to workers that are selected.
+_ASKED = ("quiet", "resume", "stop", "kill")
 
 #: The orders to several workers for which their number has to be typed.
 _TYPED = ("quiet", "stop", "kill")

@@ -1,4 +1,10 @@
-"""Numbers, times and JSON as the pages write them. Those of numbers and times are filters of the templates."""
+"""Numbers, times and JSON as the pages write them. Those of numbers and times are filters of the templates.
+
+Ages are counted by one clock, this process's: `now`. The instants are of other machines: the publisher's when a job was
+enqueued, the worker's when it started or failed. An age is never below zero. An instant of the past that lies more than
+AHEAD seconds in the future was written by a clock that is ahead, and the pages say so in place of an age. Only `due`
+writes instants that lie in the future by their nature. The pages' script keeps the same rule.
+"""
 
 import hashlib
 import json
@@ -10,6 +16,9 @@ from typing import Any
 from msgspec import Struct
 
 from palermo.core.text import count as plural
+
+#: Seconds by which another machine's clock may be ahead before the pages say so.
+AHEAD = 60.0
 
 #: The most characters of one value that a page shows. The API has all of it.
 MAX_SHOWN = 100_000
@@ -79,15 +88,34 @@ def since(instant: str | None, now: datetime) -> float | None:
 
 
 def ago(instant: str, now: datetime) -> str:
-    """`3 min ago`, or `in 2 h`."""
+    """`3 min ago`, of an instant of the past."""
     seconds = since(instant, now)
     if seconds is None:
         return instant
-    if abs(seconds) < 1:
-        return "now"
-    text = duration(abs(seconds))
-    text = text if text.endswith(" s") and "min" not in text else " ".join(text.split()[:2])
-    return f"{text} ago" if seconds > 0 else f"in {text}"
+    if seconds < -AHEAD:
+        return _ahead(seconds)
+    return "now" if seconds < 1 else f"{_short(seconds)} ago"
+
+
+def due(instant: str, now: datetime) -> str:
+    """`in 2 h`, of an instant at which something is due; `3 min ago` once it is over."""
+    seconds = since(instant, now)
+    return ago(instant, now) if seconds is None or seconds > -1 else f"in {_short(-seconds)}"
+
+
+def elapsed(instant: str, now: datetime) -> str:
+    """`3 min 12 s`: how long something has gone on that began at this instant."""
+    seconds = since(instant, now)
+    return _ahead(seconds) if seconds is not None and seconds < -AHEAD else duration(seconds)
+
+
+def _ahead(seconds: float) -> str:
+    return f"clock {_short(-seconds)} ahead"
+
+
+def _short(seconds: float) -> str:
+    """A duration with one unit."""
+    return " ".join(duration(seconds).split()[:2])
 
 
 def absolute(instant: str) -> str:
@@ -140,8 +168,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "rate": rate,
     "duration": duration,
     "took": took,
-    "since": since,
     "ago": ago,
+    "due": due,
+    "elapsed": elapsed,
     "absolute": absolute,
     "plural": plural,
     "action": action,

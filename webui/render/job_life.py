@@ -36,6 +36,8 @@ class Event(Struct, frozen=True, kw_only=True):
     took: float | None = None
     #: Whether the step still goes on: the page then shows its duration, not its instant.
     counting: bool = False
+    #: Whether it is still to come.
+    due: bool = False
 
 
 def timeline(job: FoundJob, life: Sequence[Row] = ()) -> list[Event]:
@@ -48,7 +50,7 @@ def timeline(job: FoundJob, life: Sequence[Row] = ()) -> list[Event]:
             events.append(Event(title="Running", at=job.started_at, detail=f"at {job.worker}", counting=True))
         case "scheduled" | "retrying" if job.due is not None:
             title = "Next try" if job.state == "retrying" else "Due"
-            events.append(Event(title=title, at=job.due, detail=f"in {job.queue}" if job.queue else ""))
+            events.append(Event(title=title, at=job.due, detail=f"in {job.queue}" if job.queue else "", due=True))
         case "pending" | "retrying" | "cancelled":
             events.append(_waiting(job, events))
         case "failed":

@@ -6,12 +6,12 @@ All of it is bounded and may be thrown away: it starts empty with the process, a
 import itertools
 import json
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import UTC, datetime
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,7 +25,8 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
 from palermo.inspector.problems import WORST_FIRST, queue_problem
 from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
-from palermo.webui.site import Site
+from palermo.webui.failed.failed_jobs import FailedJobs
+from palermo.webui.site import Site, Turns
 from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
@@ -105,13 +106,19 @@ class LiveState:
     """The live state of one site. It lives as long as the site."""
 
     def __init__(
-        self, inspector: Inspector, *, stop: threading.Event, hidden: Sequence[str] = (), patience: float
+        self,
+        inspector: Inspector,
+        *,
+        stop: threading.Event,
+        hidden: Sequence[str] = (),
+        patience: float,
+        reads_failed: Callable[[], bool],
     ) -> None:
         """`hidden` has the patterns of names whose values are masked in the arguments of running jobs.
 
-        `patience` is as in Sampler.
+        `patience` and `reads_failed` are as in Sampler.
         """
-        self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience)
+        self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience, reads_failed=reads_failed)
         self.recent_jobs = RecentJobs()
         self.oldest = OldestJobs(inspector)
         #: How many pages have a stream open. Only the event loop touches it.
@@ -171,32 +178,42 @@ class OldestJobs(Struct):
 
     inspector: Inspector
     _known: dict[str, tuple[float, str | None]] = field(default_factory=dict)
+    #: Held for a moment only: pages of errors count problems by what is known here.
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _turns: Turns = field(default_factory=Turns)
 
     def of(self, rows: Iterable[Row]) -> dict[str, str | None]:
         """Since when the oldest job has waited, by queue; None if the queue cannot be read.
 
         Empty queues and queues of failed jobs are left out. Of those that were never read the first are read first.
         """
-        now = datetime.now(UTC).timestamp()
         waits = {row["name"]: row["pending"] > 0 and not is_failed(row["name"]) for row in rows}
+        waiting = [name for name in waits if waits[name]]
+        now = time.monotonic()
         with self._lock:
             self._known = {
                 name: known for name, known in self._known.items() if waits.get(name, now - known[0] <= _OLDEST_KEPT)
             }
-            waiting = [name for name in waits if waits[name]]
-            stale = sorted(
-                (name for name in waiting if now - self._known.get(name, (0.0, None))[0] > _OLDEST_CACHED),
-                key=lambda name: self._known.get(name, (0.0, None))[0],
-            )
-            for name in stale[:_OLDEST_READ]:
-                self._known[name] = (now, self._oldest(name))
-            return {name: self._known[name][1] for name in waiting if name in self._known}
+        if self._stale(waiting):
+            with self._turns.take():
+                for name in self._stale(waiting)[:_OLDEST_READ]:
+                    since = self._oldest(name)
+                    with self._lock:
+                        self._known[name] = (time.monotonic(), since)
+        known = self.known()
+        return {name: known[name] for name in waiting if name in known}
 
     def known(self) -> dict[str, str | None]:
         """The same as far as it is known; no queue is read."""
         with self._lock:
             return {name: since for name, (_, since) in self._known.items()}
+
+    def _stale(self, queues: Iterable[str]) -> list[str]:
+        """Those that have to be read, the one that was read longest ago first."""
+        now = time.monotonic()
+        with self._lock:
+            read = {name: self._known[name][0] if name in self._known else -math.inf for name in queues}
+        return sorted((name for name in read if now - read[name] > _OLDEST_CACHED), key=read.__getitem__)
 
     def _oldest(self, queue: str) -> str | None:
         try:
@@ -214,8 +231,16 @@ def ages(oldest: Mapping[str, str | None], now: float) -> dict[str, float | None
 def live_state(site: Site) -> LiveState:
     """The live state of a site; made by the first call."""
     patience = _PATIENCE * site.client.settings.publish_timeout
+
+    def reads_failed() -> bool:
+        found = site.existing(FailedJobs)
+        return found is not None and found.view.state.reading
+
     return site.component(
-        LiveState, lambda: LiveState(site.inspector, stop=site.stopping, hidden=site.hidden, patience=patience)
+        LiveState,
+        lambda: LiveState(
+            site.inspector, stop=site.stopping, hidden=site.hidden, patience=patience, reads_failed=reads_failed
+        ),
     )
 
 
@@ -379,12 +404,16 @@ class Sampler:
         stop: threading.Event,
         hidden: Sequence[str] = (),
         patience: float,
+        reads_failed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """After `stop` is set it no longer samples by itself, but still answers.
 
         `patience` is how long, in seconds, a request waits for a new sample if there is one that is not too old.
+        `reads_failed` says whether this process reads the failed jobs now: RabbitMQ then counts fewer of them, and the
+        counts before that are shown.
         """
+        self._reads_failed = reads_failed
         self._patience = patience
         #: The sample that is under way.
         self._asked: Future[Snapshot] | None = None
@@ -514,10 +543,14 @@ class Sampler:
         asked.set_result(fresh)
 
     def _read(self) -> Snapshot:
-        queues = self._inspector.queues()
-        workers = [masked_worker(row, self._hidden) for row in self._inspector.workers()]
-        all_paused = self._inspector.all_paused()
-        return Snapshot(at=self._clock(), queues=queues, workers=workers, all_paused=all_paused)
+        reads_failed = self._reads_failed()
+        found = self._inspector.snapshot()
+        queues, last = found.queues, self._samples.last
+        if last is not None and (reads_failed or self._reads_failed()):
+            before = {row["name"]: row["pending"] for row in last.queues if is_failed(row["name"])}
+            queues = [{**row, "pending": max(row["pending"], before.get(row["name"], 0))} for row in queues]
+        workers = [masked_worker(row, self._hidden) for row in found.workers]
+        return replace(found, at=self._clock(), queues=queues, workers=workers)
 
     def _version_of(self, fresh: Snapshot) -> int:
         """The version of the last snapshot if nothing has changed since, else a new one. The caller holds the lock."""

@@ -41,9 +41,9 @@
 
   // -- asking in a dialog; where that cannot be had, the page it comes from is shown
 
-  const ask = async (address) => {
+  const ask = async (address, body, show) => {
     try {
-      const answer = await fetch(address, { headers: { accept: "text/html" } });
+      const answer = await fetch(address, { method: body ? "POST" : "GET", body, headers: { accept: "text/html" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const dialog = one("#confirm", page);
       if (!answer.ok || !dialog) throw new Error("no dialog");
@@ -55,20 +55,25 @@
       dialog.showModal();
       one("[autofocus]", dialog)?.focus();
     } catch {
-      location.assign(address);
+      show();
     }
   };
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-confirm]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     event.preventDefault();
-    ask(link.href);
+    ask(link.href, null, () => location.assign(link.href));
   });
   document.addEventListener("submit", (event) => {
     const form = event.target;
     if (!form.matches("form[data-confirm]")) return;
     event.preventDefault();
-    ask(`${form.action}?${new URLSearchParams(new FormData(form, event.submitter))}`);
+    ask(form.action, new URLSearchParams(new FormData(form, event.submitter)), () => {
+      const pressed = document.createElement("input"); // submit() sends no button
+      Object.assign(pressed, { type: "hidden", name: event.submitter.name, value: event.submitter.value });
+      form.append(pressed);
+      form.submit();
+    });
   });
 
   // -- progress

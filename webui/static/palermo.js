@@ -42,10 +42,12 @@
     if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
     return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
   };
-  const relative = (seconds) => {
-    if (Math.abs(seconds) < 1) return "now";
-    const text = duration(Math.abs(seconds)).replace(/^(\d+ (min|h|d)) .*/, "$1");
-    return seconds < 0 ? `in ${text}` : `${text} ago`;
+  const AHEAD = 60; // as in formats.py, where the rule of ages is
+  const short = (seconds) => duration(seconds).replace(/^(\d+ (min|h|d)) .*/, "$1");
+  const relative = (seconds, due) => {
+    if (due && seconds <= -1) return `in ${short(-seconds)}`;
+    if (seconds < -AHEAD) return `clock ${short(-seconds)} ahead`;
+    return seconds < 1 ? "now" : `${short(seconds)} ago`;
   };
   const absolute = (moment) => {
     const pad = (number) => String(number).padStart(2, "0");
@@ -60,9 +62,10 @@
       const moment = new Date(time.dateTime);
       const seconds = (now - moment.getTime()) / 1000;
       if (Number.isNaN(seconds)) continue;
-      if ("elapsed" in time.dataset) say(time, duration(seconds));
-      else say(time, exact ? absolute(moment) : relative(seconds));
-      if (!("elapsed" in time.dataset)) time.title = exact ? relative(seconds) : absolute(moment);
+      const text = relative(seconds, "due" in time.dataset);
+      if ("elapsed" in time.dataset) say(time, seconds < -AHEAD ? text : duration(seconds));
+      else say(time, exact ? absolute(moment) : text);
+      if (!("elapsed" in time.dataset)) time.title = exact ? text : absolute(moment);
     }
     for (const button of all("[data-times]")) button.setAttribute("aria-pressed", String(exact));
   };
@@ -230,7 +233,10 @@
   });
   document.addEventListener("submit", (event) => {
     // Twice pressed is once meant. Only after the form has gone, or its button's value would be missing.
-    setTimeout(() => { for (const button of all("[type=submit]", event.target)) button.disabled = event.target.method === "post"; });
+    setTimeout(() => {
+      if (event.defaultPrevented) return; // it is asked in a dialog
+      for (const button of all("[type=submit]", event.target)) button.disabled = event.target.method === "post";
+    });
   });
 
   // -- copying

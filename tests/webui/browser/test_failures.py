@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -180,3 +181,56 @@ def test_what_a_job_holds_is_shown_as_text(web: Web, open_page: Open) -> None:
         expect(page.locator("tbody")).to_contain_text(XSS)
         assert page.locator("main script, main img").count() == 0
         assert "owned" not in page.title()
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
+def test_a_hundred_jobs_with_long_ids_are_selected_at_once(web: Web, open_page: Open, script: bool) -> None:
+    long = [f"{nth:03}-".ljust(250, "x") for nth in range(104)]
+    publish_failed(web.client, *((message(id), failure()) for id in long))
+    page = open_page("/failures?queue=mail&limit=100", java_script_enabled=script)
+    for row in page.locator("tbody input[name=id]").all()[: 1 if script else 100]:
+        row.check()
+    if script:
+        page.get_by_label("Select this page").click()
+
+    page.get_by_role("button", name="Discard selected").click()
+    dialog = page.get_by_role("dialog", name="Discard 100 jobs?")
+    expect(dialog).to_be_visible()
+    if not script:
+        page.reload()  # The browser sends the same selection again; that changes nothing.
+        expect(dialog).to_be_visible()
+        page.go_back()
+        expect(page.locator("tbody input[name=id]").first).to_be_checked()
+        page.get_by_role("button", name="Discard selected").click()
+    dialog.get_by_role("button", name="Discard 100 jobs").click()
+
+    expect(page.get_by_text("Discarded 100 jobs.")).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(4)
+    assert page.url == f"{web.url}/failures?queue=mail&limit=100"
+
+
+def test_a_dialog_that_was_left_lets_the_selection_be_used_again(web: Web, open_page: Open) -> None:
+    publish_many_failed(web.client, 2)
+    page = open_page("/failures")
+    page.locator("tbody input[name=id]").first.check()
+
+    for act in ("Discard", "Requeue"):
+        page.get_by_role("button", name=f"{act} selected").click()
+        page.get_by_role("dialog", name=f"{act} 1 job?").get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_have_count(0)
+
+    expect(page.get_by_role("button", name="Requeue selected")).to_be_enabled()
+
+
+def test_a_job_that_failed_by_a_clock_that_is_ahead_says_so(web: Web, open_page: Open) -> None:
+    publish_failed(web.client, (message("a"), failure(at=int(time.time()) + 7_300)))
+
+    page = open_page("/failures")
+
+    cell = page.get_by_role("cell", name="clock 2 h ahead")
+    expect(cell).to_be_visible()
+    page.get_by_role("button", name="Exact times").click()
+    expect(cell).to_have_count(0)
+    page.get_by_role("button", name="Exact times").click()
+    expect(cell).to_be_visible()

@@ -1,0 +1,176 @@
+"""Lists and what is done from them, without JavaScript: the list is shown again as it was, and any selection fits."""
+
+import re
+from collections.abc import Callable
+from html import unescape
+from urllib.parse import parse_qsl
+
+import httpx
+import pytest
+
+from palermo.core.message import Message
+from palermo.inspector.inspector import Inspector
+from palermo.webui.failed.failed_jobs import failed_jobs
+from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed
+from tests.webui.scheduled_jobs import due, retrying, schedule
+from tests.webui.server import Web
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+#: The jobs of a list, and the most characters of an id.
+MANY, LONG = 120, 250
+
+
+def ids(prefix: str, count: int = MANY) -> list[str]:
+    """Ids as long as programs may make them."""
+    return [f"{prefix}-{nth:03}-".ljust(LONG, "x") for nth in range(count)]
+
+
+def query_of(answer: httpx.Response) -> dict[str, str]:
+    return dict(parse_qsl(answer.url.query.decode()))
+
+
+def link(page: httpx.Response, to: str) -> str:
+    """The first link of a page to an address that begins so."""
+    return next(each for each in map(unescape, re.findall(r'href="([^"]+)"', page.text)) if each.startswith(to))
+
+
+def test_the_failed_jobs_are_shown_at_the_same_page_and_filter_after_each_form(web: Web) -> None:
+
+    publish_failed(web.client, *((message(f"f{nth:02}", nth), failure()) for nth in range(70)))
+    listed = {"queue": "mail", "limit": "50", "page": "2"}
+    page = web.http.get("/failures", params=listed)
+
+    requeued = web.press(page, "/failures/f19/requeue")
+    asked = web.http.get(link(requeued, "/failures/confirm?act=discard&id=f18"))
+    discarded = web.press(asked, "/failures/act")
+    chosen = web.press(discarded, "/failures/confirm", act="requeue", id=["f17", "f16"])
+    several = web.press(chosen, "/failures/act")
+    edit = web.http.get(link(several, "/failures/f15/edit"))
+
+    assert ["Requeued 1 job." in requeued.text, "Discarded 1 job." in discarded.text] == [True, True]
+    assert "Requeued 2 jobs." in several.text
+    assert [query_of(each) for each in (requeued, discarded, several)] == [listed] * 3
+    assert [query_of(web.http.get(link(each, "/failures?queue"))) for each in (asked, chosen, edit)] == [listed] * 3
+
+
+def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) -> None:
+
+    publish_failed(web.client, (message("a"), failure("KeyError")), (message("b"), failure("OSError")))
+    page = web.http.get("/failures?by=groups&queue=mail")
+    discard = link(page, "/failures/confirm?act=discard&all=1&queue=mail&group=")
+
+    done = web.press(web.http.get(discard), "/failures/act")
+
+    assert "Discarded 1 job." in done.text
+    assert query_of(done) == {"by": "groups", "queue": "mail"}
+    assert len(re.findall(r'<tr id="group-', done.text)) == 1
+
+
+def test_a_long_command_leads_back_to_the_list_that_it_was_begun_from(web: Web) -> None:
+    publish_failed(web.client, (message("a"), failure()))
+    done = web.press(web.http.get("/failures?limit=50"), "/failures/a/requeue")
+    assert done.status_code == 200
+    [id] = failed_jobs(web.app.state.site).operations._all
+
+    shown = web.http.get(f"/failures/operations/{id}?limit=50&page=2")
+
+    assert link(shown, "/failures?limit") == "/failures?limit=50&page=2"
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "done"), [("scheduled", "cancel", "Cancelled 1 job."), ("retries", "give+up", "Gave up 1 job.")]
+)
+def test_scheduled_jobs_and_retries_are_shown_at_the_same_page_and_filter(
+    web: Web, name: str, act: str, done: str
+) -> None:
+    make: Callable[..., Message] = due if name == "scheduled" else retrying
+    schedule(web.client, *(make(f"j{nth:03}", 3_600 + nth, job="shop.send") for nth in range(110)))
+    listed = {"job": "shop.*", "page": "2"}
+    page = web.http.get(f"/{name}", params=listed)
+    [_, other, *_] = re.findall(r'<tr id="row-([^"]+)"', page.text)
+
+    now = web.press(page, f"/{name}/act?")
+    asked = web.http.get(link(now, f"/{name}/confirm?act={act}&id={other}"))
+    cancelled = web.press(asked, f"/{name}/act")
+    chosen = web.press(cancelled, f"/{name}/confirm", act="move", id=["j060", "j061"])
+    refused = web.press(chosen, f"/{name}/act", when="soon")
+    moved = web.press(refused, f"/{name}/act", when="5d")
+
+    assert ["Enqueued 1 job." in now.text, done in cancelled.text] == [True, True]
+    assert (refused.status_code, "Moved 2 jobs." in moved.text) == (422, True)
+    assert [query_of(each) for each in (now, cancelled, moved)] == [listed] * 3
+    assert [query_of(web.http.get(link(each, f"/{name}?job"))) for each in (asked, chosen, refused)] == [listed] * 3
+
+
+def test_waiting_jobs_are_shown_at_the_same_page_and_order(web: Web) -> None:
+
+    web.client.enqueue_many([("shop.send", [nth], {}) for nth in range(60)], queue="mail")
+    eventually(lambda: web.http.get("/queues/mail").status_code == 200)
+    listed = {"newest": "1", "page": "2"}
+    page = web.http.get("/queues/mail", params=listed)
+    chosen = re.findall(r'name="id" value="([^"]+)"', page.text)[:2]
+
+    asked = web.press(page, "/queues/mail/confirm", act="move", id=chosen)
+    refused = web.press(asked, "/queues/mail/act", queue="failed")
+    moved = web.press(refused, "/queues/mail/act", queue="slow")
+    paused = web.press(moved, "/queues/mail/pause")
+    resumed = web.press(paused, "/queues/mail/resume")
+
+    assert (refused.status_code, "Moved 2 jobs." in moved.text) == (422, True)
+    assert [query_of(each) for each in (moved, paused, resumed)] == [listed] * 3
+    assert [query_of(web.http.get(link(each, "/queues/mail?n"))) for each in (asked, refused)] == [listed] * 2
+
+
+def test_keys_and_tenants_are_shown_at_the_same_page(web: Web) -> None:
+
+    for nth in range(101):
+        web.client.enqueue("shop.sync", [nth], unique="until_done", unique_key=f"k{nth:03}")
+        web.client.enqueue("shop.call", [nth], tenant=f"t{nth:03}", queue="api")
+    keys, tenants = {"text": "sync:k", "page": "2"}, {"queue": "api", "page": "2"}
+
+    opened = web.http.get(link(web.http.get("/unique", params=keys), "/unique?text=sync%3Ak&page=2&ask=free"))
+    freed = web.press(opened, "/unique/free")
+    cleared = web.press(web.http.get("/tenants", params=tenants), "/tenants/api/clear")
+
+    assert "<dialog" in opened.text
+    assert " open" in opened.text.partition('<dialog id="free-')[2].partition(">")[0]
+    assert ("Freed shop.sync:k100" in freed.text, "Removed 1 job" in cleared.text) == (True, True)
+    assert [query_of(freed), query_of(cleared)] == [keys, tenants]
+
+
+def test_a_page_of_jobs_with_long_ids_is_selected_as_a_whole(web: Web) -> None:
+    """As a browser sends it without JavaScript: the ids of 100 rows are longer than any address."""
+    inspector = web.inspector
+    failed, later = ids("failed"), ids("later")
+    publish_failed(web.client, *((message(id), failure()) for id in failed))
+    schedule(web.client, *(due(id, 3_600) for id in later))
+    for id in ids("wait", 25):
+        web.client.enqueue("shop.send", [], queue="slow", id=id)
+    eventually(lambda: web.http.get("/queues/slow").status_code == 200)
+
+    for page, to, act, done in (
+        ("/failures?limit=100", "/failures", "discard", "Discarded 100 jobs."),
+        ("/scheduled", "/scheduled", "cancel", "Cancelled 50 jobs."),
+        ("/queues/slow", "/queues/slow", "cancel", "Cancelled 25 jobs."),
+    ):
+        shown = web.http.get(page)
+        chosen = [unescape(id) for id in re.findall(r'name="id" value="([^"]+)"', shown.text)]
+        asked = web.press(shown, f"{to}/confirm", act=act, id=chosen)
+        assert (asked.status_code, asked.history) == (200, []), page
+        assert done in web.press(asked, f"{to}/act").text, page
+
+    assert remaining(inspector) == (20, 70)
+
+
+def remaining(inspector: Inspector) -> tuple[int, int]:
+    return len(inspector.failed()), len(inspector.scheduled())
+
+
+def test_a_link_to_one_job_still_asks(web: Web) -> None:
+    publish_failed(web.client, (message("x" * LONG), failure()))
+
+    asked = web.http.get(f"/failures/confirm?act=requeue&id={'x' * LONG}")
+
+    assert "Requeue 1 job?" in asked.text

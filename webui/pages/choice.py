@@ -1,0 +1,49 @@
+"""The rows that somebody has chosen on a page of a list, for the page that asks before something is done with them.
+
+A link chooses one row, or all that match, and a form those that are selected. The address of both has the query of the
+list besides, its filter and its page: whatever follows leads back to the list as it was. The ids of a form are in its
+body, since hundreds of long ones are too much for an address.
+"""
+
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from fastapi import Depends
+from msgspec import Struct
+from starlette.datastructures import ImmutableMultiDict
+from starlette.requests import Request
+
+from palermo.webui.security.request import MAX_FIELDS
+
+#: The names in an address that choose rows. All others are of the list.
+NAMES = ("act", "id", "all")
+
+
+class Choice(Struct, frozen=True):
+    """What somebody has chosen."""
+
+    #: What is to be done, as the form or the link named it; nobody has checked it.
+    act: str
+    #: The chosen rows in their order; none if `every`.
+    ids: list[str]
+    #: Whether all that match the filter are meant.
+    every: bool
+
+
+async def _choice(request: Request) -> Choice:
+    sent: ImmutableMultiDict[str, Any] = request.query_params
+    if request.method == "POST":
+        sent = await request.form(max_fields=MAX_FIELDS)
+    every = bool(sent.get("all"))
+    ids = [] if every else list(dict.fromkeys(str(id) for id in sent.getlist("id")))
+    return Choice(str(sent.get("act", "")), ids, every)
+
+
+#: For handlers, of GET and POST.
+Chosen = Annotated[Choice, Depends(_choice)]
+
+
+def list_query(request: Request) -> str:
+    """The query of the list in the address of a choice."""
+    given = request.query_params.multi_items()
+    return urlencode([(name, value) for name, value in given if name not in NAMES and value])

@@ -1,0 +1,66 @@
+"""The threads in which pages and the API wait for the broker.
+
+A handler that is a plain function may wait for the broker for as long as `publish_timeout`. It has a thread of these,
+which are for such handlers alone: files, /healthz and the rest of an application that mounts these pages use the
+threads of the event loop, and never wait for the broker.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial, wraps
+from inspect import iscoroutinefunction
+from typing import Any, TypeVar
+
+from fastapi import APIRouter
+from fastapi.routing import APIRoute
+
+from palermo.webui.site import Refused
+
+#: The most handlers that run at a time, and the seconds that another one waits for one of them to end.
+MOST, PATIENCE = 100, 5.0
+
+T = TypeVar("T")
+
+
+class Threads:
+    """So many threads, for one kind of work."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._most = most
+        self._pool = ThreadPoolExecutor(most, thread_name_prefix=name)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do the work in a thread. Raises Refused (503) if none of them becomes free within PATIENCE seconds."""
+        asked = self._pool.submit(copy_context().run, work)
+        result = asyncio.wrap_future(asked)
+        done, _ = await asyncio.wait({result}, timeout=PATIENCE)
+        if not done and asked.cancel():
+            raise Refused(503, f"{self._most} requests wait here already, perhaps for a broker that does not answer.")
+        return await result
+
+
+_HANDLERS = Threads("palermo-web", MOST)
+
+
+class Route(APIRoute):
+    """A route whose handler runs in a thread of these, unless it is a coroutine function."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else _in_thread(endpoint), **options)
+
+
+class Router(APIRouter):
+    """A router of pages or of the API."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(route_class=Route, **options)
+
+
+def _in_thread(handler: Callable[..., T]) -> Callable[..., Any]:
+    @wraps(handler)
+    async def run(**values: Any) -> T:
+        return await _HANDLERS.run(partial(handler, **values))
+
+    return run
