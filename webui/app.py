@@ -159,24 +159,29 @@ def error_response(request: Request, status: int, text: str, headers: dict[str, 
     return page(request, template, status=status, headers=headers, error=text, renews=request.method == "GET")
 
 
-def on_palermo_error(request: Request, error: Exception) -> Response:
+async def _error_in_thread(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    """`error_response`, for which the event loop does not wait: its page counts problems, and may wait for a lock."""
+    return await run_in_threadpool(error_response, request, status, text, headers)
+
+
+async def on_palermo_error(request: Request, error: Exception) -> Response:
     """The response to an exception that Palermo raised."""
     assert isinstance(error, PalermoError)
-    return error_response(request, _status_of(error), f"{type(error).__name__}: {error}")
+    return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}")
 
 
-def on_http_error(request: Request, error: Exception) -> Response:
+async def on_http_error(request: Request, error: Exception) -> Response:
     """The response to an HTTP error, such as a refused request or an unknown address."""
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    return error_response(request, error.status_code, str(error.detail), headers)
+    return await _error_in_thread(request, error.status_code, str(error.detail), headers)
 
 
-def on_invalid_request(request: Request, error: Exception) -> Response:
+async def on_invalid_request(request: Request, error: Exception) -> Response:
     """The response to a request with invalid values. One line says where each is and what is wrong with it."""
     assert isinstance(error, RequestValidationError)
     found = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()[:10]]
-    return error_response(request, 422, "; ".join(found) + ".")
+    return await _error_in_thread(request, 422, "; ".join(found) + ".")
 
 
 def _status_of(error: PalermoError) -> int:
