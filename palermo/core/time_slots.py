@@ -7,8 +7,9 @@ is, and only jobs that are due within seconds are held in memory. Instants are U
 
 The shortest slots use RING queue names in turn, so that few names serve for them all.
 
-The queue of one slot may have parts, which the leader fills: a queue of RabbitMQ is read from its front alone, so only
-a short one is read soon.
+A slot of five minutes may have parts, which the leader fills: a queue of RabbitMQ is read from its front alone, so only
+a short one is read soon. A part is a shorter time within the slot, down to a millisecond; many jobs that are due in the
+same millisecond have several parts.
 """
 
 import math
@@ -54,6 +55,15 @@ RING = 64
 #: Seconds for which the leader still looks at a slot after its end, since a publisher's clock may be slow.
 KEPT_AFTER_END = 240.0
 
+#: The level whose slots may have parts, and the lengths of a slot and of its parts in milliseconds. Each is a few times
+#: the next: with larger steps many parts would be nearly empty.
+DIVIDED = 1
+_LENGTHS = (300_000, 60_000, 10_000, 2_000, 500, 100, 20, 5, 1)
+
+#: The decimal places of a part's number: when it begins in its slot, the place of its length in _LENGTHS, and how many
+#: parts with the same times come before it.
+_LENGTH, _SAME = 10**6, 10**7
+
 #: What one more part adds to the number in a queue's name. A leader of an earlier version takes it for a slot that is
 #: far away: it keeps the name for the next leader, lists the jobs, and does not publish them.
 _PARTS = 10**12
@@ -65,18 +75,18 @@ class TimeSlot:
 
     level: int
     index: int
-    #: Which part of its jobs: 0 is the queue that sessions publish to, the leader alone fills the others.
+    #: Which part of it: 0 is all of it, the queue that sessions publish to. The leader alone fills the others.
     part: int = 0
 
     @property
     def begins(self) -> float:
         """Its first instant."""
-        return self.index * LEVELS[self.level].span
+        return self.index * LEVELS[self.level].span + self.part % _LENGTH / 1_000
 
     @property
     def ends(self) -> float:
         """The first instant after it."""
-        return (self.index + 1) * LEVELS[self.level].span
+        return self.begins + self._length / 1_000 if self.part else (self.index + 1) * LEVELS[self.level].span
 
     @property
     def opens(self) -> float:
@@ -94,6 +104,19 @@ class TimeSlot:
             raise ValueError(f"{self} is of the lowest level")
         return _at(self.level - 1, due)
 
+    def next_part(self, due: float) -> "TimeSlot":
+        """The part for a job that is due then, if this part is full: a shorter one, or another one of a millisecond."""
+        place = self.part // _LENGTH % 10 + 1
+        if place == len(_LENGTHS):
+            return replace(self, part=self.part + _SAME)
+        offset = in_ms(due) - in_ms(self.index * LEVELS[self.level].span)
+        offset = min(max(offset, 0), _LENGTHS[0] - 1) // _LENGTHS[place] * _LENGTHS[place]
+        return replace(self, part=place * _LENGTH + offset)
+
+    @property
+    def _length(self) -> int:
+        return _LENGTHS[self.part // _LENGTH % 10]
+
     def __str__(self) -> str:
         """The part of its queue's name that tells it from other slots."""
         return f"{self.level}.{self.index % RING if self.shortest else self.index + _PARTS * self.part}"
@@ -108,7 +131,7 @@ class TimeSlot:
         if level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
             part, number = divmod(int(index), _PARTS)
             found = cls(int(level), number, part)
-            if str(found) == text:
+            if str(found) == text and part // _LENGTH % 10 < len(_LENGTHS):
                 return found._nearest(present) if found.shortest else found
         raise ValueError(f"{text!r} names no time slot")
 
@@ -125,9 +148,14 @@ def time_slot_of(due: float, present: float) -> TimeSlot | None:
     return _at(level, due)
 
 
+def in_ms(instant: float) -> int:
+    """The millisecond of an instant. Jobs that are due in the same one are in no order among themselves."""
+    return round(1_000 * instant)
+
+
 def in_order(slots: Iterable[TimeSlot]) -> list[TimeSlot]:
-    """The slots in the order of their beginnings; of those that begin together, the shorter first."""
-    return sorted(slots, key=lambda one: (one.begins, one.level))
+    """The slots in the order of their beginnings; of those that begin together, the shorter first, parts behind it."""
+    return sorted(slots, key=lambda one: (one.begins, one.level, one.part))
 
 
 def check_due(due: object) -> float:
