@@ -5,7 +5,8 @@ is kept besides, unless events that no group wants are refused (`--refuse`).
 """
 
 import argparse
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from benchmarks.contest import Sample, contest
 from benchmarks.enqueuing import Side

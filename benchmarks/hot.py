@@ -14,9 +14,9 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
+from msgspec.structs import replace
 from pika import frame, spec
 
 import palermo.jobs

@@ -15,10 +15,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 import httpx
+from msgspec.structs import replace
 from starlette.routing import BaseRoute, Mount
 
 from benchmarks import jobs, replay

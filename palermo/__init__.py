@@ -15,19 +15,18 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from palermo.client.decorator import JobClass, job
-from palermo.client.handle import Job
-from palermo.errors import PalermoError
-from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
-
 if TYPE_CHECKING:
     from palermo.client.client import Client, connect, enqueue, job_by_id, publish, publish_async
+    from palermo.client.decorator import JobClass, job
+    from palermo.client.handle import Job
     from palermo.client.subscribe import subscribe
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
+    from palermo.errors import PalermoError
     from palermo.inspector.inspector import Inspector
     from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
+    from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
     from palermo.settings.settings import Settings
     from palermo.worker.handle import start_worker
 
@@ -62,8 +61,9 @@ __all__ = [
     "track",
 ]
 
-#: Names that a module which only declares jobs does not need. They are imported at first use.
-_LAZY = {
+#: Where each name is. It is imported at first use: a module that only declares jobs needs few of them, and a worker's
+#: parent and the command line need none.
+_HOMES = {
     "Batch": "palermo.jobs.batch",
     "Client": "palermo.client.client",
     "connect": "palermo.client.client",
@@ -71,6 +71,14 @@ _LAZY = {
     "job_by_id": "palermo.client.client",
     "publish": "palermo.client.client",
     "publish_async": "palermo.client.client",
+    "job": "palermo.client.decorator",
+    "JobClass": "palermo.client.decorator",
+    "Job": "palermo.client.handle",
+    "PalermoError": "palermo.errors",
+    "DontEnqueue": "palermo.jobs.hooks",
+    "DontProcess": "palermo.jobs.hooks",
+    "failure_backend": "palermo.jobs.hooks",
+    "hook": "palermo.jobs.hooks",
     "Settings": "palermo.settings.settings",
     "Discard": "palermo.core.retry_policy",
     "Retry": "palermo.core.retry_policy",
@@ -102,9 +110,9 @@ def __getattr__(name: str) -> Any:
         from palermo.core.version import VERSION
 
         return VERSION
-    if name not in _LAZY:
+    if name not in _HOMES:
         raise AttributeError(f"module 'palermo' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return found
 
 

@@ -7,15 +7,18 @@ The serializer decides how a tag looks in the bytes, see Format.wrap. A subclass
 
 import base64
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any, Final
 from uuid import UUID
 
+from msgspec import Struct
+
 from palermo.contract.serialization import FOR_DISPLAY, Unrestored, dotted_name
 from palermo.core.arguments import brief
+from palermo.core.failure import printable
 from palermo.errors import DecodeError, EncodeError
 
 
@@ -84,8 +87,7 @@ _SAME_HASH: Final = 100
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     """What a serializer can write without a tag."""
 
     name: str
@@ -151,7 +153,7 @@ def tagged(value: object, form: Format) -> object:
     try:
         return _tagged(value, form, MAX_DEPTH)
     except _Unwritable as error:
-        raise EncodeError(f"{path(value, error.steps[::-1])} {error.reason}") from None
+        raise EncodeError(f"{printable(path(value, error.steps[::-1]))} {error.reason}") from None
 
 
 def path(value: object, steps: list[str]) -> str:

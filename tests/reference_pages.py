@@ -13,6 +13,7 @@ from dataclasses import is_dataclass
 from typing import Any, is_typeddict
 
 import click
+from msgspec import Struct
 
 import palermo
 from palermo import errors
@@ -248,7 +249,12 @@ def _entry(name: str, found: Any) -> Iterator[str]:
         yield from _docstring(found)
         return
     yield from _docstring(found)
-    if "__init__" in vars(found) and not is_dataclass(found) and found is not Enqueuer:
+    if (
+        "__init__" in vars(found)
+        and not is_dataclass(found)
+        and not issubclass(found, Struct)
+        and found is not Enqueuer
+    ):
         yield from ("", "```text", _signature(name, found.__init__, is_method=True), "```")
     fields = [field for field in _fields(found) if field[0] not in _NOT_FOR_PROGRAMS]
     if fields:

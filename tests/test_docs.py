@@ -1,10 +1,11 @@
 """The documents say what the code does."""
 
 import re
-from dataclasses import MISSING, fields
 from pathlib import Path
 
 import pytest
+from msgspec import NODEFAULT
+from msgspec.structs import fields
 
 from palermo.client.status import State
 from palermo.core.journal_records import JournalLevel, RecordKind, is_wanted
@@ -122,7 +123,7 @@ def test_every_setting_is_documented_with_its_variable_and_default() -> None:
     }
 
     assert documented == {
-        field.name: (f"PALERMO_{field.name.upper()}", written(None if field.default is MISSING else field.default))
+        field.name: (f"PALERMO_{field.name.upper()}", written(None if field.default is NODEFAULT else field.default))
         for field in fields(Settings)
     }
 

@@ -1,7 +1,6 @@
 """The manifests of docs/guides/kubernetes, held against the real command line, the settings and each other."""
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
 import kubernetes_validate
@@ -101,7 +100,7 @@ def test_a_worker_gets_longer_to_stop_than_it_takes() -> None:
 
 
 def test_every_variable_is_a_setting() -> None:
-    settings = {f"PALERMO_{field.name.upper()}" for field in fields(Settings)}
+    settings = {f"PALERMO_{name.upper()}" for name in Settings.__struct_fields__}
     named = {each["name"] for _, container in containers() for each in container["env"]}
     kept = {key for secret in objects("Secret") for key in secret["stringData"] if key.isupper()}
 

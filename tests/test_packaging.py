@@ -98,13 +98,20 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def needed_distributions(requirements: Iterable[str]) -> set[str]:
     """The names of the installed distributions that these requirements need, and those that these need."""
     found: set[str] = set()
-    left = [Requirement(each) for each in requirements]
+    left = [(Requirement(each), {""}) for each in requirements]
     while left:
-        requirement = left.pop()
-        if requirement.name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+        requirement, extras = left.pop()
+        marker = requirement.marker
+        if requirement.name in found or (marker and not any(marker.evaluate({"extra": each}) for each in extras)):
+            continue
+        if requirement.name == "palermo":
+            own = _PROJECT["project"]["optional-dependencies"]
+            left += [(Requirement(each), {""}) for extra in requirement.extras for each in own[extra]]
             continue
         found.add(requirement.name)
-        left += [Requirement(each) for each in distribution(requirement.name).requires or ()]
+        left += [
+            (Requirement(each), requirement.extras | {""}) for each in distribution(requirement.name).requires or ()
+        ]
     return found
 
 
@@ -118,12 +125,17 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([*command, "--no-warn-script-location"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [packages] = folder.glob("lib/python*/site-packages")
-    for name in needed_distributions(_PROJECT["project"]["dependencies"]):
+    link(needed_distributions(_PROJECT["project"]["dependencies"]), packages)
+    return folder / "bin"
+
+
+def link(names: Iterable[str], packages: Path) -> None:
+    """Link what these distributions installed here into another folder of packages."""
+    for name in names:
         for file in distribution(name).files or ():
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (packages / top).exists():
                 (packages / top).symlink_to(distribution(name).locate_file(top))
-    return folder / "bin"
 
 
 def contents(wheel: Path) -> set[str]:
@@ -244,6 +256,25 @@ def test_palermo_alone_enqueues_and_works_and_says_what_the_pages_need(light: Pa
     assert pages.stderr.startswith("palermo: UsageError: the web pages need ")
     assert pages.stderr.endswith("which is not installed: pip install 'palermo[web]'.\n")
     assert pages.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("extra", ["django", "fastapi", "flask", "sentry", "sqlalchemy"])
+def test_an_integration_can_be_imported_with_its_extra_alone(extra: str, light: Path, tmp_path: Path) -> None:
+    link(needed_distributions([f"palermo[{extra}]"]), tmp_path)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTHON"))}
+    command = [str(light / "python"), "-c", f"import palermo.contrib.{extra}"]
+
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**clean, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_program_that_enqueues_needs_little(wheel: Path) -> None:

@@ -3,13 +3,13 @@
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
+from msgspec.structs import replace
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -41,7 +41,7 @@ from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
 from palermo.webui.security.sign_in import SignIn
-from palermo.webui.site import VISIT, Authenticate, BoundedInspector, Site
+from palermo.webui.site import NOBODY, VISIT, Authenticate, BoundedInspector, Site, Visit
 
 
 def create_app(
@@ -141,7 +141,7 @@ def _routes() -> list[BaseRoute]:
 
 def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
     named = {f"web_{name}": value for name, value in overrides.items() if value is not None}
-    unknown = [name for name in named if name not in {field.name for field in fields(Settings)}]
+    unknown = [name for name in named if name not in Settings.__struct_fields__]
     if unknown:
         raise SettingInvalid(f"create_app has no option {unknown[0].removeprefix('web_')!r}: see docs/guides/web.md.")
     return replace(settings, **named)
@@ -153,8 +153,10 @@ def error_response(request: Request, status: int, text: str, headers: dict[str, 
         headers = {"Retry-After": "3", **(headers or {})}
     if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return JSONResponse({"error": text}, status, headers)
-    template = "error.html" if VISIT in request.scope else "refused.html"
-    return page(request, template, status=status, headers=headers, error=text)
+    visit: Visit | None = request.scope.get(VISIT)
+    # The page of an error has what all pages have, such as names of queues: not for a visitor who has not signed in.
+    template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
+    return page(request, template, status=status, headers=headers, error=text, renews=request.method == "GET")
 
 
 async def on_palermo_error(request: Request, error: Exception) -> Response:

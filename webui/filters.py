@@ -5,11 +5,11 @@ The query of a search, words and chips such as `queue:mail`, becomes the same fi
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import Depends
+from msgspec import Struct, field
 from starlette.requests import Request
 
 from palermo.contract import clock
@@ -23,9 +23,9 @@ from palermo.inspector.failed_filter import FailedFilter
 from palermo.webui.site import Refused
 
 #: The names of all filters, as in an address.
-FAILED = tuple(field.name for field in fields(FailedFilter))
-HISTORY = tuple(field.name for field in fields(HistoryFilter))
-AUDIT = tuple(field.name for field in fields(AuditFilter))
+FAILED = FailedFilter.__struct_fields__
+HISTORY = HistoryFilter.__struct_fields__
+AUDIT = AuditFilter.__struct_fields__
 
 _TIMES = ("since", "until")
 _FLAGS = ("requeued",)
@@ -37,8 +37,7 @@ _LAST = 2.0**62
 F = TypeVar("F")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedFilter(Generic[F]):
+class RequestedFilter(Struct, Generic[F], frozen=True):
     """The filter in an address."""
 
     filter: F
@@ -171,8 +170,7 @@ _PARTS = ("job", "error")
 _WORD = re.compile(r'(?:(?P<name>[a-z]+):)?(?:"(?P<quoted>[^"]*)"|(?P<bare>\S+))')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchQuery:
+class SearchQuery(Struct, frozen=True, kw_only=True):
     """What a search asks for: all of its words, as one text, and all of its chips."""
 
     #: The words, with one blank between them; "" for none.

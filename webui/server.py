@@ -12,12 +12,12 @@ import resource
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
+from msgspec import Struct
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -46,8 +46,7 @@ log = logging.getLogger("palermo.web")
 SHUTDOWN_TIMEOUT = 5
 
 
-@dataclass(slots=True)
-class Connection:
+class Connection(Struct):
     """One open connection."""
 
     transport: asyncio.Transport

@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Annotated, Any, Generic, TypeVar, cast
 
 from fastapi import Depends
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -59,8 +60,7 @@ class Role(IntEnum):
             raise ValueError(f"{word!r} is no role; the roles are {known}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(Struct, frozen=True):
     """A user, as the authentication names them."""
 
     name: str
@@ -160,8 +160,7 @@ class Site:
         return f"{hosts}{vhost}/{settings.exchange}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class Visit(Struct, frozen=True, kw_only=True):
     """One request, as actions and pages see it: its user, and the paths for its answers."""
 
     site: Site

@@ -119,7 +119,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="how much longer turns last than they would")
     parser.add_argument("--url", help="a RabbitMQ to measure on; without it a private node is started")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-bench", help="where peers are installed")
-    return parser.parse_args()
+    given = parser.parse_args()
+    given.venv = given.venv.absolute()
+    return given
 
 
 if __name__ == "__main__":

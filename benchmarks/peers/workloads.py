@@ -83,7 +83,7 @@ _QUORUM = tuple(name for name in _ALL if SYSTEMS[name].quorum)
 
 #: What is imported where jobs are declared, and nothing is enqueued yet.
 _DECLARING = Entry(
-    label="palermo-declaring", system=replace(SYSTEMS["palermo"], imports="import palermo"), setup=Setup()
+    label="palermo-declaring", system=replace(SYSTEMS["palermo"], imports="import palermo; palermo.job"), setup=Setup()
 )
 
 #: For queues that are filled before a worker is measured.
@@ -217,7 +217,7 @@ def _resting(scale: float) -> tuple[Workload, ...]:
         ),
         Workload(
             name="import",
-            title="importing what a program needs to enqueue, above a bare Python (-declaring: `import palermo`)",
+            title="importing what a program needs to enqueue, above a bare Python (-declaring: what declares jobs)",
             entries=(*_entries(Setup(), *SYSTEMS), _DECLARING),
             base="raw",
             player=Importing,

@@ -60,7 +60,10 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--keep-result",), {"is_flag": True, "default": None, "help": "Keep what it returns, for `palermo wait`."}),
     (("--serializer",), {"metavar": "NAME", "help": "How its arguments are written: json, msgpack."}),
     (("--compression",), {"metavar": "NAME", "help": "How they are compressed: gzip."}),
-    (("--sign",), {"is_flag": True, "default": None, "help": "Sign them with the setting signing_key."}),
+    (
+        ("--sign",),
+        {"is_flag": True, "default": None, "help": "Sign them with the first key of the setting signing_keys."},
+    ),
 )
 
 
@@ -182,7 +185,8 @@ def parsed_json(text: str | None, option: str) -> Any:
     except RecursionError:
         raise misuse(f"{option} is nested too deep.") from None
     except ValueError as error:
-        raise misuse(f"{option} is not JSON: {error}.") from None
+        quotes = " JSON has double quotes around text." if "'" in text else ""
+        raise misuse(f"{option} is not JSON: {error}.{quotes}") from None
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -9,10 +9,11 @@ import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import click
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
@@ -57,8 +58,7 @@ _JOURNAL_TIMEOUT = 5.0
 _TEXTS = ("id", "job", "queue", "error", "message")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScreenData:
+class ScreenData(Struct, frozen=True, kw_only=True):
     """All that is shown at one moment."""
 
     #: Unix seconds.

@@ -2,7 +2,8 @@
 
 import glob
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.contract.rows import Row
 from palermo.core.text import count, one_line
@@ -18,8 +19,7 @@ _ENTER, _ESCAPE, _ERASE = "\r\n", "\x1b", "\x7f\b"
 HELP = "q quits  ↑ ↓ choose a queue  p pauses or resumes it  r requeues its failed jobs  / filters"
 
 
-@dataclass(slots=True)
-class TopKeys:
+class TopKeys(Struct):
     """What the keys have chosen so far."""
 
     inspector: Inspector

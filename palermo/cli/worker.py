@@ -56,7 +56,10 @@ _POOLS = ("process", "thread", "async")
 )
 @click.option("--burst", is_flag=True, help="End once all queues are empty.")
 @click.option(
-    "--shutdown-timeout", type=parse_duration, metavar="TIME", help="What running jobs get after TERM or INT."
+    "--shutdown-timeout",
+    type=parse_duration,
+    metavar="TIME",
+    help="What running jobs get after TERM or INT; 25s unless given.",
 )
 @click.option(
     "--term-timeout",

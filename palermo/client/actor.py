@@ -3,8 +3,9 @@
 import getpass
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from palermo.core.journal_records import RecordKind
 
@@ -18,8 +19,7 @@ OTHER_ARGUMENTS = "with other arguments"
 _BATCH = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(Struct, frozen=True):
     """A person or program that does something to queues, jobs or workers."""
 
     #: `user@host`, or the name of a user of the web pages.

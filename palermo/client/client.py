@@ -11,8 +11,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
+
+from msgspec.structs import replace
 
 from palermo import tracing
 from palermo.client import forking

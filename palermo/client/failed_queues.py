@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Page
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress

@@ -9,6 +9,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from palermo.client import forking
 from palermo.client.handle import Job
 from palermo.contract import clock
@@ -17,7 +19,7 @@ from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
 from palermo.core.arguments import check_arguments, preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
-from palermo.core.message import NO_HEADERS, Message, make_message
+from palermo.core.message import NO_HEADERS, Message
 from palermo.core.times import due_at
 from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id
@@ -126,6 +128,8 @@ def prepare(
         check_arguments(args, kwargs)
     settings = client.settings
     definition = registry.find(job) if isinstance(job, str) else job
+    if definition is not None and not isinstance(definition, JobDefinition):
+        raise OptionInvalid(f"{job!r} is no name of a job. A decorated function or class has its own enqueue(…).")
     keyed: KeyedJob = job
     if definition is None:
         name, queue, declared = check_job_name(job), settings.default_queue, _UNDECLARED
@@ -162,26 +166,24 @@ def prepare(
     )
     now = clock.now()
     created_at = int(now)
-    fields = {
-        "id": id,
-        "queue": queue,
-        "job": name,
-        "body": encoded.body,
-        "content_type": encoded.content_type,
-        "content_encoding": encoded.content_encoding,
-        "arguments": encoded.arguments,
-        "created_at": created_at,
-        "queued_at": now,
-        "preview": preview(args, kwargs),
-        "properties": NO_HEADERS,
-        "extra": parent_header(),
-    }
+    message = Message(
+        id=id,
+        queue=queue,
+        job=name,
+        body=encoded.body,
+        content_type=encoded.content_type,
+        content_encoding=encoded.content_encoding,
+        arguments=encoded.arguments,
+        created_at=created_at,
+        queued_at=now,
+        preview=preview(args, kwargs),
+        extra=parent_header(),
+    )
     keep_result, key_request = chosen.get("keep_result"), None
-    if not chosen:  # Fast path: prepared in a loop, a job takes 45 µs; 61 without.
-        message = make_message(fields)
-    else:
+    if chosen:  # Fast path: prepared in a loop, a job without options takes 46 µs; 64 with one.
+        options = _optional_fields(chosen, name, args, kwargs, now=now, run_at=run_at, tenant=tenant)
         message, key_request = with_unique_key(
-            make_message(fields | _optional_fields(chosen, name, args, kwargs, now=now, run_at=run_at, tenant=tenant)),
+            msgspec.structs.replace(message, **options),
             chosen.get,
             client.serializers,
             keyed,

@@ -5,9 +5,10 @@ serialized. So the leader, which publishes it, needs none of the user's code.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from palermo.client.prepare import lock_for
 from palermo.contract import clock
@@ -122,15 +123,3 @@ def loaded(modules: Iterable[str]) -> list[str]:
     """The imported modules that belong to the packages of these modules."""
     tops = {module.partition(".")[0] for module in modules}
     return sorted(name for name in sys.modules if name.partition(".")[0] in tops)
-
-
-def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[str], configures: bool) -> bool:
-    """Whether an entry was declared by code or configuration that is loaded here, and is not declared any more.
-
-    `names` are the declared ones; `configures` says whether the configuration here has a schedule.
-    """
-    if found.name in names:
-        return False
-    if found.origin == CONFIG:
-        return configures
-    return found.origin.startswith(CODE) and found.origin.removeprefix(CODE) in modules

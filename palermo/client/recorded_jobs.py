@@ -7,8 +7,10 @@ the job's arguments exactly, it says why: `inexact` is SHORTENED, HIDDEN, CONVER
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from palermo.contract.rows import arguments_of, as_json
 from palermo.core.arguments import BOTH, preview
@@ -37,7 +39,8 @@ FIELDS = frozenset(
 _OPTIONS = tuple(
     (name, HEADER_OF[name][0]) for name in ("max_retries", "timeout", "lock_for", "keep_result", "tenant", "share")
 )
-_OPTIONAL = frozenset({*(name for name, _ in _OPTIONS), "expires_at"})
+_optional = attrgetter(*(name for name, _ in _OPTIONS), "expires_at")
+_NOTHING_OPTIONAL = _optional(Message(id="", queue="", job=""))
 _OF_ONE_RUN = frozenset({RESERVATION, FOREIGN, "traceparent", "tracestate", "baggage"})
 
 #: The most bytes of headers that a record holds.
@@ -95,8 +98,7 @@ class RecordedArguments:
             said = self._decoded(message)
         if message.arguments and "body" in said and "inexact" not in said:
             said["arguments"] = message.arguments
-        # Most messages have none of these, and a look at which fields they have says so.
-        if message.extra or message.properties or not _OPTIONAL.isdisjoint(vars(message)):
+        if message.extra or message.properties or _optional(message) != _NOTHING_OPTIONAL:
             said |= self._options(message)
         return said
 
@@ -159,8 +161,7 @@ class RecordedArguments:
 _KEYS = frozenset({"unique-key", "burst-key", "limit-key"})
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedJob:
+class RecordedJob(Struct, frozen=True):
     """A job as the journal recorded it."""
 
     #: Its message; without a body if the record does not hold one.

@@ -24,6 +24,8 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
+from msgspec import Struct
+
 from palermo.client.failed_queues import read_failed
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page
@@ -48,8 +50,7 @@ DEPTH, QUEUES, FAILED = 100, 20, 10_000
 _LONG, _LOOK_WITHIN = 10_000, 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLocation:
+class JobLocation(Struct, frozen=True, kw_only=True):
     """The place where a job is: scheduled, waiting, with a worker, or among the failed jobs."""
 
     #: A JobState, "scheduled" or "cancelled"; "" if it was not found.

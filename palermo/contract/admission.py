@@ -3,7 +3,8 @@
 They say what the answer about a key means for a delivery, and what a settlement means for the key.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract.broker import Delivery
 from palermo.contract.clock import wall_clock
@@ -46,8 +47,7 @@ def admitted(delivery: Delivery, grant: StartAnswer) -> Delivery | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class KeyReport:
+class KeyReport(Struct, frozen=True):
     """What a worker reports about a job's key before the delivery is settled."""
 
     how: RunOutcome

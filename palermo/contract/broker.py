@@ -5,8 +5,9 @@ reconnects: once it is lost, every call raises BrokerUnavailable, and its owner 
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES, Events
 from palermo.contract.journal import Journal
@@ -30,8 +31,7 @@ from palermo.core.unique_rules import EnqueueAnswer
 from palermo.errors import BrokerError, LeaderUnavailable, PalermoError, UrlInvalid
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots: see `handed` in brokers/rabbitmq/consuming/push.py
-class Delivery:
+class Delivery(Struct, frozen=True, kw_only=True):
     """A message handed to one slot of one worker, not yet settled."""
 
     message: Message
@@ -55,8 +55,7 @@ class Delivery:
     grant: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
+class QueueInfo(Struct, frozen=True, kw_only=True):
     """One queue, as a listing shows it."""
 
     name: str
@@ -70,8 +69,7 @@ class QueueInfo:
     paused: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Struct, frozen=True, kw_only=True):
     """Some messages of a queue, in queue order (oldest first) unless asked for newest first."""
 
     messages: tuple[Message, ...]
@@ -156,8 +154,7 @@ class Consumer(Protocol):
 MAX_KEYED_BODY = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanedKey:
+class OrphanedKey(Struct, frozen=True, kw_only=True):
     """A key whose holder is nowhere: neither in its queue nor with a worker."""
 
     key: str
@@ -167,8 +164,7 @@ class OrphanedKey:
     since: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyPage:
+class KeyPage(Struct, frozen=True, kw_only=True):
     """A page of the keys of unique jobs, and how many there are in all."""
 
     keys: tuple[Key, ...]
@@ -218,8 +214,7 @@ class UniqueKeys(Protocol):
         """The jobs that were announced as unique, by name. Raises BrokerRefused for a user who may not know."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class Tenant(Struct, frozen=True, kw_only=True):
     """One tenant of a queue, as a listing shows it."""
 
     name: str
@@ -260,8 +255,7 @@ class Tenants(Protocol):
         """Remove the jobs of this tenant that wait in the queue; returns how many. Raises NotFound if it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One thing that `palermo doctor` looked at, and the result."""
 
     #: What was looked at, in up to three words.
@@ -461,8 +455,7 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionParameters:
+class SessionParameters(Struct, frozen=True, kw_only=True):
     """The parameters of a broker session: the settings, in the adapter's terms."""
 
     address: Address
@@ -485,8 +478,8 @@ class SessionParameters:
     events_bytes: int = EVENTS_BYTES
     events_age: float = EVENTS_AGE
     name: str = "client"  #: what the session is for, if the broker can show it
-    #: What the session before this one sent and got no answer for, in the broker's own terms; set by `after_failure`.
-    unanswered: Any = field(default=None, compare=False, repr=False)
+    #: What the session before this one left unfinished, in the broker's own terms; set by `after_failure`.
+    unfinished: Any = None
 
     @property
     def prefix(self) -> str:

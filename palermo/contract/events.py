@@ -7,8 +7,9 @@ events can be replayed.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct
 
 from palermo.core.topics import Event, matches
 
@@ -20,8 +21,7 @@ EVENTS_AGE = 7 * 86_400.0
 EVENTS_BYTES = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(Struct, frozen=True, kw_only=True):
     """A group's subscription to the events of some topics."""
 
     group: str
@@ -60,8 +60,7 @@ class Subscription:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayFilter:
+class ReplayFilter(Struct, frozen=True, kw_only=True):
     """The conditions that the kept events of a replay must meet."""
 
     #: Only events whose topics this pattern matches; None for those that the group subscribes to.

@@ -6,14 +6,14 @@ palermo.core.journal_records says what is in it.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from palermo.core.journal_records import RecordBatch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFrom:
+class ReadFrom(Struct, frozen=True, kw_only=True):
     """Where reading begins: at the first batch there is, unless a field says otherwise."""
 
     #: The first position to read; batches that have been forgotten by then are skipped. A position beyond the journal's

@@ -8,10 +8,12 @@ time alone, counted from the epoch, so that all workers agree on its ticks.
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.core.topology import check_job_queue
 from palermo.errors import OptionInvalid
@@ -35,8 +37,7 @@ MAKE_UP = 1_000
 MAX_NAME_BYTES = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurringJob:
+class RecurringJob(Struct, frozen=True, kw_only=True):
     """A job that runs again and again. Raises OptionInvalid for times without meaning."""
 
     #: Its own name, unique on the exchange; the job's wire name unless given.
@@ -120,7 +121,7 @@ class RecurringJob:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "args"} | {
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "args"} | {
             "args": list(self.args),
             "kwargs": dict(self.kwargs),
         }
@@ -128,7 +129,7 @@ class RecurringJob:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RecurringJob":
         """The recurring job that to_plain described; fields that this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        known = {name: plain[name] for name in cls.__struct_fields__ if name in plain}
         return cls(**{**known, "args": tuple(known.get("args", ()))})
 
     def switched(self, *, on: bool) -> "RecurringJob":
@@ -152,7 +153,8 @@ class RecurringJob:
             return CronSim(self.cron, after.astimezone(zone))
         except CronSimError as error:
             raise OptionInvalid(
-                f"option cron={self.cron!r} cannot be read: {error}. Write it as crontab(5) has it."
+                f"option cron={self.cron!r} cannot be read: {error}. Write five fields as in crontab, such as"
+                " '0 3 * * *', or six that begin with seconds."
             ) from None
 
     def _shortly_before(self, last: float, now: float) -> float:

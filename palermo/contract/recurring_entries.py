@@ -8,10 +8,12 @@ So a tick fires once, whichever process dies, and at whatever instant.
 
 import base64
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
 from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
@@ -27,8 +29,7 @@ CODE, CONFIG, RUNTIME = "code:", "config", "runtime"
 PUT, REMOVE, SWITCH, RUN = "put", "remove", "switch", "run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurringEntry:
+class RecurringEntry(Struct, frozen=True, kw_only=True):
     """A recurring job as the broker stores it."""
 
     #: When it is due. Its arguments are in the message.
@@ -128,8 +129,7 @@ class RecurringEntry:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryChange:
+class EntryChange(Struct, frozen=True, kw_only=True):
     """A change to one entry."""
 
     name: str
@@ -205,6 +205,18 @@ def text(tick: float) -> str:
 def run_id(name: str, now: float) -> str:
     """An id for a job that an entry publishes by hand; no tick has the same id."""
     return f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}"
+
+
+def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[str], configures: bool) -> bool:
+    """Whether an entry was declared by code or configuration that is loaded here, and is not declared any more.
+
+    `names` are the declared ones; `configures` says whether the configuration here has a schedule.
+    """
+    if found.name in names:
+        return False
+    if found.origin == CONFIG:
+        return configures
+    return found.origin.startswith(CODE) and found.origin.removeprefix(CODE) in modules
 
 
 class RecurringEntries(Protocol):

@@ -13,6 +13,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
 from typing import Any, overload
 
+from msgspec import Struct
+
 from palermo.contract.broker import QueueInfo
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
 from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo
@@ -264,6 +266,8 @@ def as_json(value: object, depth: int = 0) -> Any:
             return {_key(key): as_json(item, depth + 1) for key, item in value.items()}
         case list() | tuple() | set() | frozenset():
             return [as_json(item, depth + 1) for item in value]
+        case Struct():
+            return {name: as_json(getattr(value, name), depth + 1) for name in value.__struct_fields__}
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {field.name: as_json(getattr(value, field.name), depth + 1) for field in fields(value)}
         case _:

@@ -7,8 +7,10 @@ Jobs that wait to be tried again are scheduled jobs too: they bear the error of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.conditions import check_conditions
 from palermo.core.election import Duty
@@ -17,8 +19,7 @@ from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.text import fits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledFilter:
+class ScheduledFilter(Struct, frozen=True, kw_only=True):
     """The conditions that scheduled jobs must meet, all at once; a filter without conditions matches every job.
 
     Raises OptionInvalid for a blank text.
@@ -79,8 +80,7 @@ def due_between(first: float | None, last: float | None) -> tuple[float, float] 
     return None if first is None and last is None else (first or 0.0, MAX_SECONDS if last is None else last)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduledPage:
+class ScheduledPage(Struct, frozen=True, kw_only=True):
     """Jobs that are due later, in the order of their instants."""
 
     messages: tuple[Message, ...]
@@ -90,8 +90,7 @@ class ScheduledPage:
     cancelled: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlteredJob:
+class AlteredJob(Struct, frozen=True, kw_only=True):
     """A scheduled job that was cancelled, put into its queue or among the failed, or given another instant."""
 
     id: str

@@ -10,12 +10,15 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, is_dataclass, replace
+from dataclasses import is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.contract.plugins import Plugin, installed, own
 from palermo.contract.serializer_shape import check_compression, check_serializer
@@ -33,8 +36,7 @@ from palermo.errors import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Unrestored:
+class Unrestored(Struct, frozen=True):
     """A dataclass or enum value decoded only to be shown: its class stays a name. A large set is one too.
 
     Serializing it writes what was read, so that arguments can be shown, changed in part, and sent again.
@@ -184,8 +186,7 @@ class Signing(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accept:
+class Accept(Struct, frozen=True, kw_only=True):
     """The serializers that a worker decodes, by name or media type.
 
     Signed is not a format but a proof: a signed body is verified, and the body inside must
@@ -234,8 +235,7 @@ class Accept:
         return (self.named or frozenset()) | self.besides
 
 
-@dataclass(slots=True)
-class _Formats:
+class _Formats(Struct):
     """What is registered. A change replaces a whole dict, so that other threads may read meanwhile."""
 
     #: By name and by media type.

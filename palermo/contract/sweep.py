@@ -1,42 +1,38 @@
 """A sweep of a queue: what is decided for each message that `Broker.sweep` reads, and how far it has come."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from palermo.core.message import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Struct, frozen=True):
     """Leave the message where it is."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
+class Remove(Struct, frozen=True):
     """Take the message out of the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """Publish this message to its queue, and take the old one out once that is confirmed.
 
     If another job has the unique key that this one needs, the old one stays, and `refused` is called.
     """
 
     message: Message
-    refused: Callable[[], None] | None = field(default=None, compare=False)
+    refused: Callable[[], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """Leave this message and all behind it where they are, and end the sweep."""
 
 
 SweepDecision = Keep | Remove | Move | Stop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepProgress:
+class SweepProgress(Struct, frozen=True, kw_only=True):
     """The progress of a sweep; `total` is how many messages it will look at."""
 
     total: int

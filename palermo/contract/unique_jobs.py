@@ -7,8 +7,9 @@ runs. So a program that knows only the name of such a job makes the same key of 
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Self
+
+from msgspec import Struct
 
 #: The options that give a job a key, and those that say more of it; see palermo.jobs.options.ManyOptions.
 KEYED_BY = ("unique", "dedupe", "debounce", "throttle")
@@ -18,8 +19,7 @@ KEY_OPTIONS = (*KEYED_BY, "on_duplicate", "unique_key")
 _PLAIN = (type(None), bool, int, float, str)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniqueJob:
+class UniqueJob(Struct, frozen=True, kw_only=True):
     """A job that is declared unique, debounced or throttled, as far as this is known without its code."""
 
     #: The wire name.

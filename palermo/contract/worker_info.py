@@ -3,8 +3,9 @@
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from palermo.core.election import Duty
 from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
@@ -13,8 +14,7 @@ from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 MAX_TOLD_BODY = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToldArguments:
+class ToldArguments(Struct, frozen=True, kw_only=True):
     """What a worker tells of the arguments of a job that it runs: of the message, what is needed to show them."""
 
     preview: str | None = None
@@ -38,7 +38,7 @@ class ToldArguments:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has; without what is as it mostly is."""
-        told = {name: getattr(self, name) for name in self.__slots__}
+        told = {name: getattr(self, name) for name in self.__struct_fields__}
         values = {name: value for name, value in told.items() if value != getattr(NOT_TOLD, name)}
         return values if self.body is None else {**values, "body": base64.b64encode(self.body).decode()}
 
@@ -47,7 +47,7 @@ class ToldArguments:
         """The arguments that to_plain wrote; NOT_TOLD for anything else, as from a worker of an earlier version."""
         if not isinstance(plain, dict):
             return NOT_TOLD
-        texts = {name: plain[name] for name in cls.__slots__ if isinstance(plain.get(name), str)}
+        texts = {name: plain[name] for name in cls.__struct_fields__ if isinstance(plain.get(name), str)}
         try:
             body = base64.b64decode(texts.pop("body"), validate=True) if "body" in texts else None
         except (binascii.Error, ValueError):
@@ -59,8 +59,7 @@ class ToldArguments:
 NOT_TOLD = ToldArguments()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningJob:
+class RunningJob(Struct, frozen=True, kw_only=True):
     """A job that a worker runs at this moment."""
 
     id: str
@@ -82,13 +81,13 @@ class RunningJob:
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {**values, "arguments": self.arguments.to_plain()}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "RunningJob":
         """The job that to_plain described; fields this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        known = {name: plain[name] for name in cls.__struct_fields__ if name in plain}
         return cls(**{**known, "arguments": ToldArguments.from_plain(plain.get("arguments"))})
 
     def message(self) -> Message:
@@ -111,8 +110,7 @@ class RunningJob:
 STATES = ("starting", "idle", "working", "paused", "quiet", "stopping")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
+class WorkerInfo(Struct, frozen=True, kw_only=True):
     """One worker, as it describes itself."""
 
     #: `pid:<pid>@<host>`.
@@ -139,12 +137,22 @@ class WorkerInfo:
     version: str = ""
     release: str = ""
     #: Unix seconds: when the broker heard of it last. The broker sets it, and the worker does not tell it.
-    seen_at: float | None = field(default=None, compare=False)
+    seen_at: float | None = None
     #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
     #: what is told of it here is its last answer, or what it wrote down. The broker sets this too.
     answers: bool = True
     #: Whether its slots, processed, failed and duties are known; if not, they are 0 or empty here, and None in rows.
     counted: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both tell the same, whenever each was heard of."""
+        if not isinstance(other, WorkerInfo):
+            return NotImplemented
+        told = (name for name in self.__struct_fields__ if name != "seen_at")
+        return all(getattr(self, name) == getattr(other, name) for name in told)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def clock(self) -> bool:
@@ -164,7 +172,7 @@ class WorkerInfo:
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
         return {
-            **{name: getattr(self, name) for name in self.__slots__ if name not in _LISTS},
+            **{name: getattr(self, name) for name in self.__struct_fields__ if name not in _LISTS},
             "clock": self.clock,
             "queues": list(self.queues),
             "duties": list(self.duties),
@@ -177,7 +185,7 @@ class WorkerInfo:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
         """The worker that to_plain described; fields this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__slots__ if name in plain}
+        known = {name: plain[name] for name in cls.__struct_fields__ if name in plain}
         jobs = tuple(map(RunningJob.from_plain, plain.get("jobs", ())))
         lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
         duties = _duties_of(plain)
@@ -231,8 +239,7 @@ class WorkerList(list[WorkerInfo]):
 _LISTS = ("jobs", "queues", "duties", "outcomes", "permits", "asks")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCommand:
+class WorkerCommand(Struct, frozen=True, kw_only=True):
     """A command to workers: palermo/worker/parent/orders.py lists the actions and the replies."""
 
     action: str
@@ -265,8 +272,7 @@ class WorkerCommand:
         return not self.workers or worker in self.workers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandReply:
+class CommandReply(Struct, frozen=True, kw_only=True):
     """One worker's reply to a command."""
 
     #: The worker's id.

@@ -7,8 +7,9 @@ job a second time, with the same id, and loses none.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from palermo.client.client import Client, default_client
 from palermo.client.prepare import new_id
@@ -33,8 +34,7 @@ class Enqueueable(Protocol):
         """Enqueues one, with the job's own arguments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRow:
+class OutboxRow(Struct, frozen=True, kw_only=True):
     """A job as a row of an outbox."""
 
     #: The job's id.

@@ -10,7 +10,6 @@ job is enqueued twice, with the same id.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ AnySession = Session | AsyncSession | scoped_session[Any] | async_scoped_session
 _WAITING = "palermo.contrib.waiting"
 
 #: What a row stores of a job; the database counts the rows.
-_STORED = tuple(field.name for field in fields(OutboxRow) if field.name != "number")
+_STORED = tuple(name for name in OutboxRow.__struct_fields__ if name != "number")
 
 
 def enqueue_after_commit(session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,10 @@
 """Broker URLs: parsed, written from their parts, and printed without the password."""
 
 import re
-from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.errors import UrlInvalid
 
@@ -29,15 +31,14 @@ _PASSWORD = r"(?<=://)(?:[^:@\s]*:\S*(?=@)|[^:@/\s\[]*:(?!\d+\b)[^/\s]+)"
 _PASSWORD_PARAMETER = r"(?<=[?&]sentinel_password=)[^&\s]+"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """A parsed broker URL. ``str()`` shows ``***`` in place of the password; ``repr()`` leaves the password out."""
+class Address(Struct, frozen=True, kw_only=True):
+    """A parsed broker URL. ``str()`` shows ``***`` in place of the password; ``repr()`` too."""
 
     scheme: str
     #: Hosts with ports, in the order in which they are tried; empty for a file.
     hosts: tuple[tuple[str, int], ...] = ()
     username: str = ""
-    password: str = field(default="", repr=False)
+    password: str = ""
     #: AMQP's virtual host, "/" where the URL names none; the number of a database of Redis.
     vhost: str = "/"
     #: The name that Redis's Sentinels, which are the hosts, have for the primary server; empty without Sentinels.
@@ -45,7 +46,10 @@ class Address:
     #: The path of the embedded broker's file; ":memory:" for one that ends with its process; or that of Redis's socket.
     path: str = ""
     #: The parameters of the query, named as in the client library.
-    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Address({str(self)!r})"
 
     def __str__(self) -> str:
         if self.scheme == "sqlite":
@@ -72,16 +76,18 @@ def written(address: Address) -> str:
     return f"{address.scheme}://{user}:{password}@{hosts}/{'' if address.vhost == '/' else vhost}{query}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddressParts:
+class AddressParts(Struct, frozen=True, kw_only=True):
     """Parts of an AMQP address that are given one by one; None for one that is not given."""
 
     #: One or several with commas between, with ports or without.
     host: str | None = None
     port: int | None = None
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = None
     vhost: str | None = None
+
+    def __repr__(self) -> str:
+        return f"AddressParts(host={self.host!r}, port={self.port!r}, username={self.username!r}, vhost={self.vhost!r})"
 
     def of(self, address: Address) -> Address:
         """The address with these parts in place of its own. Raises UrlInvalid for a host that cannot be one.

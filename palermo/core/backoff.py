@@ -5,9 +5,10 @@ The default shape is Sidekiq's, `n⁴ + 15 + rand(10 (n + 1))` for the n-th retr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeGuard
 
+from msgspec import Struct
+
+from palermo.core.times import MAX_DELAY, is_delay
 from palermo.errors import OptionInvalid
 
 #: A function that gives the seconds until the next try, by the number of tries so far and a random number from 0 to 1.
@@ -16,12 +17,8 @@ BackoffFunction = Callable[[int, float], float]
 #: The values that a user's own function may give instead of seconds.
 FAIL, DISCARD = "fail", "discard"
 
-#: The longest that a policy may make a job wait, in seconds: ten years.
-MAX_DELAY = 10 * 366 * 86_400.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Struct, frozen=True, kw_only=True):
     """Always the same delay."""
 
     delay: float
@@ -30,8 +27,7 @@ class Fixed:
         return self.delay
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
+class Linear(Struct, frozen=True, kw_only=True):
     """`step` seconds more each time, never more than `cap`."""
 
     step: float
@@ -41,8 +37,7 @@ class Linear:
         return min(self.cap, self.step * attempt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exponential:
+class Exponential(Struct, frozen=True, kw_only=True):
     """`base` first, then `factor` times as long each time, never more than `cap`.
 
     `jitter` is the part of a wait, from 0 to 1, that chance may take away: with 0.5 a job waits between half and all
@@ -62,8 +57,7 @@ class Exponential:
         return min(self.cap, full) * (1 - self.jitter * chance)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayList:
+class DelayList(Struct, frozen=True, kw_only=True):
     """The given delays, one after the other; the last one again and again."""
 
     delays: tuple[float, ...]
@@ -78,8 +72,7 @@ def quartic(attempt: int, chance: float) -> float:
     return min(MAX_DELAY, n**4 + 15 + chance * 10 * (n + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class CustomBackoff:
+class CustomBackoff(Struct, frozen=True):
     """A user's function of attempt and error: it gives seconds, None for the default shape, "fail" or "discard"."""
 
     function: Callable[[int, BaseException | None], object]
@@ -101,7 +94,7 @@ def backoff(value: object) -> Backoff:
     """
     match value:
         case Fixed() | Linear() | Exponential() | DelayList():
-            return value
+            return _checked(value)
         case str() if value in NAMED_BACKOFFS:
             return NAMED_BACKOFFS[value]
         case bool() | str():
@@ -116,6 +109,17 @@ def backoff(value: object) -> Backoff:
         f"option backoff={value!r} means nothing; it may be {', '.join(map(repr, NAMED_BACKOFFS))}, seconds, a list of"
         " seconds, palermo.Exponential(…) or a function of the attempt and the error."
     )
+
+
+def _checked(shape: Fixed | Linear | Exponential | DelayList) -> BackoffFunction:
+    """The shape, if its first waits are seconds whatever chance says. Raises OptionInvalid."""
+    try:
+        waits = [shape(attempt, chance) for attempt in (1, 2) for chance in (0.0, 1.0)]
+    except TypeError:
+        waits = [-1.0]
+    if not all(is_delay(wait) for wait in waits):
+        raise OptionInvalid(f"option backoff={shape!r} makes a wait that is not from 0 seconds to ten years.")
+    return shape
 
 
 def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException | None = None) -> float | str:
@@ -142,8 +146,3 @@ def seconds(backoff: Backoff, attempt: int, chance: float, error: BaseException 
 def total_delays(shape: BackoffFunction, retries: int) -> Sequence[float]:
     """The wait before each of so many retries, with 0.5 for chance."""
     return [float(shape(attempt, 0.5)) for attempt in range(1, retries + 1)]
-
-
-def is_delay(value: object) -> TypeGuard[float]:
-    """Whether this is a number of seconds that a job may wait."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY

@@ -1,18 +1,17 @@
 """The rule for the conditions of all filters: a condition that is given says something."""
 
-from dataclasses import fields
 from typing import Any
 
 from palermo.errors import OptionInvalid
 
 
 def check_conditions(filter: Any) -> None:
-    """Raise OptionInvalid if a text in this filter, a dataclass, is blank.
+    """Raise OptionInvalid if a text in this filter is blank.
 
     Taken for no condition, an unset variable of a shell would choose every job.
     """
-    for each in fields(filter):
-        check_condition(each.name, getattr(filter, each.name))
+    for name in filter.__struct_fields__:
+        check_condition(name, getattr(filter, name))
 
 
 def check_condition(name: str, value: Any) -> None:

@@ -8,9 +8,10 @@ is a quarter of an octave wider than the one before. Histograms are merged by ad
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeGuard
+
+from msgspec import Struct, field
 
 #: How many durations each bucket has.
 Histogram = dict[int, int]
@@ -67,8 +68,7 @@ _MOST = 2.0**40
 _BUCKETS: Mapping[Any, int] = {key: number for number in range(LAST + 1) for key in (number, str(number))}
 
 
-@dataclass(slots=True)
-class Durations:
+class Durations(Struct):
     """How long something took, over all the times that it happened."""
 
     count: int = 0

@@ -5,8 +5,10 @@ Each is enough to understand the error, and cut to sizes that headers can hold.
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 MAX_CLASS = 500
 MAX_MESSAGE = 2_000
@@ -15,8 +17,7 @@ MAX_STACK_TRACE = 16_000
 _CUT = "\n… cut …\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """Why a job failed, and when."""
 
     #: Dotted name of the exception's class, `palermo.errors.…` for Palermo's own, at most 500 characters.
@@ -125,8 +126,7 @@ _BELOW = 2**33
 _FRAME = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One try that failed, in short form.
 
     When a newer error replaces the latest one, or a requeue removes it, its short form is appended to the log.

@@ -1,8 +1,10 @@
 """The changes that a person makes to a job that waits in a queue or for its time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
@@ -19,8 +21,7 @@ def check_priority(priority: int | None) -> int | None:
     return priority
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobEdit:
+class JobEdit(Struct, frozen=True, kw_only=True):
     """Other arguments, another queue, priority or time for one job. What is None stays as it is."""
 
     #: A message that holds the new arguments.

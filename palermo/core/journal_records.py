@@ -9,9 +9,10 @@ docs/guides/journal.md has the table of kinds; a test compares.
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 #: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
 VERSION = 1
@@ -91,8 +92,7 @@ _ONLY_ALL = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RecordBatch:
+class RecordBatch(Struct, frozen=True):
     """Records that were stored together."""
 
     #: Its place in the journal: later batches have higher numbers, not always the next one.

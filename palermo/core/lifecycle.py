@@ -7,9 +7,11 @@ from TRANSITIONS; test_docs.py fails when they differ.
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.failure import Attempt, Failure, append_attempt
 from palermo.core.message import JSON, Message, fit_headers
@@ -19,8 +21,7 @@ from palermo.core.topology import FAILED_QUEUE, failed_queue
 MAX_RESULT = 512 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class StoredResult:
+class StoredResult(Struct, frozen=True):
     """A job's return value as the journal keeps it: written by a serializer, and within a limit."""
 
     #: Media type of the serializer.
@@ -97,8 +98,7 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Succeeded:
+class Succeeded(Struct, frozen=True):
     """The job returned, or a before_process hook skipped it, which is no failure."""
 
     skipped: bool = False
@@ -108,15 +108,13 @@ class Succeeded:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """The job raised, could not be run at all, or its process died; it does not run again by itself."""
 
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Retrying:
+class Retrying(Struct, frozen=True):
     """The job is to run again, after `delay` seconds."""
 
     #: Why; None for a job that snoozes, which does not count against its retries.
@@ -124,20 +122,17 @@ class Retrying:
     delay: float
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """The job is thrown away: it asked for that itself, or its policy says so for its error."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """The worker stopped the job before it ended; the job itself did nothing wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """A person cancelled the job, before it began or while it ran."""
 
 
@@ -147,8 +142,7 @@ INTERRUPTED, CANCELLED, SUCCEEDED = Interrupted(), Cancelled(), Succeeded()
 Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
+class BatchResult(Struct, frozen=True):
     """How each job of a batch ended, in their order."""
 
     results: tuple[Result, ...]
@@ -165,16 +159,14 @@ def results_of_each(result: RunResult, count: int) -> tuple[Result, ...]:
     return (result,) * count
 
 
-@dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(Struct, frozen=True):
     """Forget the message."""
 
     #: Whether the job was done, and not cancelled or dropped.
     done: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """Store this copy among the failed jobs; once that is confirmed, forget the original."""
 
     message: Message
@@ -182,13 +174,11 @@ class Fail:
     queue: str = FAILED_QUEUE
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Give the message back to its queue, at its old place where the broker can do that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reschedule:
+class Reschedule(Struct, frozen=True):
     """Store this copy as an enqueued job, for its time; once that is confirmed, forget the original."""
 
     message: Message

@@ -10,8 +10,10 @@ to the first of the jobs that wait for one. A job that waits for a rate gets a r
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
@@ -70,8 +72,7 @@ _UNITS = {
 _WRITTEN = r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<every>[0-9]{0,6})\s*(?P<unit>[a-z]+)\s*\Z"
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """A rate: `count` runs in `period` seconds, evenly spread."""
 
     count: int
@@ -106,8 +107,7 @@ class Rate:
         return min(self.period * (SLACK - 1) / 2, self.gap / 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitDemand:
+class LimitDemand(Struct, frozen=True, kw_only=True):
     """What a job needs before it may run."""
 
     key: str
@@ -161,15 +161,13 @@ def demand_of(message: Message) -> LimitDemand | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RunNow:
+class RunNow(Struct, frozen=True):
     """Run the job in `wait` seconds, which are few."""
 
     wait: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunLater:
+class RunLater(Struct, frozen=True):
     """Postpone the job until the instant `at`, in Unix seconds."""
 
     at: float
@@ -202,8 +200,7 @@ def postponed(message: Message, decision: RunLater) -> Message:
     return replace(message, run_at=min(decision.at, MAX_SECONDS - 1), extra=extra)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateState:
+class RateState(Struct, frozen=True, kw_only=True):
     """The state of a rate, in Unix seconds."""
 
     #: The instant before which nothing may run.
@@ -235,8 +232,7 @@ class RateState:
 PermitHolder = tuple[str, str]
 
 
-@dataclass(slots=True)
-class _KeyState:
+class _KeyState(Struct):
     limit: int | None = None
     written: str = ""
     rate_state: RateState = RateState()
@@ -273,8 +269,7 @@ class _KeyState:
         return not self.running and not self.offered and not self.waiting_line and self.rate_state.free <= now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitInfo:
+class LimitInfo(Struct, frozen=True, kw_only=True):
     """One limited key, as a listing shows it."""
 
     key: str

@@ -5,7 +5,7 @@ than it would end in that time, judged by its recent jobs. When a job runs longe
 after that, a slot holds more than one only after some short jobs in a row.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from palermo.errors import SettingInvalid
 
@@ -27,8 +27,7 @@ _IN_A_ROW = 8
 _WEIGHT = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Prefetch:
+class Prefetch(Struct, frozen=True):
     """A worker's setting of prefetch."""
 
     #: The most jobs that a slot holds, from 1.

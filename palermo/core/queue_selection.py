@@ -10,8 +10,9 @@ the queue to begin with, five times in six high, so that low is slow but never s
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+
+from msgspec import Struct
 
 from palermo.core.topology import check_job_queue, is_failed
 from palermo.errors import QueueNameInvalid
@@ -25,8 +26,7 @@ _WEIGHED = re.compile(r"(?s)(?P<pattern>.+):(?P<weight>[0-9]+)\Z")
 MAX_WEIGHT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRank:
+class QueueRank(Struct, frozen=True):
     """The place of one queue in the order."""
 
     #: Queues of a lower level always go first.
@@ -46,8 +46,7 @@ def draw_order(places: Mapping[str, QueueRank], chance: Callable[[], float]) -> 
     return tuple(sorted(places, key=ranks.__getitem__))
 
 
-@dataclass(frozen=True, slots=True)
-class PausedQueues:
+class PausedQueues(Struct, frozen=True):
     """The queues from which no worker takes jobs: some, by name, or all that there are and will be."""
 
     names: frozenset[str] = frozenset()
@@ -64,8 +63,7 @@ NONE_PAUSED = PausedQueues()
 EVERY_QUEUE = "~all"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSelection:
+class QueueSelection(Struct, frozen=True):
     """The queues a worker serves, as patterns in order of priority."""
 
     patterns: tuple[str, ...]
@@ -116,28 +114,34 @@ class QueueSelection:
 
         A queue listed by its whole name is served whether known or not.
         """
-        return tuple(self.places(known))
+        return tuple(dict.fromkeys(name for _, found in self._matches(known) for name in found))
 
     def places(self, known: Iterable[str]) -> dict[str, QueueRank]:
         """The queues to serve out of those known, with the place of each."""
-        names = sorted(name for name in set(known) if not is_failed(name))
-        refused = [pattern[1:] for pattern in self.patterns if pattern.startswith("!")]
-        wanted = list(self._wanted()) or [("*", None)]
-        literal = {pattern for pattern, _ in wanted if not _GLOB.intersection(pattern)}
         chosen: dict[str, QueueRank] = {}
         level, before = 0, None
-        for pattern, weight in wanted:
+        for weight, found in self._matches(known):
             # Neighbouring patterns with weights share one level; each queue without a weight has its own.
             level += weight is None or before is None
             before = weight
-            found = [pattern] if pattern in literal else [name for name in names if fnmatchcase(name, pattern)]
             for name in found:
-                if pattern in literal or name not in literal:
-                    chosen.setdefault(name, QueueRank(level, weight or 1))
-                    level += weight is None
-        return {
-            name: place for name, place in chosen.items() if not any(fnmatchcase(name, pattern) for pattern in refused)
-        }
+                chosen.setdefault(name, QueueRank(level, weight or 1))
+                level += weight is None
+        return chosen
+
+    def _matches(self, known: Iterable[str]) -> Iterator[tuple[int | None, list[str]]]:
+        """For each pattern of queues to serve its weight and the queues that it means, in their order."""
+        names = sorted(name for name in set(known) if not is_failed(name))
+        refuse = [_matcher(pattern[1:]) for pattern in self.patterns if pattern.startswith("!")]
+        wanted = list(self._wanted()) or [("*", None)]
+        literal = {pattern for pattern, _ in wanted if not _GLOB.intersection(pattern)}
+        if literal:
+            names = [name for name in names if name not in literal]
+        for pattern, weight in wanted:
+            found = [pattern] if pattern in literal else list(filter(_matcher(pattern), names))
+            for refused in refuse:
+                found = [name for name in found if not refused(name)]
+            yield weight, found
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -153,6 +157,11 @@ class QueueSelection:
 
     def __str__(self) -> str:
         return ",".join(self.written)
+
+
+def _matcher(pattern: str) -> Callable[[str], object]:
+    """What is true of the names that a pattern fits."""
+    return re.compile(translate(pattern)).match
 
 
 def _weighed(part: str) -> tuple[str, int | None]:

@@ -5,11 +5,14 @@ calls it, because the exceptions and the user's backoff functions are there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from palermo.core.backoff import FAIL, Backoff, is_delay, quartic, seconds
+from msgspec import Struct
+from msgspec.structs import replace
+
+from palermo.core.backoff import FAIL, Backoff, quartic, seconds
 from palermo.core.backoff import backoff as parse
 from palermo.core.message import Message
+from palermo.core.times import is_delay
 from palermo.errors import LockExpired, OptionInvalid
 
 #: The retries of a job that asks for retries and gives no number; Sidekiq's default.
@@ -55,8 +58,7 @@ for _kind in (Retry, Snooze, Discard):
     _kind.__module__ = "palermo"  # the name that users know, and that a failure stores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(Struct, frozen=True, kw_only=True):
     """What a job declares about retries."""
 
     #: The most retries; None for no limit, which makes sense only with retry_for.
@@ -100,8 +102,7 @@ def make_policy(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RunAgain:
+class RunAgain(Struct, frozen=True):
     """Run the job again in `delay` seconds."""
 
     delay: float
@@ -109,16 +110,14 @@ class RunAgain:
     counted: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The job has failed."""
 
     #: Whether the job had retries, and the last of them failed, or its backoff gave up the rest.
     exhausted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """Throw the job away."""
 
     #: Why, if the job itself asked for it; "" if its error is the reason.

@@ -14,7 +14,9 @@ same millisecond have several parts.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
@@ -26,8 +28,7 @@ _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 FOREIGN = "perform_job_at"
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(Struct, frozen=True):
     """Time slots of one length."""
 
     #: The length of each, in seconds; a whole multiple of the level below.
@@ -69,8 +70,7 @@ _LENGTH, _SAME = 10**6, 10**7
 _PARTS = 10**12
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TimeSlot:
+class TimeSlot(Struct, frozen=True, order=True):
     """A slot of time. Its number is counted from the epoch in spans of its level, so all processes agree on it."""
 
     level: int
@@ -161,7 +161,7 @@ def in_order(slots: Iterable[TimeSlot]) -> list[TimeSlot]:
 def check_due(due: object) -> float:
     """The instant, if a job may be due then. Raises OptionInvalid."""
     if isinstance(due, bool) or not isinstance(due, int | float) or not math.isfinite(due):
-        raise OptionInvalid(f"{due!r} is no instant; give Unix seconds.")
+        raise OptionInvalid(f"{due!r} is no instant; give Unix seconds, or a datetime with a time zone.")
     if not 0 < due < MAX_SECONDS:
         raise OptionInvalid(f"instant {due!r} is before 1970 or after 2242; choose one between.")
     return float(due)

@@ -2,7 +2,7 @@
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 
 from palermo.errors import OptionInvalid
 
@@ -13,6 +13,14 @@ Delay = float | timedelta
 
 #: Unix seconds, or a datetime that knows its time zone.
 Instant = float | datetime
+
+#: The longest that a policy may make a job wait, in seconds: ten years.
+MAX_DELAY = 10 * 366 * 86_400.0
+
+
+def is_delay(value: object) -> TypeGuard[float]:
+    """Whether this is a number of seconds that a job may wait."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_DELAY
 
 
 def delay_seconds(delay: Any) -> float:
@@ -84,5 +92,6 @@ def _instant(text: str, advice: str) -> float:
     except ValueError:
         raise ValueError(f"{text[:40]!r} is no time: {advice}.") from None
     if moment.tzinfo is None:
-        raise ValueError(f"{text[:40]!r} has no time zone: write {text[:40]}Z or {text[:40]}+01:00.")
+        full = text[:40] if "T" in text or " " in text else f"{text[:34]}T00:00"
+        raise ValueError(f"{text[:40]!r} has no time zone: write {full}Z or {full}+01:00.")
     return moment.timestamp()

@@ -5,8 +5,10 @@ A publisher sends an event to the fanout exchange `<prefix>_gateway`. From there
 docs/internals/wire.md, "Events". In that queue it is a job with the group's name.
 """
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.message import EVENT_ID, JSON, TOPIC, Message
 from palermo.core.topology import DEFAULT_EXCHANGE, LITERAL, MAX_ID_BYTES, check_job_queue, check_new_queue
@@ -24,8 +26,7 @@ OCTETS = "application/octet-stream"
 _GATEWAY, _DISTRIBUTOR = "_gateway", "_distributor"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something that happened, published to all groups that subscribe to it."""
 
     topic: str

@@ -84,10 +84,11 @@ def check_queue_name(name: object, *, controls: bool = False) -> str:
         )
     if controls and has_controls(name):
         return name
-    if not on_broker or on_broker != on_broker.strip() or name != name.strip():
+    if not on_broker:
+        raise QueueNameInvalid(f"queue name {name!r} has nothing behind the {LITERAL!r}. {rule}.")
+    if on_broker != on_broker.strip() or name != name.strip():
         raise QueueNameInvalid(
-            f"queue name {name!r} begins or ends in a blank, or has nothing behind the {LITERAL!r}. {rule};"
-            " trim it where the job is declared."
+            f"queue name {name!r} begins or ends in a blank. {rule}; trim it where the job is declared."
         )
     if has_controls(name):
         raise QueueNameInvalid(f"queue name {name!r} has a control character or a line break in it. {rule}.")

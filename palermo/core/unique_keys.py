@@ -5,9 +5,11 @@ unique_rules.py decides what happens to a key; docs/internals/design.md says why
 
 import base64
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.header_json import from_json, to_json
 from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
@@ -34,8 +36,7 @@ class Phase(StrEnum):
     RUNNING = "running"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UniqueLock:
+class UniqueLock(Struct, frozen=True, kw_only=True):
     """The lock that a message asks for."""
 
     key: str
@@ -93,8 +94,7 @@ def _seconds(value: object) -> float | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMessage:
+class StoredMessage(Struct, frozen=True, kw_only=True):
     """A message that is stored with its key, to be published later or for its arguments."""
 
     message: Message
@@ -104,8 +104,7 @@ class StoredMessage:
     closes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyHolder:
+class KeyHolder(Struct, frozen=True, kw_only=True):
     """The job that has the key."""
 
     id: str
@@ -133,8 +132,7 @@ class KeyHolder:
     content: StoredMessage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastHolder:
+class PastHolder(Struct, frozen=True, kw_only=True):
     """A job that had the key; a copy of its message may still be somewhere."""
 
     id: str
@@ -145,8 +143,7 @@ class PastHolder:
     content: StoredMessage | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cooldown:
+class Cooldown(Struct, frozen=True, kw_only=True):
     """The time for which no job gets a key that no job has."""
 
     until: float
@@ -155,8 +152,7 @@ class Cooldown:
     call: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """All that is known of one key."""
 
     name: str
@@ -167,7 +163,7 @@ class Key:
     next: StoredMessage | None = None
     due: float | None = None
     closed: Cooldown | None = None
-    ended: tuple[PastHolder, ...] = field(default=())
+    ended: tuple[PastHolder, ...] = ()
 
     @property
     def holders(self) -> "tuple[KeyHolder | PastHolder, ...]":
@@ -253,8 +249,7 @@ class Key:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyRequest:
+class KeyRequest(Struct, frozen=True, kw_only=True):
     """The request that the enqueue of a job with a key makes."""
 
     key: str
@@ -305,7 +300,7 @@ def message_from_plain(plain: Mapping[str, Any]) -> Message:
 def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolder") -> dict[str, Any]:
     """The fields of a value as JSON values, without those that are None."""
     plain: dict[str, Any] = {}
-    for name in value.__dataclass_fields__:
+    for name in value.__struct_fields__:
         one = getattr(value, name)
         if one is None:
             continue

@@ -6,8 +6,10 @@ for what, and in which order with everything else that happens to a job.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import (
@@ -48,8 +50,7 @@ class EnqueueOutcome(StrEnum):
     NEXT = "next"  #: the job is published when the present one has ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnqueueAnswer:
+class EnqueueAnswer(Struct, frozen=True, kw_only=True):
     """The answer to an enqueue."""
 
     outcome: EnqueueOutcome
@@ -71,8 +72,7 @@ class StartReason(StrEnum):
     DUPLICATE = "duplicate"  #: another job has its key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartAnswer:
+class StartAnswer(Struct, frozen=True, kw_only=True):
     """Whether a job may be started."""
 
     why: StartReason
@@ -95,8 +95,7 @@ class RunOutcome(StrEnum):
     AGAIN = "again"  #: it waits again, for its retry or as before the run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyUpdate:
+class KeyUpdate(Struct, frozen=True, kw_only=True):
     """A key after something has happened to it."""
 
     key: Key

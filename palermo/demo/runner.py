@@ -7,9 +7,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from palermo.client.client import Client
 from palermo.core.address import masked
@@ -29,8 +30,7 @@ EXCHANGE = "palermo-demo"
 _STOP_TIMEOUT = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoOptions:
+class DemoOptions(Struct, frozen=True, kw_only=True):
     """The options of the demo."""
 
     #: None for the embedded broker, on a file of the demo's own.

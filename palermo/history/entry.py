@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.client.recorded_jobs import FIELDS
 from palermo.contract.rows import Row, as_json, iso_instant
@@ -29,8 +30,7 @@ _KNOWN = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One record about a job."""
 
     kind: RecordKind

@@ -1,7 +1,8 @@
 """The filters of finished jobs and of actions, for the pages, the API and the commands."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.core.conditions import check_conditions
 from palermo.core.journal_records import RecordKind
@@ -20,8 +21,7 @@ STATES: Mapping[str, RecordKind] = {
 FINAL = ("done", "failed", "discarded", "cancelled")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryFilter:
+class HistoryFilter(Struct, frozen=True, kw_only=True):
     """A filter of finished jobs, which must match all its fields; an empty filter matches all that are final.
 
     Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for an unknown state and for a blank text.
@@ -52,8 +52,7 @@ class HistoryFilter:
             raise OptionInvalid(f"there is no state {self.state[:40]!r} of finished jobs: {', '.join(STATES)}.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditFilter:
+class AuditFilter(Struct, frozen=True, kw_only=True):
     """A filter of actions, which must match all its fields; an empty filter matches every action.
 
     Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a blank text.

@@ -13,8 +13,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.client.journal_watch import wait_first
 from palermo.contract.broker import Broker
@@ -132,8 +134,7 @@ async def _read(
         raise BrokerUnavailable("the journal was deleted, or the session lost, while it was being read. Try again.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far the reading has come."""
 
     #: Whether all that was stored when reading began has been taken; stays so while the broker is away.

@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.client import Client

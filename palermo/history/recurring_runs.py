@@ -3,7 +3,8 @@
 import re
 import threading
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch
@@ -17,8 +18,7 @@ LAST_RUNS, MOST_NAMES = 20, 2_000
 RUN_ID = re.compile(r"(?P<name>.*)@(?P<due>\d{4}-\d\d-\d\dT[\d:.]+Z)(?P<by_hand>-[0-9a-f]{8})?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class PastRun:
+class PastRun(Struct, frozen=True):
     """A run that ended."""
 
     #: One of the final states of the history.

@@ -5,8 +5,9 @@ cells, and each cell of the fine grid lies in one cell of the coarse grid.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from palermo.history.tally import Tally
 
@@ -23,8 +24,7 @@ class Window(StrEnum):
     MONTH = "month"  #: 30 days
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """A window cut into cells."""
 
     #: The length of the window and of each cell, in seconds; the first is a multiple of the second.
@@ -62,8 +62,7 @@ def begin(window: Window, now: float) -> float:
     return (grid.number(now) - round(grid.span / grid.cell) + 1) * grid.cell
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """The tally of a part of a window."""
 
     #: Unix seconds at which it begins, and its length in seconds.

@@ -6,8 +6,9 @@ by the number of cells, and not by how much the journal holds. `now` is an argum
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.client.client import Client
 from palermo.contract.clock import now
@@ -46,8 +47,7 @@ _NO_QUEUE = {"pending": 0, "in_progress": 0, "workers": 0, "paused": False}
 _NO_WORKER = {"state": None, "started_at": None, "slots": None}
 
 
-@dataclass(frozen=True, slots=True)
-class Deploy:
+class Deploy(Struct, frozen=True):
     """The start of the first worker of a release."""
 
     #: Unix seconds.
@@ -80,16 +80,14 @@ class Deploys:
         return [deploy for deploy in self._known if deploy.at >= at]
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """The tally of one queue, job or worker; name None for those that were put together."""
 
     name: str | None
     tally: Tally
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The statistics of some time up to now, of everything or of one queue, job or worker."""
 
     #: Unix seconds at which it begins, and ends; and from which on something is known in it.

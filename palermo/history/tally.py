@@ -1,8 +1,9 @@
 """Sums of the journal's `counts` records: jobs by outcome, how long they waited and how long they ran."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from palermo.contract.rows import Row
 from palermo.core.durations import Durations
@@ -21,8 +22,7 @@ FAILED = (RecordKind.FAILED, RecordKind.RETRIED)
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """Sums over some time and some jobs."""
 
     numbers: dict[str, int] = field(default_factory=dict)

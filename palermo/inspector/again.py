@@ -5,7 +5,8 @@ of the ended one. `edit` changes a job that waits in a queue, for its time or fo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.handle import Job

@@ -8,8 +8,10 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.contract import clock
 from palermo.contract.rows import Row, silent_text, waits_since
@@ -19,8 +21,7 @@ from palermo.errors import NotBrowsable, NotFound, SettingInvalid
 from palermo.inspector.inspector import Inspector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """The limits to check; None for a limit that does not matter."""
 
     #: How many jobs may wait in one queue.
@@ -33,8 +34,7 @@ class Limits:
     queues: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True, kw_only=True):
     """The result of a check."""
 
     problems: tuple[str, ...] = ()
@@ -86,8 +86,7 @@ class CheckResult:
         }
 
 
-@dataclass(slots=True)
-class _Problems:
+class _Problems(Struct):
     problems: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 

@@ -1,8 +1,9 @@
 """The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
 
 from palermo.client.actor import Actor, record_action
 from palermo.client.failed_queues import read_failed, sweep_failed

@@ -16,12 +16,14 @@ from palermo.contract import clock
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
+from palermo.core.text import nearest
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.history.statistics import summarize
 from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.problems import COUNTED, Outcomes, outcomes, present
+from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
 #: The most queues whose first job is looked at.
@@ -33,7 +35,7 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
 
     `mend` frees the keys of unique jobs that are nowhere.
     """
-    found = [*_program(), *settings_findings(client.settings, sources)]
+    found = [*_program(), *settings_findings(client.settings, sources), *_variables()]
     try:
         found += broker_findings(client, mend=mend)
         found += _now(client)
@@ -122,6 +124,18 @@ def _program() -> list[Finding]:
         own = "not installed"
     here = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()}"
     return [Finding.ok("program", f"Palermo {own}, {here}, {loop}")]
+
+
+def _variables() -> list[Finding]:
+    """A finding for each variable that looks like a setting and is none: nothing else would say so."""
+    return [
+        Finding.warning(
+            "variables",
+            f"{variable} is set, and there is no such setting.{nearest(variable, VARIABLES, cutoff=0.75)}",
+            "Mend its name, or take it away; docs/reference/settings.md has all variables.",
+        )
+        for variable in unknown_variables()
+    ]
 
 
 def _holds_secret(settings: Settings, source: SettingOrigin) -> bool:

@@ -4,8 +4,10 @@ The class Inspector takes these functions as its methods. ReplaceArguments gives
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.failed_queues import browse_failed
@@ -195,8 +197,7 @@ def _rewriting(
     return lambda message: change.applied_to(replaced(message))
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceArguments:
+class ReplaceArguments(Struct, frozen=True):
     """Writes other arguments into a message, with the serializer that wrote it, and leaves everything else as it was.
 
     If that one is not safe, or not known here, JSON is used; a signed message is signed again.

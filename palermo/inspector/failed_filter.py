@@ -1,7 +1,8 @@
 """Filters of failed jobs, for `palermo failed`, the inspector and the web page."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
 
 from palermo.core.conditions import check_conditions
 from palermo.core.failure import fingerprint
@@ -27,8 +28,7 @@ def wire_preview(message: Message) -> str | None:
     return message.preview
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedFilter:
+class FailedFilter(Struct, frozen=True, kw_only=True):
     """The conditions that a failed job must meet, all at once; a filter without conditions matches every job.
 
     Names may hold `*`, `?` and `[…]`. Raises OptionInvalid for a blank text.
@@ -88,7 +88,5 @@ class FailedFilter:
         return any(wanted in text.casefold() for text in texts if text) or wanted in (shown(message) or "").casefold()
 
     def __str__(self) -> str:
-        asked = (
-            (field.name, getattr(self, field.name)) for field in fields(self) if getattr(self, field.name) is not None
-        )
+        asked = ((name, value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None)
         return " ".join(f"{name}={value!r}" for name, value in asked) or "everything"

@@ -8,8 +8,9 @@ leaves them) count as one job and go together.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
@@ -209,8 +210,7 @@ class FindJudge:
         return Keep()
 
 
-@dataclass(slots=True)
-class _Group:
+class _Group(Struct):
     count: int
     first: int | None
     last: int | None

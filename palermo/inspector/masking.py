@@ -10,6 +10,7 @@ from palermo.contract.rows import MAX_SHOWN, Row, arguments_of, as_json
 from palermo.contract.serialization import Serializers
 from palermo.core.arguments import preview
 from palermo.core.message import Message
+from palermo.errors import ArgumentsInvalid
 from palermo.jobs.redaction import MASK, masked_row
 
 
@@ -32,14 +33,21 @@ def masked_worker(row: Row, patterns: Sequence[str]) -> Row:
 
 
 def unmasked(edited: Any, original: Any) -> Any:
-    """The edited value, with each mask that was left in it replaced by the original at the same key or index."""
-    match edited, original:
-        case str(), _ if edited == MASK:
+    """The edited value, with each mask that was left in it replaced by the original at the same key or index.
+
+    Raises ArgumentsInvalid for a mask without a value behind it: it was moved, or the original is not known.
+    """
+    match edited:
+        case str() if edited == MASK:
+            if original == MASK:
+                raise ArgumentsInvalid(f"these arguments still hold {MASK}: write the hidden values in their places.")
             return original
-        case Mapping(), Mapping():
-            return {key: unmasked(value, original.get(key, value)) for key, value in edited.items()}
-        case list(), list() | tuple():
-            rest = [*original, *edited[len(original) :]]
+        case Mapping():
+            fields = original if isinstance(original, Mapping) else {}
+            return {key: unmasked(value, fields.get(key, value)) for key, value in edited.items()}
+        case list():
+            items = original if isinstance(original, list | tuple) else ()
+            rest = [*items, *edited[len(items) :]]
             return [unmasked(value, before) for value, before in zip(edited, rest, strict=False)]
         case _:
             return edited

@@ -4,9 +4,11 @@
 Prometheus rules in docs/guides/monitoring/alerts.yml begin. A queue whose first job cannot be looked at is never late.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row, silent_text
@@ -46,8 +48,7 @@ def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
     return {each.name: Outcomes(*map(each.tally.number, kinds)) for each in jobs if each.name is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class PresentProblem:
+class PresentProblem(Struct, frozen=True):
     """One thing that is wrong."""
 
     kind: Kind
@@ -107,11 +108,12 @@ def _finding(kind: QueueKind, row: Row, age: float | None, *, silent: bool) -> F
     match kind:
         case "paused":
             text = f"paused, and {waiting} {verb} in it"
-            advice = f"`palermo resume {name}` if it was forgotten. `palermo audit` says who paused it."
+            advice = f"`palermo resume {shlex.quote(name)}` if it was forgotten. `palermo audit` says who paused it."
         case "unserved":
             # One that does not answer may serve it: it is not always known which queues it serves.
             text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
-            advice = f"Start a worker for it: `palermo worker MODULE -q {name}`. If its name is a mistake, clear it."
+            command = f"palermo worker MODULE -q {shlex.quote(name)}"
+            advice = f"Start a worker for it: `{command}`. If its name is a mistake, clear it."
         case "late":
             text = f"its first job has waited for {duration(age or 0.0)}, and {waiting} {verb} in it"
             advice = (
@@ -126,7 +128,8 @@ def _of_job(job: str, outcomes: Outcomes) -> PresentProblem | None:
         return None
     check, within = f"job {job}", f"of {count(runs, 'run')} in the last {COUNTED / 60:.0f} minutes"
     if outcomes.failed > FAILING * (outcomes.succeeded + outcomes.failed):
-        advice = f"`palermo failed list --job {job}` has the errors; `palermo failed requeue` runs the jobs again."
+        listed = f"palermo failed list --job {shlex.quote(job)}"
+        advice = f"`{listed}` has the errors; `palermo failed requeue` runs the jobs again."
         return PresentProblem("failing", Finding.warning(check, f"{outcomes.failed:,} {within} failed", advice), job)
     if outcomes.retried > RETRIED * runs:
         advice = "Perhaps something that it needs is away. `palermo retries list` has the errors."

@@ -7,7 +7,8 @@ difference tells what came and went in between. A bounded number of such samples
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from palermo.contract.rows import Row
 
@@ -21,8 +22,7 @@ SHORTEST = 0.9
 _MOST = 1_200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """What was counted between the sample before and this one."""
 
     #: Unix seconds, and how many seconds it covers.
@@ -36,8 +36,7 @@ class Sample:
     left: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """All queues and workers at one instant."""
 
     #: Unix seconds.
@@ -46,12 +45,11 @@ class Snapshot:
     workers: list[Row]
     #: Whether all queues are paused.
     all_paused: bool = False
-    #: A text that stays the same as long as nothing changes.
-    version: str = ""
+    #: A number that stays the same as long as nothing changes.
+    version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+class Rates(Struct, frozen=True):
     """Jobs a second that came in and went out; None if too little was seen to tell."""
 
     come: float | None
@@ -125,9 +123,10 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
             left.update(_shared(done, earlier, worker, more))
     came: Counter[str] = Counter()
     for name, increase in more.items():
-        # The queue shrank by more than the workers account for: someone cleared or requeued the rest.
-        left[name] = max(left[name], -increase)
-        came[name] = increase + left[name]
+        if increase or name in left:  # Of thousands of queues most are still.
+            # The queue shrank by more than the workers account for: someone cleared or requeued the rest.
+            left[name] = max(left[name], -increase)
+            came[name] = increase + left[name]
     return Sample(at=after.at, span=after.at - before.at, processed=processed, failed=failed, came=+came, left=+left)
 
 

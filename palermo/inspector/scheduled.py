@@ -5,7 +5,8 @@ tried again is a scheduled job with an error: `retries` tells them apart.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.client.dequeue import SameArguments
 from palermo.contract import clock

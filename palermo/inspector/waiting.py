@@ -6,7 +6,8 @@ The class Inspector takes these functions as its methods. WaitingFilter says whi
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.contract.rows import Row
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision
@@ -32,8 +33,7 @@ MAX_CANCELLED = 100_000
 _OTHER_DIGITS = re.compile(rb"[\\$\x7f]|[0-9][eE]|\.0000|[0-9.]{19}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingFilter:
+class WaitingFilter(Struct, frozen=True, kw_only=True):
     """The conditions that a waiting job must meet, all at once; a filter without conditions matches every job.
 
     Raises OptionInvalid for a blank text.

@@ -1,6 +1,5 @@
 """Jobs as a program declares them: their definitions, options and hooks, and the registry. Knows no client."""
 
-from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry, registry
 
-__all__ = ["JobDefinition", "Registry", "registry"]
+__all__ = ["Registry", "registry"]

@@ -5,6 +5,9 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+#: The most jobs in one batch.
+MOST_BATCH = 1_000
+
 #: Called with the position of an item that is marked, and whether it is marked as done.
 OnMark = Callable[[int, bool], None]
 

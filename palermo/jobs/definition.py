@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ForwardRef, get_type_hints
 
+from msgspec import Struct
+
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 
@@ -20,8 +22,7 @@ if TYPE_CHECKING:
 MAX_JOB_NAME_BYTES = 255
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobSubscription:
+class JobSubscription(Struct, frozen=True, kw_only=True):
     """The events that a job handles, and its group."""
 
     group: str
@@ -243,6 +244,9 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         raise OptionInvalid(
             f"{target!r} cannot be a job: @palermo.job goes on a function, or on a class with a method `process`."
         )
+    if name is None and target.__name__ == "<lambda>":
+        # All lambdas of a module have this name, so each would take the place of the one before.
+        raise OptionInvalid("a lambda has no name of its own: write the job with def, or give it one, name=….")
     process = _process_of(target) if is_class else target
     if is_class:
         check_methods(target)

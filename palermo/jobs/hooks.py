@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from palermo.core.text import nearest
 from palermo.errors import OptionInvalid
 
@@ -27,8 +29,7 @@ _JOB = "the job's own (a global one gets the JobDefinition before them)"
 _WORKER = "a WorkerContext"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HookRow:
+class HookRow(Struct, frozen=True, kw_only=True):
     """One line of the catalogue."""
 
     name: str
@@ -95,8 +96,7 @@ class DontProcess(Exception):
     __module__ = "palermo.hooks"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerContext:
+class WorkerContext(Struct, frozen=True, kw_only=True):
     """The argument of a worker hook."""
 
     #: `pid:<pid>@<host>`.
@@ -112,8 +112,7 @@ def kind_of(name: str, kinds: Sequence[str] = JOB_HOOKS + WORKER_HOOKS) -> str |
     return next((kind for kind in kinds if name == kind or name.startswith(kind + "_")), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Registered:
+class _Registered(Struct, frozen=True):
     """A function of the user's, and what tells it from another one of the same name."""
 
     function: Callable[..., Any]

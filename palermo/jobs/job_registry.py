@@ -1,10 +1,13 @@
 """The registry of jobs: the jobs that a program has declared, by their wire names."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_QUEUE
 from palermo.errors import JobNameTaken, JobNotFound
-from palermo.jobs.definition import JobDefinition
+
+if TYPE_CHECKING:
+    from palermo.jobs.definition import JobDefinition
 
 
 class Registry:
@@ -13,7 +16,7 @@ class Registry:
     def __init__(self) -> None:
         self._jobs: dict[str, JobDefinition] = {}
 
-    def register(self, definition: JobDefinition) -> None:
+    def register(self, definition: "JobDefinition") -> None:
         """Add a job; if the same code is imported again, it replaces itself.
 
         Raises JobNameTaken where other code has the name.
@@ -35,16 +38,26 @@ class Registry:
         """Forget a job; nothing happens if it is not there."""
         self._jobs.pop(name, None)
 
-    def get(self, name: str) -> JobDefinition:
+    def get(self, name: str) -> "JobDefinition":
         """The job of this name. Raises JobNotFound."""
         try:
             return self._jobs[name]
         except KeyError:
-            module = name.rpartition(".")[0]
-            start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
-            raise JobNotFound(f"no job {name!r} in this worker. {start} the name in @palermo.job.") from None
+            raise JobNotFound(f"no job {name!r} in this worker.{self._advice(name)}") from None
 
-    def find(self, name: str) -> JobDefinition | None:
+    def _advice(self, name: str) -> str:
+        """What to do about a job that is not there."""
+        module = name.rpartition(".")[0]
+        guess = nearest(name, self._jobs, cutoff=0.8)
+        if any(known.rpartition(".")[0] == module for known in self._jobs):
+            return (
+                f"{guess} It has other jobs of {module!r}: start it again if its code is old. If the job was renamed,"
+                f" keep its old name: @palermo.job(name={name!r})."
+            )
+        start = f"Start it with `palermo worker {module}`, or check" if module else "Check"
+        return f"{guess} {start} the name in @palermo.job."
+
+    def find(self, name: str) -> "JobDefinition | None":
         """The job of this name, or None."""
         return self._jobs.get(name)
 
@@ -81,6 +94,6 @@ def declaring(jobs: Registry, option: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _place(definition: JobDefinition) -> str:
+def _place(definition: "JobDefinition") -> str:
     file, name = definition.origin
     return f"{name} in {file}"

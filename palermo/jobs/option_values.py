@@ -11,10 +11,8 @@ from palermo.core.topology import MAX_PRIORITY
 from palermo.core.unique_keys import Mode
 from palermo.core.unique_rules import ON_DUPLICATE
 from palermo.errors import OptionInvalid
+from palermo.jobs.batch import MOST_BATCH
 from palermo.jobs.definition import signature_of
-
-#: The most jobs in one batch.
-MOST_BATCH = 1_000
 
 
 def check_value(name: str, value: Any) -> None:

@@ -129,8 +129,10 @@ def check_options(options: Mapping[str, Any], known: tuple[str, ...], where: str
                 check_value(name, value)
 
 
-def split_arguments(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], Mapping[str, Any]]:
-    """Split one item of enqueue_many into positional and named arguments. Raises OptionInvalid."""
+def split_arguments(
+    arguments: Arguments, given_to: str = "enqueue_many"
+) -> tuple[list[Any] | tuple[Any, ...], Mapping[str, Any]]:
+    """Split one call's arguments, as `given_to` takes them, into positional and named. Raises OptionInvalid."""
     match arguments:
         case tuple() | list():
             return arguments, {}
@@ -138,7 +140,7 @@ def split_arguments(arguments: Arguments) -> tuple[list[Any] | tuple[Any, ...], 
             return (), arguments
         case _:
             raise OptionInvalid(
-                f"enqueue_many got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
+                f"{given_to} got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
                 ' Give each call a tuple of positional arguments, such as ("a.png",), or a dict of named ones.'
             )
 
@@ -155,7 +157,7 @@ def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "Rec
         raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
     from palermo.contract.recurring import RecurringJob, every_seconds
 
-    args, kwargs = split_arguments(given.get("schedule_args", ()))
+    args, kwargs = split_arguments(given.get("schedule_args", ()), "schedule_args")
     definition.bind(args, kwargs)
     every = given.get("every")
     return RecurringJob(

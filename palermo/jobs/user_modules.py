@@ -23,7 +23,19 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:  # what a user's module does when imported may raise anything
-            raise SettingInvalid(f"module {module!r} cannot be imported: {describe(error)}") from error
+            raise SettingInvalid(
+                f"module {module!r} cannot be imported: {describe(error)}{import_advice(module, error)}"
+            ) from error
+
+
+def import_advice(name: str, error: BaseException) -> str:
+    """What to do about a name that is no module's, or that of a module which is not there; else nothing."""
+    if name.endswith(".py") or "/" in name:
+        module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
+        return f". Name the module, and not its file: {module}"
+    if isinstance(error, ModuleNotFoundError) and error.name == name.partition(".")[0]:
+        return ". Start in the folder that holds it, or install it"
+    return ""
 
 
 def describe(error: BaseException) -> str:

@@ -6,13 +6,13 @@ group of targets: it would rename a label `job` of Palermo to exported_job.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One line of the catalogue."""
 
     #: The name in PromQL; a histogram's without _bucket, _sum and _count.

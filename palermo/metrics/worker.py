@@ -4,7 +4,8 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.contract.worker_info import STATES, WorkerInfo
 from palermo.core.version import VERSION
@@ -17,8 +18,7 @@ from palermo.metrics.totals import Totals
 from palermo.settings.settings import Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Moment:
+class _Moment(Struct, frozen=True, kw_only=True):
     """A worker's state at the moment of a request."""
 
     info: WorkerInfo

@@ -1,19 +1,46 @@
 """The environment of this process: the settings in it, and what the programs that started it say there."""
 
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from palermo.settings.readers import READERS
+
+#: The variable of each setting.
+VARIABLES = {f"PALERMO_{name.upper()}": name for name in READERS}
+
+#: Kubernetes tells each pod of a namespace where its Services are. Of a Service named palermo-web it writes
+#: PALERMO_WEB_PORT=tcp://10.0.0.7:80, which is not the setting web_port, and others such as PALERMO_WEB_SERVICE_HOST.
+_SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
+_OF_SERVICE = r"PALERMO\w*_(SERVICE_(HOST|PORT)|PORT_\d+_)"
 
 
 def from_environment() -> Iterator[tuple[str, str, Any]]:
     """The settings in the environment: source, name, value. An empty variable counts as not set, for containers."""
-    for name in READERS:
-        variable = f"PALERMO_{name.upper()}"
-        if os.environ.get(variable):
-            yield variable, name, os.environ[variable]
+    for variable, name in VARIABLES.items():
+        value = os.environ.get(variable)
+        if value and not _is_service(variable, value):
+            yield variable, name, value
+
+
+def unknown_variables() -> list[str]:
+    """The variables that are named as settings are, and mean none of them."""
+    others = {START_PIPE, _SUPERVISOR, *VARIABLES}
+    return sorted(
+        variable
+        for variable, value in os.environ.items()
+        if variable.startswith("PALERMO_") and variable not in others and not _is_service(variable, value)
+    )
+
+
+def _is_service(variable: str, value: str) -> bool:
+    """Whether Kubernetes wrote the variable for a Service."""
+    if variable.endswith("_PORT") and value.startswith(_SERVICE_ADDRESS):
+        return True
+    return re.match(_OF_SERVICE, variable) is not None
 
 
 #: The variable in which start_worker gives its worker the descriptor of the pipe to tell how the start went.
@@ -40,8 +67,7 @@ def supervised_environment(start_pipe: int) -> dict[str, str]:
     return {**os.environ, _SUPERVISOR: str(os.getpid()), START_PIPE: str(start_pipe)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceManager:
+class ServiceManager(Struct, frozen=True, kw_only=True):
     """The service manager that started this process and wants to hear from it, as systemd does."""
 
     #: Its socket: a path, or a name that begins with @.

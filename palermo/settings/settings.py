@@ -12,10 +12,12 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
+
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES
 from palermo.core.address import DEFAULT_URL, Address, parse_url
@@ -40,8 +42,7 @@ _NOT_SHOWN = ("url", "signing_keys", "web_token", *_SECRETS)
 _MENTIONED = re.compile(rb"""tool["']?\s*(\]|=|\.\s*["']?palermo)""")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """The settings of one program; every value is checked when the object is made.
 
     Raises SettingInvalid naming the setting. `repr()` shows no password and no key.
@@ -71,7 +72,7 @@ class Settings:
     #: Modules that hold jobs, for workers and commands that name none.
     imports: tuple[str, ...] = ()
     #: Recurring jobs, by name: each a table with `job`, `cron` or `every`, and more: docs/learn/recurring.md.
-    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, hash=False)
+    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Whether the failed jobs of each queue lie apart, in `failed:<queue>`, instead of all in `failed`.
     failed_per_queue: bool = False
     #: Seconds after which a failed job is dropped; None ("none" in a file or variable) to keep it.
@@ -141,7 +142,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, read in READERS.items():
-            object.__setattr__(self, name, _read(name, read, getattr(self, name), source=""))
+            force_setattr(self, name, _read(name, read, getattr(self, name), source=""))
         if self.sign and not self.signing_keys:
             raise SettingInvalid("sign is on, and signing_keys holds no key to sign with. Set PALERMO_SIGNING_KEYS.")
 
@@ -156,6 +157,8 @@ class Settings:
         for source, name, value in (*from_file(), *from_program(), *from_environment(), *given):
             if name not in READERS:
                 where = f" in {source}" if source else ""
+                if name == "tool" and source.endswith("palermo.toml"):
+                    raise SettingInvalid(f"{source} has a table [tool]. Settings stand at its top, without that table.")
                 known = ", ".join(READERS)
                 raise SettingInvalid(
                     f"there is no setting {name!r}{where}.{nearest(name, READERS)} The settings are {known}."
@@ -204,8 +207,11 @@ class Settings:
         """Whether users sign in to the web pages: by a file of users or an OpenID provider."""
         return bool(self.web_users or self.web_oidc_issuer)
 
+    def __hash__(self) -> int:
+        return hash((self.url, self.exchange))  # `schedule`, a dict, has no hash
+
     def __repr__(self) -> str:
-        shown = {each.name: getattr(self, each.name) for each in fields(self)}
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
         shown["url"] = str(self.address)
         shown["signing_keys"] = ("***",) * len(self.signing_keys)
         for name in _SECRETS:
@@ -228,8 +234,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, **given}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingOrigin:
+class SettingOrigin(Struct, frozen=True, kw_only=True):
     """The origin of a setting that is not a default."""
 
     setting: str

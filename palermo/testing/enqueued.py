@@ -1,9 +1,11 @@
 """The jobs that wait on a broker, as a test compares them with what it expects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.contract import clock

@@ -1,8 +1,9 @@
 """The failures of the jobs that ran in a test, with the exceptions themselves."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
+
+from msgspec import Struct
 
 from palermo.core.lifecycle import Raised, Result, Retrying
 from palermo.core.message import Message
@@ -10,8 +11,7 @@ from palermo.errors import JobFailed
 from palermo.worker.child.executor import OWN_FILES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobFailure:
+class JobFailure(Struct, frozen=True, kw_only=True):
     """One failed run of a job."""
 
     id: str

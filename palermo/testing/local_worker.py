@@ -5,7 +5,8 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.client import prepare_recurring
 from palermo.client.client import Client

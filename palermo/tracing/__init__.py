@@ -10,8 +10,9 @@ other programs nothing is imported and no header is written; the check costs a l
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
 
 from palermo.core.lifecycle import RunResult
 from palermo.core.message import Message

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
-from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec.structs import replace
 from opentelemetry import context, propagate, trace
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, TracerProvider
 

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import IO, Any, Literal, Self
+
+from msgspec.structs import replace
 
 from palermo.client.client import chosen_settings
 from palermo.core.prefetch import Prefetch

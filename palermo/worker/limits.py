@@ -4,19 +4,20 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from palermo.core.message import Message, make_message
+from msgspec import Struct
+from msgspec.structs import replace
+
+from palermo.core.message import Message
 from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two checks of the memory of running jobs.
 MEMORY_EVERY = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True, dict=True):
     """The limits of one worker's jobs and slots; None is no limit. Raises SettingInvalid for an impossible value."""
 
     #: Seconds that one run may take, for jobs that have no timeout of their own.
@@ -45,7 +46,7 @@ class Limits:
         lock_for = locks.get(message.job) if lock_for is None else lock_for
         if timeout == message.timeout and lock_for == message.lock_for:
             return message
-        return make_message({**vars(message), "timeout": timeout, "lock_for": lock_for})
+        return replace(message, timeout=timeout, lock_for=lock_for)
 
     @cached_property
     def replaces_processes(self) -> bool:

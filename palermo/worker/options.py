@@ -1,6 +1,6 @@
 """The options that a worker is started with, and the error of a worker that cannot start."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from palermo.contract.serialization import Accept
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
@@ -22,8 +22,7 @@ class WorkerMisused(WorkerFailed, UsageError):
     """The worker cannot start: an option names something that neither Palermo nor its modules bring."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
+class WorkerOptions(Struct, frozen=True, kw_only=True):
     """Everything that decides how a worker runs. Raises SettingInvalid for an impossible value."""
 
     settings: Settings

@@ -1,16 +1,16 @@
 """The jobs, hooks and subscriptions of the user's modules, as far as the worker's loop must know of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
+
+from msgspec import Struct, field
 
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(Struct, frozen=True, kw_only=True):
     """The jobs, hooks and subscriptions that the user's modules registered."""
 
     jobs: tuple[str, ...]

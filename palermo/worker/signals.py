@@ -10,10 +10,11 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,8 +45,7 @@ class Action(Enum):
 ShutdownAction = Literal[Action.RENEW, Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON]
 
 
-@dataclass(frozen=True, slots=True)
-class SignalRow:
+class SignalRow(Struct, frozen=True):
     """One line of the table."""
 
     name: str

@@ -16,8 +16,9 @@ import traceback
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.contract.sweep import Move, Remove

@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 import time
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.brokers.redis.connection import Connection
 from palermo.contract.broker import SessionParameters, open_broker

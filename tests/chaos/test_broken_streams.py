@@ -6,10 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import event_log
 from palermo.contract.broker import Broker, Page, SessionParameters, open_broker

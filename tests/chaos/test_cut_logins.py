@@ -5,9 +5,9 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.contract.broker import SessionParameters, open_broker

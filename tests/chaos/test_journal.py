@@ -1,11 +1,11 @@
 """A journal that is deleted, refused, blocked or full: jobs go on, a warning says it, and it comes back by itself."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pika
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.core.topology import internal

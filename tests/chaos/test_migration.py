@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pika
 import pytest
+from msgspec.structs import replace
 from pika.exceptions import NackError
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker

@@ -85,6 +85,23 @@ def test_u2_a_killed_workers_job_runs_again_within_seconds_and_nobody_does_anyth
     assert took < 3 * LEASE
 
 
+def test_a_job_whose_workers_connections_are_cut_again_and_again_runs_once(tmp_path: Path) -> None:
+    with redis_node.running() as node, Place(tmp_path, node.url, "palermo") as place:
+        place.enqueue("hold", "it", queue="jobs")
+        worker = place.worker("-c", "2")
+        place.await_lines(1)
+
+        for cut in range(1, 5):  # one more than deaths are allowed
+            for kind in ("normal", "pubsub"):
+                node.ask("CLIENT", "KILL", "TYPE", kind)
+            eventually(lambda cut=cut: worker.log.count("job parked, another worker has it") == cut)  # type: ignore[misc]
+        place.open_gate()
+
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
+        assert place.lines() == ["it begins", "it ends"]
+        assert place.failed() == {}
+
+
 def test_a_server_that_is_killed_again_and_again_loses_no_job_that_was_enqueued() -> None:
     async def storm(node: redis_node.RedisNode) -> tuple[set[str], set[str]]:
         session = SessionParameters(address=parse_url(node.url), timeout=PATIENT)

@@ -7,12 +7,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.leadership import fair_queue

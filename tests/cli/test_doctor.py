@@ -68,6 +68,16 @@ def test_each_setting_is_told_with_its_source_and_without_secrets(
     assert key not in palermo("doctor").stdout
 
 
+def test_a_mistyped_variable_is_a_warning_with_the_one_that_was_meant(
+    palermo: Palermo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALERMO_QUEUE_TYP", "quorum")
+
+    told = palermo("doctor").stdout
+
+    assert "PALERMO_QUEUE_TYP is set, and there is no such setting. Did you mean 'PALERMO_QUEUE_TYPE'?" in told
+
+
 @pytest.mark.parametrize(("mode", "warned"), [(0o644, True), (0o640, False)])
 def test_a_settings_file_with_a_secret_that_everyone_may_read(
     palermo: Palermo, tmp_path: Path, mode: int, warned: bool

@@ -1,7 +1,7 @@
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.core.failure import Attempt

@@ -55,6 +55,13 @@ def test_a_mistyped_command_or_option_is_answered_with_the_one_that_was_meant(
     assert "?." not in line
 
 
+def test_arguments_in_single_quotes_are_answered_with_how_json_writes_text(palermo: Palermo) -> None:
+    (line,) = palermo("enqueue", "shop.resize", "--args", "['a.png']", code=2).stderr.splitlines()
+
+    assert "--args is not JSON" in line
+    assert "JSON has double quotes around text." in line
+
+
 def test_enqueue_of_a_job_that_the_imported_code_does_not_declare_enqueues_nothing(process: Process, shop: str) -> None:
     done = process("enqueue", f"{shop}.resise", "--import", shop)
 

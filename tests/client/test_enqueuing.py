@@ -152,6 +152,7 @@ def test_a_body_that_is_one_argument_goes_out_as_it_is(client: Client, waiting: 
         (lambda: palermo.enqueue("x", id=3), IdInvalid),  # type: ignore[arg-type]
         (lambda: palermo.enqueue(""), OptionInvalid),
         (lambda: palermo.enqueue(None), OptionInvalid),  # type: ignore[arg-type]
+        (lambda: palermo.enqueue(resize, ["x"]), OptionInvalid),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_be_enqueued_is_refused_and_leaves_nothing_behind(

@@ -37,7 +37,8 @@ def python(source: str, tmp_path: Path, *, timeout: float = 60) -> str:
 
 
 def test_declaring_jobs_imports_nothing_heavy() -> None:
-    source = f"import palermo, sys; palermo.job(lambda: 0); print([name for name in {HEAVY} if name in sys.modules])"
+    declared = "import palermo, sys; palermo.job(lambda: 0, name='x')"
+    source = f"{declared}; print([name for name in {HEAVY} if name in sys.modules])"
 
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -1,8 +1,7 @@
 """Contract: jobs that are taken to be run together."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Delivery
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail

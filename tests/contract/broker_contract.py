@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from tests.contract.batching import BatchingContract

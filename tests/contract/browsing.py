@@ -1,9 +1,9 @@
 """Contract: what a person sees, and that looking changes nothing."""
 
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, open_broker
 from palermo.core.lifecycle import Ack

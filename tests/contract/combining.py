@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter

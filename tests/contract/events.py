@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.events import ReplayFilter, Subscription

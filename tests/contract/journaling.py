@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.journal import FROM_START, JournalReader, ReadFrom

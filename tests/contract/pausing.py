@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.client.status import locate
 from palermo.contract.broker import Broker

@@ -1,9 +1,9 @@
 """Contract: what goes first within a queue."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Consumer, Delivery, SessionParameters, open_broker
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue

@@ -2,10 +2,10 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import GIVE_UP, MOVE, RUN, ScheduledFilter

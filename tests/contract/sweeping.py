@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress

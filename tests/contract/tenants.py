@@ -1,10 +1,10 @@
 """Contract: jobs of several tenants in one queue (seed 004; its lines F1 to F8)."""
 
 import time
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision

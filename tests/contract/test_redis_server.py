@@ -7,19 +7,20 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import redis.exceptions
+from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
+from palermo.contract.worker_info import OnCommand, WorkerCommand
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Ack, Fail, fail
+from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
 from palermo.errors import (
     BrokerError,
@@ -114,6 +115,95 @@ async def test_a_worker_whose_lease_has_ended_settles_nothing_and_its_job_runs_a
     assert await counts(broker) == (0, 1)
     await heir.settle(again, Ack())
     await until(lambda: counts(broker), (0, 0))
+
+
+@pytest.mark.parametrize("how", ["soon", "after its lease", "after its session was closed"])
+async def test_a_worker_whose_session_was_cut_off_has_not_died_and_the_next_to_get_its_job_learns_that_it_runs_there(
+    session: SessionParameters, sessions: list[Broker], how: str
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(2))
+    cut_off = await opened(session, sessions)
+    await take(await consume(cut_off, report=Report("jobs", pid=1)))
+    if how == "after its lease":
+        await end_all_leases(broker)
+        again = await take(await consume(broker, report=Report("jobs", pid=2)))
+        assert (again.message.id, again.deaths, again.running_at) == ("jobs-0", ("pid:1@example",), "")
+        await end_all_leases(broker)
+    if how == "after its session was closed":
+        (consumer,) = cut_off._consumers
+        consumer._lose(BrokerUnavailable("cut off"))
+        await cut_off.close()
+
+    worker = await consume(await opened(cut_off.after_failure(), sessions), report=Report("jobs", pid=1))
+
+    held = await take(worker)
+    dead = ("pid:2@example",) if how == "after its lease" else ()
+    assert (held.message.id, held.redelivered, held.deaths, held.running_at) == ("jobs-0", True, dead, "pid:1@example")
+    await worker.settle(held, Release())
+    held = await take(worker)
+    assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", dead, "")
+
+
+async def test_a_job_that_fails_stays_where_it_is_while_another_program_has_the_key_of_the_failed_jobs(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    worker = await consume(broker)
+    await broker.publish(message("7c9e"))
+    held = await take(worker)
+    failed = broker._store.key("queue:failed")
+    await broker._store.call("SET", failed, "not ours")
+
+    with pytest.raises(BrokerRefused, match="WRONGTYPE"):
+        await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
+
+    await broker._store.call("DEL", failed)
+    assert await counts(broker) == (0, 1)
+    await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
+    assert await ids(broker, "failed") == ["7c9e"]
+
+
+async def test_whatever_ends_a_session_is_told_to_its_slots_as_a_loss_of_the_session(
+    session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    await broker.publish_many(messages(1))
+    await take(await consume(broker, slots=2))
+    (consumer,) = broker._consumers
+    held = next(iter(consumer._held.items()))
+    waiting = asyncio.ensure_future(consumer.receive(2))
+    await asyncio.sleep(0)
+
+    consumer._lose(PublishRefused("Redis stores nothing: MISCONF"))
+
+    with pytest.raises(BrokerUnavailable, match="MISCONF"):
+        await waiting
+    with pytest.raises(BrokerUnavailable, match="MISCONF"):
+        consumer.acknowledge(Delivery(message=message(), slot=held[0], token=held[1]))
+
+
+async def test_a_command_reaches_no_worker_of_another_database_of_the_server(
+    node: RedisNode, session: SessionParameters, sessions: list[Broker]
+) -> None:
+    heard = dict[int, list[str]]()
+
+    def obey(pid: int) -> OnCommand:
+        async def note(command: WorkerCommand) -> dict[str, object]:
+            heard.setdefault(pid, []).append(command.action)
+            return {}
+
+        return note
+
+    first = await opened(session, sessions)
+    second = await opened(replace(session, address=parse_url(f"{node.url}?db=1")), sessions)
+    await consume(first, report=Report("jobs", pid=1), on_command=obey(1))
+    await consume(second, report=Report("jobs", pid=2), on_command=obey(2))
+
+    replies = [*await first.command(WorkerCommand(action="stop")), *await second.command(WorkerCommand(action="quiet"))]
+
+    assert [reply.worker for reply in replies] == ["pid:1@example", "pid:2@example"]
+    assert heard == {1: ["stop"], 2: ["quiet"]}
 
 
 async def test_scripts_that_redis_has_forgotten_are_brought_again(
@@ -225,6 +315,10 @@ async def test_a_user_needs_what_the_guide_says_and_a_wrong_password_is_refused_
     await right.publish(message("7c9e"))
     assert (await take_and_ack(await consume(right))).id == "7c9e"
     assert [one.text for one in await right.diagnose() if one.level == "problem"] == []
+
+    await broker._store.call("ACL", "SETUSER", "shop", "resetchannels")
+    client = await opened(replace(session, address=parse_url(f"redis+unix://shop:right@{path}")), sessions)
+    assert [one.level for one in await client.diagnose()].count("problem") == 1
 
     await broker._store.call("ACL", "SETUSER", "shop", "-client")
     with pytest.raises(BrokerRefused, match="what the user may do"):

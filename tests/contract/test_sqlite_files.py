@@ -18,6 +18,7 @@ import pytest
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.file import opening, store
 from palermo.brokers.sqlite.file.store import translated
+from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
@@ -25,8 +26,11 @@ from palermo.core.journal_records import encode
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid, UrlInvalid
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
 from tests.contract.recurring import entry
-from tests.contract.tools import FAILURE, consume, counts, ids, message, messages, take
+from tests.contract.timing import due, time_kept
+from tests.contract.tools import FAILURE, consume, counts, ids, message, messages, take, until
 from tests.contract.unique_jobs import ask, holders, keyed
 
 NOBODY = 65_534
@@ -210,13 +214,42 @@ async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: p
     await broker.close()
 
 
-async def test_a_file_removed_in_use_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "RENEW_EVERY", 0.0)
+async def test_a_file_removed_in_use_is_noticed(path: Path) -> None:
     broker = await opened(path)
+    await broker.publish(message())
     path.unlink()
 
     with pytest.raises(BrokerUnavailable, match="removed or replaced"):
         await broker.publish(message())
+    await broker.close()
+
+
+def test_what_is_enqueued_after_the_file_was_removed_is_in_the_file_that_is_made_then(path: Path) -> None:
+    with Client(Settings(url=f"sqlite:///{path}")) as client:
+        client.enqueue("shop.note", ["before"], queue="jobs")
+        client.enqueue("shop.note", ["the quick way"], queue="jobs")
+        for name in (path, path.with_name("jobs.db-wal"), path.with_name("jobs.db-shm")):
+            name.unlink()
+
+        ids = [client.enqueue("shop.note", [number], queue="jobs").id for number in range(3)]
+
+    with Client(Settings(url=f"sqlite:///{path}")) as client:
+        assert [row["id"] for row in Inspector(client).jobs("jobs")] == ids
+
+
+async def test_scheduled_jobs_come_due_again_after_the_file_could_not_be_written(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker, keeper = await opened(path), await opened(path)
+    change(path, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+    await broker.publish(due("7c9e", 0.1))
+
+    async with time_kept(keeper):
+        await until(lambda: asyncio.sleep(0, "jobs that are due wait" in caplog.text), True)
+        change(path, "drop trigger refuse")
+        await until(lambda: counts(broker), (1, 0))
+
+    await keeper.close()
     await broker.close()
 
 

@@ -14,8 +14,9 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Remove
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
+from palermo.errors import DeliveryLost
 from tests.contract.limiting import limited, nothing_permitted, permitted, worker
-from tests.contract.tools import consume
+from tests.contract.tools import consume, take
 
 
 @pytest.fixture
@@ -69,6 +70,27 @@ async def test_a_job_that_is_held_too_long_hands_its_permit_on(broker: Broker, p
     await standing_still._store.write(lambda db: db.execute("update job set held_until = 1 where holder is not null"))
 
     assert (await permitted(other)).message.id == "2"
+    await standing_still.close()
+
+
+async def test_a_job_that_went_back_before_it_got_its_permit_is_not_run_and_puts_nothing_aside(
+    broker: Broker, path: Path
+) -> None:
+    standing_still = await opened(path)
+    assert isinstance(standing_still, SqliteBroker)
+    await broker.publish_many([limited("1"), limited("2")])
+    late = await worker(standing_still, 1)
+    held = await take(late)
+    await standing_still._store.write(lambda db: db.execute("update job set held_until = 1 where holder is not null"))
+    other = await worker(broker, 2)
+    first = await permitted(other)
+    assert first.message.id == "1"
+
+    with pytest.raises(DeliveryLost):
+        await late.permit(held)
+
+    await other.settle(first, Ack())
+    assert (await permitted(late)).message.id == "2"
     await standing_still.close()
 
 

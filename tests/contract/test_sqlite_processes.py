@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from palermo.brokers.sqlite.file import notifier
 from palermo.brokers.sqlite.file.lock_holder import lock_holder
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.address import parse_url
+from palermo.core.lifecycle import Ack
 from tests.contract.sqlite_peer import line, start
 from tests.contract.tools import (
     PATIENT,
@@ -125,6 +127,28 @@ async def test_a_process_that_is_stopped_while_it_writes_is_named_to_those_who_w
     writer.kill()
     await waiting
     assert lock_holder(f"{tmp_path}/jobs.db") == "another process"
+
+
+async def test_a_worker_waits_for_a_file_that_is_locked_for_longer_than_a_client_would(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await open_broker(SessionParameters(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"), timeout=0.5))
+    consumer = await consume(broker)
+    await broker.publish_many(messages(2))
+    first = await take(consumer)
+    other = sqlite3.connect(tmp_path / "jobs.db")
+    other.execute("begin immediate")
+    await consumer.settle(first, Ack())
+    second = asyncio.ensure_future(take(consumer))
+
+    # This is logged after two seconds.
+    await until(lambda: asyncio.sleep(0, "has been locked by" in caplog.text), True)
+    other.rollback()
+    other.close()
+
+    assert (await second).message.id == "jobs-1"
+    assert await counts(broker) == (0, 1)
+    await broker.close()
 
 
 async def test_a_worker_that_lives_keeps_its_jobs_however_long(broker: Broker, url: str, peers: Peers) -> None:

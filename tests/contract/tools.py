@@ -3,10 +3,10 @@
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.contract.broker import Broker, Consumer, Delivery, QueueInfo

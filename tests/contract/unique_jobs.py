@@ -3,10 +3,10 @@
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract import clock
 from palermo.contract.broker import MAX_KEYED_BODY, Broker, Delivery

@@ -1,9 +1,8 @@
 """The earlier errors of a job that are kept."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palermo.core.failure import (
     ATTEMPTS_BUDGET,

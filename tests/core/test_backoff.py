@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palermo.core.backoff import (
-    MAX_DELAY,
     BackoffFunction,
     DelayList,
     Exponential,
@@ -16,6 +15,7 @@ from palermo.core.backoff import (
     seconds,
     total_delays,
 )
+from palermo.core.times import MAX_DELAY
 from palermo.errors import OptionInvalid
 
 
@@ -78,6 +78,24 @@ def test_k1_the_default_is_sidekiqs_formula() -> None:
 def test_other_values_are_refused(value: object) -> None:
     with pytest.raises(OptionInvalid, match="backoff="):
         backoff(value)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Fixed(delay=-1),
+        Fixed(delay="5"),  # type: ignore[arg-type]
+        Linear(step=-5),
+        Exponential(base=-2),
+        Exponential(factor=-1),
+        Exponential(base=[]),  # type: ignore[arg-type]
+        Exponential(jitter=2),
+        DelayList(delays=(1, -1)),
+    ],
+)
+def test_a_shape_that_makes_no_wait_is_refused_where_the_job_is_declared(shape: object) -> None:
+    with pytest.raises(OptionInvalid, match=r"backoff=.* makes a wait that is not from 0 seconds to ten years"):
+        backoff(shape)
 
 
 @pytest.mark.parametrize("given", ["soon", -1, [], float("nan"), True])

@@ -1,8 +1,7 @@
 """The parts of an error that are kept, and which errors are of one kind."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.failure import Failure, cut, cut_middle, fingerprint, from_exception, innermost_frame
 

@@ -1,8 +1,7 @@
 """The next step of a job, as a table."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import (

@@ -2,10 +2,10 @@
 
 import random
 from bisect import bisect_left
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.limits import (
     EARLY,

@@ -1,12 +1,12 @@
 """Messages to headers and back: docs/internals/wire.md, header by header."""
 
 import string
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palermo.core.failure import Attempt, Failure
 from palermo.core.message import MAX_HEADERS, Message, fit_headers, from_wire, headers_size, to_headers

@@ -34,6 +34,7 @@ def test_a_time_may_be_a_duration_before_or_after_now() -> None:
         ("soon", "'soon' is no time: write 5m or 2d from now, or 2026-12-01T09:00Z."),
         ("", "'' is no time"),
         ("2026-12-01T09:00", "'2026-12-01T09:00' has no time zone: write 2026-12-01T09:00Z or 2026-12-01T09:00+01:00."),
+        ("2026-12-01", "'2026-12-01' has no time zone: write 2026-12-01T00:00Z or 2026-12-01T00:00+01:00."),
         ("x" * 1_000, f"'{'x' * 40}' is no time"),
     ],
 )

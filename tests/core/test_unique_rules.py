@@ -1,8 +1,7 @@
 """The states of a key: by table; test_unique_rules_kills.py has a model in which anyone may be killed."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Mode, UniqueLock, lock_of, with_lock

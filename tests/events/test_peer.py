@@ -3,11 +3,11 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pika
 import pytest
+from msgspec.structs import replace
 from pika.adapters.blocking_connection import BlockingChannel
 
 from palermo.brokers.rabbitmq import RabbitmqBroker

@@ -1,8 +1,8 @@
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.contract.serialization import Serializers

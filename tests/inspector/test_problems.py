@@ -70,3 +70,16 @@ def test_a_finding_says_what_is_wrong_and_what_to_do() -> None:
     assert late.finding.text == "its first job has waited for 1 h 0 min, and 2,000 jobs wait in it"
     assert failing.finding.text == "40 of 100 runs in the last 10 minutes failed"
     assert "palermo failed list --job shop.send" in failing.finding.advice
+
+
+def test_a_command_can_be_pasted_whatever_the_name_in_it() -> None:
+    name = "a b; rm -rf $HOME"
+    quoted = "'a b; rm -rf $HOME'"
+
+    [unserved] = problems(queue(name, workers=0))
+    [paused] = problems(queue(name, paused=True))
+    [failing] = problems(jobs={name: Outcomes(60, 40, 0)})
+
+    assert f"`palermo worker MODULE -q {quoted}`" in unserved.finding.advice
+    assert f"`palermo resume {quoted}`" in paused.finding.advice
+    assert f"`palermo failed list --job {quoted}`" in failing.finding.advice

@@ -3,16 +3,17 @@
 import os
 import re
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.address import DEFAULT_URL
 from palermo.core.times import parse_duration
 from palermo.errors import SettingInvalid, UrlInvalid
 from palermo.settings import settings as program_settings
+from palermo.settings.environment import unknown_variables
 from palermo.settings.settings import Settings, environment, setting_origins
 
 
@@ -106,6 +107,26 @@ def test_a_variable_that_is_empty_counts_as_not_set(monkeypatch: pytest.MonkeyPa
     assert Settings.load().url == DEFAULT_URL
 
 
+@pytest.mark.parametrize("service", ["PALERMO", "PALERMO_WEB", "PALERMO_METRICS"])
+def test_what_kubernetes_tells_of_a_service_named_palermo_web_is_no_setting(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"{service}_PORT", "tcp://10.96.0.7:80")
+    monkeypatch.setenv(f"{service}_PORT_80_TCP_ADDR", "10.96.0.7")
+    monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.96.0.7")
+    monkeypatch.setenv(f"{service}_SERVICE_PORT_HTTP", "80")
+
+    assert Settings.load() == Settings()
+    assert unknown_variables() == []
+
+
+def test_a_port_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_WEB_PORT", "http")
+
+    with pytest.raises(SettingInvalid, match=r"setting web_port is 'http' \(from PALERMO_WEB_PORT\)"):
+        Settings.load()
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -186,6 +207,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").unlink()
     with pytest.raises(SettingInvalid, match="no setting 'retries'"):
         Settings.load(retries=3)
+
+
+def test_a_palermo_toml_that_is_written_like_a_pyproject_is_told_where_settings_stand(tmp_path: Path) -> None:
+    (tmp_path / "palermo.toml").write_text('[tool.palermo]\nurl = "sqlite:///jobs.db"\n')
+
+    with pytest.raises(SettingInvalid, match=r"palermo.toml has a table \[tool\]\. Settings stand at its top"):
+        Settings.load()
 
 
 def test_a_file_that_is_not_toml_is_told_by_name(tmp_path: Path) -> None:

@@ -287,12 +287,33 @@ def test_a_reloaded_module_takes_its_own_place(tmp_path: Path, monkeypatch: pyte
 
 def test_an_unknown_job_is_named_with_what_to_do() -> None:
     with pytest.raises(JobNotFound) as raised:
-        jobs.registry.get("shop.mail.send")
+        Registry().get("shop.mail.send")
 
     assert str(raised.value) == (
         "no job 'shop.mail.send' in this worker. Start it with `palermo worker shop.mail`,"
         " or check the name in @palermo.job."
     )
+
+
+def test_a_job_that_was_renamed_is_told_with_its_new_name_and_how_to_keep_the_old_one() -> None:
+    declared = Registry()
+    declared.register(define(lambda to: None, name="shop.mail.send_letter"))
+
+    with pytest.raises(JobNotFound) as raised:
+        declared.get("shop.mail.send_leter")
+
+    assert str(raised.value) == (
+        "no job 'shop.mail.send_leter' in this worker. Did you mean 'shop.mail.send_letter'? It has other jobs of"
+        " 'shop.mail': start it again if its code is old. If the job was renamed, keep its old name:"
+        " @palermo.job(name='shop.mail.send_leter')."
+    )
+
+
+def test_a_lambda_without_a_name_is_refused_because_all_lambdas_of_a_module_have_one_name() -> None:
+    with pytest.raises(OptionInvalid, match=r"a lambda has no name of its own"):
+        define(lambda path: path)
+
+    assert define(lambda path: path, name="shop.upper").name == "shop.upper"
 
 
 def test_outside_of_a_job_there_is_no_current_job() -> None:

@@ -192,11 +192,17 @@ def test_the_timeout_is_per_queue_from_3_12_on() -> None:
     assert "set_policy" in versions.consumer_timeout("3.12.0").advice
 
 
+def parsed(said: str) -> Difference:
+    difference = Difference.parse(said)
+    assert difference is not None
+    return difference
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [("classic", "quorum"), ("quorum", "classic")])
 def test_a_queue_of_another_type_than_the_setting_says_is_to_be_migrated(ours: str, theirs: str) -> None:
     said = f"inequivalent arg 'x-queue-type' for queue 'mail' in vhost '/': received '{ours}' but current is '{theirs}'"
 
-    found = differing("mail", Difference.parse(said), "3.10.8", ours=ours)
+    found = differing("mail", parsed(said), "3.10.8", ours=ours)
 
     assert found.level == "warning"
     assert f"palermo migrate mail --type {ours}" in found.advice
@@ -216,7 +222,7 @@ def test_a_quorum_queue_of_others_drops_jobs_that_are_given_back_often(version: 
         f"inequivalent arg 'x-delivery-limit' for queue 'mail' in vhost '/': received '1000000' but current is {there}"
     )
 
-    assert differing("mail", Difference.parse(said), version, ours="quorum").level == level
+    assert differing("mail", parsed(said), version, ours="quorum").level == level
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
 from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
+from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
@@ -177,6 +178,25 @@ async def test_a_duty_whose_connection_alone_is_lost_is_taken_again(session: Ses
 
         await until(is_another, True)
         assert (await ask(broker, keyed("a"))).outcome == "stored"
+
+
+@pytest.mark.parametrize("duty", Duty)
+async def test_a_leader_whose_queue_was_deleted_leads_no_more_and_the_next_one_knows_all(
+    session: SessionParameters, duty: Duty
+) -> None:
+    async with crew_of(session, 1, shared=[3]) as crew:
+        (broker,) = crew.brokers
+        assert (await ask(broker, keyed("a"))).outcome == "stored"
+        leader = broker._leader_client._leaders[duty]
+        # As `rabbitmqctl delete_queue` does. Other connections may not delete an exclusive queue.
+        await leader._connection.delete(leader_queue(session.exchange, duty))
+
+        async def is_another() -> bool:
+            return broker._leader_client._leaders.get(duty) not in (None, leader)
+
+        await until(is_another, True)
+        assert (await ask(broker, keyed("b"))).outcome == "duplicate"
+        assert leader._connection.error is not None
 
 
 async def test_a_program_of_an_earlier_version_asks_one_leader_for_everything(

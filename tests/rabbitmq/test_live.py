@@ -9,18 +9,19 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import parameters
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
+from palermo.brokers.rabbitmq.consuming import poll
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo, ignore_command
@@ -30,7 +31,7 @@ from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
 from tests.acceptance.place import Place
-from tests.contract.tools import PATIENT
+from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_node import Node, free_port, url_of
 from tests.tcp_proxy import TcpProxy
 
@@ -311,6 +312,41 @@ def test_a_queue_that_is_deleted_stays_so_under_a_worker_on_all_queues_until_som
         return left, delivery.message.id
 
     assert with_broker(session, work) == (["other"], "again")
+
+
+@pytest.mark.parametrize("served", ["*", "other,m*"])
+def test_a_queue_that_was_deleted_and_is_made_by_another_program_is_served_again(
+    session: SessionParameters, exchange: str, channel: Any, served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "_FIND_EVERY", 0.2)
+
+    async def work(broker: RabbitmqBroker) -> str:
+        await broker.publish(a_message("first"))
+        consumer: Any = await broker.consume(QueueSelection.parse(served), slots=1, tag="pid:1@h", report=nobody)
+        await consumer.settle(await consumer.receive(1), Ack())
+        waiting = asyncio.ensure_future(consumer.receive(1))
+        channel.queue_delete(f"{exchange}.mail")
+        await until(lambda: asyncio.sleep(0, "mail" in consumer._source.queues), False)
+        channel.queue_declare(f"{exchange}.mail", durable=True, arguments={"x-queue-type": "classic"})
+        channel.queue_bind(f"{exchange}.mail", exchange, "mail")
+        other = await open_broker(session)
+        await other.publish(a_message("second"))
+        delivery = await waiting
+        await other.close()
+        return str(delivery.message.id)
+
+    assert with_broker(session, work) == "second"
+
+
+def test_a_worker_with_more_slots_than_a_connection_may_have_channels_is_told_how_many_it_may_have(
+    session: SessionParameters,
+) -> None:
+    async def work(broker: RabbitmqBroker) -> None:
+        most = (await broker._consume_connection()).raw.params.channel_max
+        with pytest.raises(BrokerRefused, match=f"at most {most - 40:,} slots"):
+            await broker.consume(QueueSelection.parse("mail"), slots=most, tag="pid:1@h", report=nobody)
+
+    with_broker(session, work)
 
 
 def test_a_delivery_whose_channel_is_gone_is_lost_and_not_acknowledged_on_another(

@@ -5,10 +5,10 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
@@ -160,6 +160,34 @@ def test_many_that_are_due_together_fire_once_each_even_if_their_queue_was_delet
     runner.run(go())
 
 
+def test_jobs_that_are_ready_fire_once_each_though_the_channel_they_were_written_for_ends_before_the_tick(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    async def go() -> None:
+        wall = Wall()
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, wall)
+            async with running(ticker):
+                # More than a megabyte together: they leave in several writes.
+                for number in range(30):
+                    await ticker.change(put(entry(f"sweep {number}", every=HOUR, sent={"body": b"1" * 100_000})))
+                due = 0.0
+                for is_cut in (False, False, True):
+                    due = (await ticker.entries())[0].next or 0.0
+                    wall.ahead = due - time.time() - 1.0
+                    await until(lambda: ready(ticker), 30)
+                    if is_cut:
+                        (await ticker._destinations.publisher()).channel.abandon()
+                    await until(lambda: waiting(broker), 30)
+                    fired = (await broker.browse("jobs", limit=40)).messages
+                    assert {one.extra["tick"] for one in fired} == {due}
+                    assert len({one.id for one in fired}) == 30
+                    await until(lambda: ready(ticker), 0)
+                    await broker.purge("jobs")
+
+    runner.run(go())
+
+
 def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_again_one_by_one(
     runner: asyncio.Runner, session: SessionParameters
 ) -> None:
@@ -298,6 +326,27 @@ def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_not_fire
                     "fires": due,
                     "disabled": None,
                 }
+
+    runner.run(go())
+
+
+def test_entries_whose_queue_was_deleted_are_stored_anew_for_the_next_leader_too(
+    runner: asyncio.Runner, session: SessionParameters, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with opened(session) as (broker, connection):
+            ticker = await ticker_on(connection, session, time.time)
+            for name in ("a", "b"):
+                await ticker.change(put(entry(name, every=seldom())))
+            before = await ticker.entries()
+            await connection.delete(internal(session.exchange, "recurring"))
+
+            async def is_made_anew() -> bool:
+                return await ticker.entries() == before and "was deleted" in caplog.text
+
+            await until(is_made_anew, True)
+        async with opened(session) as (broker, connection):
+            assert await broker.recurring() == before
 
     runner.run(go())
 

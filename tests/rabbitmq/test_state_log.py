@@ -219,6 +219,29 @@ def test_a_list_of_names_outlives_a_refused_rewriting(
     runner.run(main())
 
 
+def test_a_list_of_names_whose_queue_was_deleted_is_written_anew(
+    runner: asyncio.Runner, session: SessionParameters, queue: str
+) -> None:
+    async def main() -> None:
+        await write_names(session, queue, 7)
+        async with leading(session, internal(session.exchange, "other")) as leader:
+            names = list_of_names(leader, queue)
+            await names.read()
+            await leader.connection.delete(queue)
+
+            async def tidied() -> int:
+                await names.read()
+                await names.tidy()
+                return len(names._records)
+
+            await until(tidied, 1)
+            assert (await leader.connection.probe(queue)).messages == 0
+        async with leading(session, queue) as reader:
+            assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
+
+    runner.run(main())
+
+
 def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
     runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,9 +1,10 @@
 """Streams that sessions share, when several sessions begin with them in one moment."""
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher

@@ -3,7 +3,6 @@
 import json
 import pickle
 import struct
-from dataclasses import replace
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import fields, replies

@@ -9,9 +9,9 @@ import pytest
 
 import palermo
 from palermo.client.client import Client
-from palermo.client.prepare_recurring import declarations, entry, is_stale
+from palermo.client.prepare_recurring import declarations, entry
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.recurring_entries import CODE, CONFIG, RUNTIME, RecurringEntry
+from palermo.contract.recurring_entries import CODE, CONFIG, RUNTIME, RecurringEntry, is_stale
 from palermo.errors import ArgumentsInvalid, OptionInvalid, SettingInvalid
 from palermo.jobs import registry
 from palermo.settings.settings import Settings, environment
@@ -64,7 +64,7 @@ def test_a_class_job_has_a_name_and_arguments_for_its_schedule(client: Client) -
         ({"every": 5, "missed": "maybe"}, "missed="),
         ({"every": 5, "schedule_name": " x"}, "name"),
         ({"every": 5, "schedule_name": "x" * 201}, "200 bytes"),
-        ({"every": 5, "schedule_args": "x"}, "tuple"),
+        ({"every": 5, "schedule_args": "x"}, "schedule_args got str 'x'"),
     ],
 )
 def test_a_mistake_is_said_where_the_job_is_declared(options: dict[str, Any], said: str) -> None:

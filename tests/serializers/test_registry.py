@@ -222,11 +222,11 @@ def test_a_job_with_one_argument_gets_the_body_as_it_is() -> None:
 def test_importing_the_contract_is_cheap() -> None:
     script = (
         "import sys, palermo.contract.serialization as s; s.Serializers.default()\n"
-        "print(*sorted({'json', 'msgpack', 'pickle', 'zstandard', 'importlib.metadata', 'hmac', 'decimal'}"
+        "print(*sorted({'json', 'msgpack', 'pickle', 'zstandard', 'importlib.metadata', 'hmac'}"
         " & sys.modules.keys()))"
     )
     root = Path(__file__).parents[2]
 
-    found = subprocess.run([sys.executable, "-S", "-c", script], cwd=root, capture_output=True, text=True, check=True)
+    found = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
 
     assert found.stdout.strip() == ""

@@ -2,11 +2,11 @@
 
 import hashlib
 import hmac
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palermo.contract.serialization import SIGNED, Accept, Serializers
 from palermo.core.message import Message

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import traceback
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import palermo as module
 from palermo.errors import JobFailed, JobTimeout, UsageError

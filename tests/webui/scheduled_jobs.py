@@ -1,7 +1,8 @@
 """Jobs that are due later, and jobs that wait to be tried again, as publishers and workers leave them."""
 
 import time
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.core.lifecycle import retry

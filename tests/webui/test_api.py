@@ -13,6 +13,7 @@ from click.testing import CliRunner
 import palermo
 from palermo.cli import main
 from palermo.contract.unique_jobs import UniqueJob
+from palermo.errors import ArgumentsInvalid
 from palermo.inspector.masking import unmasked
 from palermo.jobs.redaction import MASK, masked_row
 from palermo.settings.settings import Settings
@@ -297,3 +298,18 @@ def test_an_edited_job_keeps_what_was_hidden_from_its_editor() -> None:
     original = [{"password": "s", "to": "a"}, "b"]
 
     assert unmasked([{"password": MASK, "to": "c"}, "d", "e"], original) == [{"password": "s", "to": "c"}, "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("edited", "original"),
+    [
+        ([{"password": "new"}, {"password": MASK}], [{"password": "s"}]),
+        ({"users": [MASK]}, {"users": "s"}),
+        ({"pin": MASK}, {}),
+        ([MASK], None),
+    ],
+    ids=str,
+)
+def test_a_mask_without_a_value_behind_it_is_refused(edited: object, original: object) -> None:
+    with pytest.raises(ArgumentsInvalid, match="write the hidden values in their places"):
+        unmasked(edited, original)

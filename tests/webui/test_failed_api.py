@@ -4,12 +4,12 @@ import html
 import json
 import logging
 import re
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.topology import FAILED_QUEUE
 from palermo.inspector.failed_filter import FailedFilter

@@ -1,9 +1,9 @@
 """The index of failed jobs answers as the queue would."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.failure import Failure
 from palermo.core.message import Message

@@ -14,8 +14,10 @@ import palermo
 from palermo.contract.broker import Broker
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.jobs import registry
+from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.state.offers import time_zones
+from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import DAY, due, schedule
 from tests.webui.server import Web
@@ -238,3 +240,50 @@ def test_who_may_only_look_gets_no_form(settings: Settings, serve: Serve) -> Non
     web = serve(settings, read_only=True)
 
     assert web.http.get("/enqueue").status_code == 403
+
+
+def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web) -> None:
+    job = message("bad", queue="mail", body=b'{"args": [[{"password": "s"}]], "kwargs": {}}', arguments="both")
+    publish_failed(web.client, (job, failure()))
+    moved = f'[[{{"password": "new"}}, {{"password": "{MASK}"}}]]'
+
+    refused = web.form("/failures/bad/edit", "/failures/bad/edit", args=moved, kwargs="{}")
+
+    assert refused.status_code == 422
+    assert problems_at(refused) == {
+        "args": f"These arguments still hold {MASK}: write the hidden values in their places."
+    }
+    assert [row["id"] for row in web.inspector.failed()] == ["bad"]
+
+
+def test_the_answer_to_a_form_stays_until_it_is_read(web: Web) -> None:
+    refused = web.form("/queues", "/queues/gone/pause")
+
+    assert refused.status_code == 404
+    assert "there is no queue &#39;gone&#39;" in refused.text
+    assert "Go back in your browser" in refused.text
+    assert "hx-get" not in refused.text, "the page would ask for itself, and become the overview"
+
+
+def test_of_several_queues_those_that_are_there_are_paused_and_the_others_are_named(web: Web) -> None:
+    for name in ("bills", "mail"):
+        publish(web.client, message(name, queue=name))
+
+    paused = web.form("/queues", "/queues/pause-selected", id=["bills", "gone", "mail"])
+
+    assert "Paused bills, mail. Running jobs continue. gone is not there any more." in text_of(paused)
+    assert [row["name"] for row in web.inspector.queues() if row["paused"]] == ["bills", "mail"]
+    resumed = web.form("/queues", "/queues/resume-selected", id=["gone"])
+    assert "No queue was resumed. gone is not there any more." in text_of(resumed)
+
+
+@pytest.mark.parametrize("letter", ["x", "ж", "写", "💥", '"', "\\"])
+def test_a_message_of_any_letters_fits_into_its_cookie(web: Web, letter: str) -> None:
+    publish(web.client, message("m", queue="mail"))
+
+    answer = web.form("/queues", "/queues/mail/pause", reason=letter * 500)
+
+    [sent] = answer.history
+    assert sent.headers["set-cookie"].startswith("palermo_message=")
+    assert len(sent.headers["set-cookie"].partition(";")[0]) <= 4_096, "browsers drop what is longer"
+    assert f"mail is paused: {letter * 500}." in html.unescape(answer.text)

@@ -1,11 +1,11 @@
 """The pages of the journal, its API and the page of a job, as a reader without JavaScript uses them, on each broker."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pika
 import pytest
+from msgspec.structs import replace
 
 from palermo.client import status
 from palermo.client.client import Client

@@ -2,8 +2,9 @@
 
 import gzip
 import json
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.webui.render.formats import pretty_json
 from palermo.webui.render.tracebacks import parts_of

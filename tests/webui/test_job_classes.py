@@ -4,11 +4,11 @@ import html
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 import palermo
 from palermo.jobs import registry

@@ -3,12 +3,12 @@
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.journal_records import encode
 from palermo.jobs.redaction import MASK

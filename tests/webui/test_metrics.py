@@ -3,10 +3,10 @@
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid

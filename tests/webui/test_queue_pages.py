@@ -22,7 +22,7 @@ def listed(web: Web, address: str) -> list[str]:
 def queue_rows(monkeypatch: pytest.MonkeyPatch, *rows: Row) -> None:
     """Let the broker tell of these queues; each has a worker and ten waiting jobs, unless its row says otherwise."""
     usual = {"pending": 10, "in_progress": 0, "workers": 1, "paused": False}
-    whole = [usual | row for row in rows]
+    whole = sorted((usual | row for row in rows), key=lambda row: row["name"])
     monkeypatch.setattr("palermo.inspector.context.Context.queues", lambda context: whole)
 
 
@@ -69,6 +69,19 @@ def test_a_filter_by_name_stays_from_page_to_page(web: Web, monkeypatch: pytest.
     assert 'href="?name=Q-&page=2" rel="next"' in first
     assert listed(web, "/queues?name=Q-&page=3") == many(250)[200:]
     assert "No queue of jobs matches." in web.http.get("/queues?name=nothing").text
+
+
+def test_who_pauses_or_resumes_selected_queues_sees_the_same_page_of_the_same_filter(web: Web) -> None:
+    names = many(150)
+    publish(web.client, *(message(name, queue=name) for name in ("mail", *names)))
+    text = unescape(web.http.get("/queues?name=q-&page=2").text)
+    pause, resume = re.findall(r'action="(/queues/(?:pause|resume)-selected[^"]*)"', text)[::-1]
+
+    for address, said in ((pause, "Paused q-120."), (resume, "Resumed q-120.")):
+        shown = web.form("/queues?name=q-&page=2", address, id=["q-120"])
+        assert said in shown.text
+        assert str(shown.url).endswith("/queues?name=q-&page=2")
+    assert web.form("/queues", "/queues/resume-selected", id=["q-120"]).url.query == b""
 
 
 def test_queues_in_trouble_come_first_and_the_others_by_name(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,11 @@
 import json
 import logging
 import time
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE

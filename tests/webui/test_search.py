@@ -3,10 +3,10 @@
 import re
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.rows import Listing
 from palermo.history.filters import HistoryFilter

@@ -4,13 +4,13 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from joserfc.jwk import RSAKey
+from msgspec.structs import replace
 
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
@@ -64,6 +64,18 @@ def test_a_browser_is_led_to_the_form_and_after_it_to_the_page_that_it_wanted(we
     page = web.http.get("/queues", headers=_PAGE)
     assert page.status_code == 200
     assert "Sign out ada" in page.text
+
+
+@pytest.mark.parametrize("path", ["/sign-in/nowhere", "/sign-in-too", "/sign-in/openid", "/static/nowhere.css"])
+def test_the_error_pages_of_strangers_name_nothing(web: Web, path: str) -> None:
+    web.client.enqueue("shop.payments.Charge", queue="billing", tenant="acme")
+    page = web.http.get("/queues", auth=httpx.BasicAuth(b"ada", "pässwörd".encode()))
+    assert "queue:billing" in page.text, "the search offers names"
+
+    told = web.http.get(path, headers=_PAGE)
+
+    assert told.status_code == 404
+    assert not [name for name in ("billing", "Connected to", "Failures") if name in told.text]
 
 
 def test_programs_and_scripts_of_a_page_are_told_401_and_not_led_to_a_form(web: Web) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
-from palermo.webui.render.formats import ago, duration, pretty_json, rate
+from palermo.webui.render.formats import absolute, ago, duration, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
 from palermo.webui.state.waiting import WaitingHistory
@@ -31,7 +32,7 @@ def snapshot(at: float, *, mail: int = 0, images: int = 0, done: int = 0, runnin
     queues = [{"name": name, "pending": size, "in_progress": 0} for name, size in sizes.items()]
     jobs = [{"id": id, "queue": id.partition("-")[0]} for id in running]
     worker = {"id": "w", "started_at": "2026-11-21T00:00:00Z", "processed": done, "failed": 0, "jobs": jobs}
-    return Snapshot(at=at, queues=queues, workers=[{**worker, "queues": ["mail", "images"]}], version="")
+    return Snapshot(at=at, queues=queues, workers=[{**worker, "queues": ["mail", "images"]}], version=0)
 
 
 def row(id: str, **more: Any) -> dict[str, Any]:
@@ -161,7 +162,7 @@ def test_workers_in_trouble_come_first_and_then_those_that_work_the_longest_job_
         worker("silent", None),
         worker("quiet"),
     ]
-    snapshot = Snapshot(at=0.0, queues=[], workers=workers, all_paused=False, version="1")
+    snapshot = Snapshot(at=0.0, queues=[], workers=workers, all_paused=False, version=1)
 
     assert [workers.index(each) for each in foremost_workers(snapshot)] == [5, 4, 3, 1, 2, 0]
 
@@ -214,6 +215,8 @@ def test_numbers_and_times_are_short() -> None:
         "in 1 h",
         "never",
     ]
+    for at in ("0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00"):
+        assert (ago(at, now), absolute(at)) == (at, at), "UTC has no such instant"
 
 
 class Broker:
@@ -263,3 +266,54 @@ def test_a_page_shows_the_last_state_while_the_broker_is_slow_but_not_after_a_ch
     threading.Timer(0.1, go_on.set).start()
 
     assert sampler.snapshot(0).queues[0]["pending"] == 2
+
+
+def test_a_sample_is_shown_for_longer_if_it_took_long_but_not_after_a_change() -> None:
+    broker, stop, now = Broker(), threading.Event(), [1_000.0]
+    stop.set()
+    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: now[0])
+
+    def took(seconds: float) -> Callable[[], list[dict[str, Any]]]:
+        def workers() -> list[dict[str, Any]]:
+            now[0] += seconds
+            broker.pending += 1
+            return []
+
+        return workers
+
+    def shown_after(seconds: float) -> bool:
+        """Whether the same sample is shown so many seconds later."""
+        before = sampler.snapshot(60.0)
+        now[0] += seconds
+        return sampler.snapshot() is before
+
+    for seconds, shown_for in ((0.01, 0.5), (0.1, 1.0), (1.0, 2.0)):
+        broker.workers = took(seconds)  # type: ignore[method-assign]
+        now[0] += 60
+        sampler.snapshot()
+        assert shown_after(shown_for - 0.05), seconds
+        assert not shown_after(0.1), seconds
+    sampler.invalidate()
+    last = sampler.last
+    assert sampler.snapshot() is not last
+
+
+def test_the_version_of_a_snapshot_changes_with_what_pages_show_and_only_then() -> None:
+    broker, stop = Broker(), threading.Event()
+    stop.set()
+    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60)
+    worker = {"id": "1", "started_at": None, "processed": 0, "failed": 0, "jobs": []}
+
+    def version(**changed: Any) -> int:
+        broker.workers = lambda: [{**worker, **changed}]  # type: ignore[method-assign]
+        return sampler.snapshot(0).version
+
+    first = version(last_seen="2026-11-27T12:00:00Z")
+
+    assert version(last_seen="2026-11-27T12:00:05Z") == first
+    broker.pending = 2
+    second = version(last_seen=None)
+    third = version(last_seen=None, failed=1)
+    assert len({first, second, third}) == 3
+    broker.pending = 1
+    assert version(last_seen=None, failed=1) not in {first, second, third}

@@ -5,10 +5,10 @@ import json
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.durations import Durations
 from palermo.core.journal_records import encode

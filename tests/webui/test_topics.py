@@ -1,11 +1,11 @@
 """The page of topics, its drawing, and /api/topics."""
 
 import re
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.contract.events import Subscription

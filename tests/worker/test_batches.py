@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import palermo
 from palermo.core.lifecycle import BatchResult, Dropped, Raised, Retrying, Succeeded, results_of_each

@@ -44,6 +44,28 @@ def test_when_the_session_is_lost_the_running_job_ends_its_result_is_dropped_and
     assert site.pending() == 0
 
 
+def test_a_job_that_ends_after_the_session_was_lost_since_the_file_took_nothing_leaves_its_slot_free(
+    site: Site,
+) -> None:
+    worker = site.start("-c", "1")
+    site.ready(worker)
+    _write(site, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
+    site.hold()
+    eventually(lambda: site.notes() == ["held begins"])
+    # The heartbeat has met the trigger, and has ended the session. Its slot is busy and does not know.
+    eventually(lambda: not site.worker()["answers"])
+    _write(site, "drop trigger refuse")
+
+    site.open_gate()
+
+    eventually(lambda: "connection lost" in worker.log)
+    eventually(lambda: site.notes().count("held ends") == 2)
+    site.ready(worker)
+    assert site.pending() == 0
+    assert site.errors() == {}
+    assert "Traceback" not in worker.log
+
+
 def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker_and_is_not_run_again(site: Site) -> None:
     id = site.enqueue("raises", "x")
     _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.core.address import parse_url

@@ -109,10 +109,13 @@ def test_what_start_worker_is_given_stands_above_what_was_connected(
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        ("nowhere", "cannot import module 'nowhere': ModuleNotFoundError: No module named 'nowhere'"),
+        (
+            "nowhere",
+            "cannot import module 'nowhere': ModuleNotFoundError: No module named 'nowhere'. Start in the folder that",
+        ),
         ("unimportable", "cannot import module 'unimportable': "),
-        ("shop/jobs.py", "No module named 'shop/jobs'. Name the module, and not its file: `palermo worker shop.jobs`"),
-        ("./shop", "Name the module, and not its file: `palermo worker shop`"),
+        ("shop/jobs.py", "No module named 'shop/jobs'. Name the module, and not its file: shop.jobs"),
+        ("./shop", "Name the module, and not its file: shop"),
         ("jobless", "no job in jobless"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,12 @@ TEMPLATE = f"{BEFORE}; import palermo.worker.child.template"
 PARENT = (
     f"{BEFORE}; import palermo.worker.pools.children, palermo.worker.pools.process_pool, palermo.worker.parent.main,"
     " palermo.brokers.rabbitmq"
+)
+
+#: What the user's modules need, and the template with them: the parent would be later for its first job with it.
+DECLARING = (
+    *("palermo.client.decorator", "palermo.client.handle", "palermo.client.prepare", "palermo.core.backoff"),
+    *("palermo.jobs.definition", "palermo.jobs.hooks", "palermo.jobs.options", "palermo.jobs.option_values"),
 )
 
 #: What finds nothing that a first job would wait for, in any of them.
@@ -39,7 +46,13 @@ def imported(program: str) -> set[str]:
 @pytest.mark.parametrize(
     ("program", "not_there"),
     [
-        (BEFORE, ("hashlib", "ctypes", "uvloop", "pika", "palermo.client.client", "palermo.worker.parent.worker")),
+        (
+            BEFORE,
+            (
+                *("hashlib", "ctypes", "uvloop", "pika", "palermo.client.client", "palermo.worker.parent.worker"),
+                *DECLARING,
+            ),
+        ),
         (
             TEMPLATE,
             (
@@ -54,8 +67,9 @@ def imported(program: str) -> set[str]:
             PARENT,
             (
                 *("ctypes", "palermo.client.client", "palermo.worker.child.executor", "palermo.worker.child.template"),
-                *(f"palermo.brokers.rabbitmq.{name}" for name in ("clock", "arbiter", "dealer", "ticker")),
-                *(f"palermo.brokers.rabbitmq.{name}" for name in ("diagnosis", "migration")),
+                *(f"palermo.brokers.rabbitmq.{name}" for name in ("diagnosis", "migration", "scheduling.due_jobs")),
+                *(f"palermo.brokers.rabbitmq.leadership.{name}" for name in ("leader", "key_duty", "tenant_duty")),
+                *DECLARING,
             ),
         ),
     ],
@@ -65,6 +79,7 @@ def test_no_process_of_a_worker_imports_what_it_does_not_need(program: str, not_
     found = imported(program)
 
     assert sorted(found & {*NOWHERE, *not_there}) == []
+    assert [name for name in not_there if find_spec(name) is None] == []
 
 
 def test_what_both_sides_of_the_fork_need_is_there_before_it() -> None:

@@ -1,8 +1,7 @@
 """The outcomes that a worker remembers of jobs whose deliveries were lost."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Result, Retrying, Succeeded

@@ -5,11 +5,11 @@ import os
 import pickle
 import socket
 import threading
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import (

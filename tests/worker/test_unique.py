@@ -1,9 +1,9 @@
 """Unique jobs as users have them: a worker process, on each broker."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.client.handle import Job

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from palermo.webui.api.rows import PROBLEMS
-from palermo.webui.render.rendering import page
+from palermo.webui.render.rendering import origin, page
 
 router = APIRouter()
 
@@ -39,14 +39,13 @@ def docs(request: Request) -> Response:
     """The OpenAPI document as a page for people."""
     found = described(request.app, request.scope["root_path"])
     schemas = {name: list(_fields(schema)) for name, schema in found["components"]["schemas"].items()}
-    base = f"{request.scope['scheme']}://{request.headers.get('host', '')}{request.scope['root_path']}"
     return page(
         request,
         "api_docs.html",
         operations=list(_operations(found)),
         schemas=schemas,
         problems=PROBLEMS,
-        base=base,
+        base=origin(request) + request.scope["root_path"],
     )
 
 

@@ -6,8 +6,9 @@ line, which holds the message. So the index stores the frames once, and for each
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.core.failure import (
     MAX_STACK_TRACE,
@@ -34,8 +35,7 @@ _MOST = 2**63 - 1
 _GAP = "\x1f"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(Struct, frozen=True, kw_only=True):
     """One failed job as the index stores it. Its texts are printable."""
 
     id: str

@@ -7,9 +7,10 @@ index may lag behind it and may be thrown away at any time. The view (view.py) f
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.core.failure import cut_middle
 from palermo.core.message import Message
@@ -95,8 +96,7 @@ MARKS = ", ".join("?" * len(DETAIL.split(",")))
 Where = tuple[str, list[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredJob:
+class StoredJob(Struct, frozen=True):
     """A job from the index."""
 
     message: Message
@@ -104,8 +104,7 @@ class StoredJob:
     whole: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
+class FailureGroup(Struct, frozen=True, kw_only=True):
     """Failures of one kind."""
 
     fingerprint: str

@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from palermo.client.actor import Actor
 from palermo.contract.sweep import SweepProgress
@@ -34,8 +35,7 @@ Status = Literal["waiting", "running", "done", "stopped", "failed"]
 _DONE = {"requeue": "requeued", "discard": "discarded", "cancel": "cancelled", "move": "moved"}
 
 
-@dataclass(kw_only=True)
-class Operation:
+class Operation(Struct, kw_only=True):
     """One command, from the moment the user asked for it. Only its own thread writes to it."""
 
     id: str

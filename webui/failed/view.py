@@ -12,7 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.client.failed_queues import failed_queues, read_failed
@@ -69,8 +71,7 @@ class FailedJobReader:
         return self._client.run(lambda broker: read_failed(broker, judge, progress, ids=ids))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewState:
+class ViewState(Struct, frozen=True, kw_only=True):
     """How well the view matches the queues."""
 
     #: Whether the queues have been read to their end at least once.

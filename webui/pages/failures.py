@@ -3,11 +3,11 @@
 Those show the number of jobs that are meant, ask, act, and tell the outcome.
 """
 
-from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Form, Query
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
+
+from msgspec import Struct, field
 
 from palermo.contract import clock
 from palermo.core import times
@@ -32,8 +33,7 @@ _SHAPES: dict[type, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ShownForm:
+class ShownForm(Struct, frozen=True):
     """A form as a page shows it: its values as they were typed, and its errors."""
 
     #: The beginning of the ids of its fields.
@@ -128,8 +128,7 @@ def read_priority(text: str) -> int | None:
     return int(text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeFields:
+class TimeFields(Struct, frozen=True, kw_only=True):
     """The fields for a time, as they were typed: a text, or else a local date and time and its time zone."""
 
     when: str = ""

@@ -1,10 +1,10 @@
 """The page of one job: its state, its history and the actions on it, among them to run it again and to edit it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -22,7 +22,7 @@ from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.job_life import again_of, attempts, children_of, final_state, origin_of, timeline
-from palermo.webui.render.rendering import page, path, redirect
+from palermo.webui.render.rendering import origin, page, path, redirect
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as
@@ -113,7 +113,7 @@ def job(
         events=timeline(found, told),
         depth=DEPTH,
         unseen=unseen,
-        link=f"{request.url.replace(path='', query='')}{path(request, 'job', id=id)}",
+        link=origin(request) + path(request, "job", id=id),
         wire=message_headers(visit.site, message) if message else (),
         form=ShownForm("move", TimeFields().values),
     )

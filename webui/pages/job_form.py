@@ -1,18 +1,16 @@
 """The form that changes a job's arguments, queue, priority and time: to requeue it, to edit it or to run it again."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from fastapi import Depends, Form
+from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.inspector.masking import unmasked
-from palermo.jobs.redaction import MASK
 from palermo.webui.pages.forms import Problems, ShownForm, TimeFields, problems_of, read_arguments, read_priority
 from palermo.webui.render.rendering import page
 
@@ -29,8 +27,7 @@ def time_fields(when: Short = "", on: Short = "", zone: Short = "UTC") -> TimeFi
 Time = Annotated[TimeFields, Depends(time_fields)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobForm:
+class JobForm(Struct, frozen=True, kw_only=True):
     """What the form holds, as it was typed."""
 
     args: str = ""
@@ -61,9 +58,8 @@ class JobForm:
         for name in ("args", "kwargs"):
             value = found[name]
             unchanged = value is None or (not whole and value == row[name])
-            found[name] = None if unchanged else unmasked(value, bare[name])
-            if whole and _holds_mask(found[name]):
-                problems[name] = f"these arguments still hold {MASK}: write the hidden values in their places."
+            with problems.at(name):
+                found[name] = None if unchanged else unmasked(value, bare[name])
         problems.check()
         return found
 
@@ -86,8 +82,7 @@ def job_form(time: Time, args: Text = "", kwargs: Text = "", queue: Short = "", 
     return JobForm(args=args, kwargs=kwargs, queue=queue, priority=priority, time=time)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormPage:
+class FormPage(Struct, frozen=True, kw_only=True):
     """The page of the form for one purpose."""
 
     #: Its heading, before the job's name; the text of its button; what is said above the fields.
@@ -119,14 +114,3 @@ class FormPage:
 
 def _written(value: object) -> str:
     return "" if value is None else json.dumps(value, ensure_ascii=False, indent=2)
-
-
-def _holds_mask(value: object) -> bool:
-    match value:
-        case str():
-            return value == MASK
-        case Mapping():
-            return any(map(_holds_mask, value.values()))
-        case list() | tuple():
-            return any(map(_holds_mask, value))
-    return False

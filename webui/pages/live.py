@@ -117,7 +117,7 @@ async def _changes(visit: Visit, live: LiveState, every: float, list_version: Ca
 
 def _version(live: LiveState, every: float, list_version: Callable[[], str]) -> str:
     try:
-        version = live.snapshot(min(1.0, every / 2)).version
+        version = str(live.snapshot(min(1.0, every / 2)).version)
     except PalermoError:
         # The page then reloads because of the change, and learns that the broker is away.
         return "away"

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -79,11 +79,13 @@ def queues(request: Request, visit: Visiting, name: Text = "", number: Number = 
     live = live_state(visit.site)
     snapshot = live.snapshot()
     listed = live.queue_page(snapshot, name=name, number=number)
+    asks = {"name": name} if name else {}
     return page(
         request,
         "queues.html",
         listed=listed,
-        at="?" + urlencode(({"name": name} if name else {}) | {"page": ""}),
+        at="?" + urlencode(asks | {"page": ""}),
+        query=urlencode(asks | ({"page": number} if number > 1 else {})),
         name=name,
         sparks=_sparks(visit, listed),
         all_paused=snapshot.all_paused,
@@ -253,27 +255,42 @@ def resume_all(request: Request, visit: Visiting) -> Response:
 def pause_some(
     request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None, reason: Reason = ""
 ) -> Response:
-    """Pause the selected queues."""
-    chosen = _selected(id)
-    for name in chosen:
-        actions.pause(visit, name, reason=reason.strip())
-    return redirect(request, path(request, "queues"), f"Paused {actions.describe_ids(chosen)}. Running jobs continue.")
+    """Pause the selected queues; the query is that of the page that they were selected on, which is shown again."""
+    done, gone = _each(id, lambda name: actions.pause(visit, name, reason=reason.strip()))
+    text = f"Paused {actions.describe_ids(done)}. Running jobs continue." if done else "No queue was paused."
+    return _told_of_some(request, text, gone)
 
 
 @router.post("/queues/resume-selected", name="resume_queues")
 def resume_some(request: Request, visit: Visiting, id: Annotated[list[str] | None, Form()] = None) -> Response:
-    """Resume the selected queues."""
-    chosen = _selected(id)
-    for name in chosen:
-        actions.resume(visit, name)
-    return redirect(request, path(request, "queues"), f"Resumed {actions.describe_ids(chosen)}.")
+    """Resume the selected queues; the query is as that of `pause_some`."""
+    done, gone = _each(id, lambda name: actions.resume(visit, name))
+    text = f"Resumed {actions.describe_ids(done)}." if done else "No queue was resumed."
+    return _told_of_some(request, text, gone)
 
 
-def _selected(queues: list[str] | None) -> list[str]:
-    chosen = list(dict.fromkeys(queues or ()))
-    if not chosen:
+def _each(queues: list[str] | None, act: Callable[[str], object]) -> tuple[list[str], list[str]]:
+    """Act on each selected queue. Returns those with which that was done, and those that are not there any more.
+
+    Raises Refused (422) if none is selected.
+    """
+    if not queues:
         raise Refused(422, "no queue is selected: go back and select some.")
-    return chosen
+    done, gone = list[str](), list[str]()
+    for name in dict.fromkeys(queues):
+        try:
+            act(name)
+        except NotFound:
+            gone.append(name)
+        else:
+            done.append(name)
+    return done, gone
+
+
+def _told_of_some(request: Request, text: str, gone: list[str]) -> Response:
+    missing = f" {actions.describe_ids(gone)} {'is' if len(gone) == 1 else 'are'} not there any more." if gone else ""
+    to = path(request, "queues", request.url.query)
+    return redirect(request, to, text + missing, level="note" if gone else "done")
 
 
 @router.post("/queues/{name:palermo}/pause", name="pause_queue")

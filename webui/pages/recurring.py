@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter, Depends, Form
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -53,8 +54,7 @@ Text = Annotated[str, Form(max_length=1_000)]
 Long = Annotated[str, Form(max_length=100_000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecurringForm:
+class RecurringForm(Struct, frozen=True, kw_only=True):
     """The form of a recurring job, as it was typed. Name and job are only in the form that adds one."""
 
     name: str = ""

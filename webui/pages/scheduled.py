@@ -4,11 +4,11 @@ Other pages here change such jobs: they show the number of jobs that are meant, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Form, Query
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -52,8 +52,7 @@ Texts = Annotated[list[str] | None, Form()]
 Act = Annotated[str, Form(max_length=20)]
 
 
-@dataclass(frozen=True, slots=True)
-class JobList:
+class JobList(Struct, frozen=True):
     """One of the two pages."""
 
     #: The name of its route, and the value of `of` with which the page's stream watches its list.
@@ -70,8 +69,7 @@ RETRIES = JobList("retries", "Retries", "retrying job", (RETRY, MOVE, GIVE_UP, C
 JOB_LISTS = {each.name: each for each in (SCHEDULED, RETRIES)}
 
 
-@dataclass(frozen=True, slots=True)
-class ListFilter:
+class ListFilter(Struct, frozen=True):
     """The filter that an address asks for, as it was written."""
 
     job_list: JobList

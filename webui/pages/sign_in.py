@@ -7,8 +7,7 @@ from fastapi import APIRouter, Form, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from palermo.webui.render.rendering import page, path
-from palermo.webui.security.auth import HOST
+from palermo.webui.render.rendering import origin, page, path
 from palermo.webui.security.openid import OpenIdProvider
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import Refused, User, Visit, Visiting
@@ -93,7 +92,7 @@ def _signed_in(request: Request, visit: Visit, user: User, stamp: str, then: str
 
 def _back(request: Request) -> str:
     """The address to which the provider sends the browser back; it must be registered there."""
-    return f"{request.scope['scheme']}://{request.scope[HOST]}{path(request, 'openid_back')}"
+    return origin(request) + path(request, "openid_back")
 
 
 def _signing(visit: Visit) -> SignIn:

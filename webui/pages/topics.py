@@ -1,10 +1,10 @@
 """The page of events: a picture of the groups and the topics they subscribe to, with the counts of each queue."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -94,8 +94,7 @@ _HIGH, _LINE, _ROOM = 48, 17, 14
 _PATTERN, _NAME = 30, 36
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Label:
+class Label(Struct, frozen=True, kw_only=True):
     """A pattern on its binding."""
 
     text: str
@@ -103,8 +102,7 @@ class Label:
     y: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
+class Branch(Struct, frozen=True, kw_only=True):
     """A group's queue and its binding."""
 
     row: Row
@@ -117,8 +115,7 @@ class Branch:
     labels: tuple[Label, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyPicture:
+class TopologyPicture(Struct, frozen=True, kw_only=True):
     """The picture of the event topology: gateway, distributor, the groups' queues, and the bindings between them."""
 
     width: int

@@ -3,11 +3,11 @@
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -30,8 +30,7 @@ from palermo.webui.state.live_state import live_state, totals_of
 router = APIRouter()
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """One machine, or container."""
 
     name: str

@@ -9,8 +9,9 @@ import json
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
@@ -43,16 +44,14 @@ BAR = 5.0
 BARS = int(WINDOW / BAR)
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """A label on an axis, and its place in per cent from the left or from the top."""
 
     place: float
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bars:
+class Bars(Struct, frozen=True, kw_only=True):
     """The paths of the bars of all cells: failures on top of successes, and a line of enqueued jobs."""
 
     done: str
@@ -67,8 +66,7 @@ class Bars:
         return _axis(self.top)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Lines(Struct, frozen=True, kw_only=True):
     """Percentiles over time, on a logarithmic scale."""
 
     #: Paths by percentile.
@@ -83,8 +81,7 @@ class Lines:
 Unit = Literal["jobs", "jobs/s", "seconds", "bytes", "percent"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
+class Plot(Struct, frozen=True, kw_only=True):
     """The numbers of a chart, for the script that draws it."""
 
     unit: Unit
@@ -206,8 +203,7 @@ def in_short(seconds: float) -> str:
     return took(seconds).replace(".0 ", " ").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingChart:
+class WaitingChart(Struct, frozen=True, kw_only=True):
     """The chart of the jobs that waited."""
 
     path: str
@@ -243,8 +239,7 @@ def waiting_chart(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> Waiti
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageChart:
+class UsageChart(Struct, frozen=True, kw_only=True):
     """The chart of the memory or the processor time of a worker."""
 
     path: str
@@ -351,8 +346,7 @@ def sparkline(history: Sequence[int]) -> str:
     return "".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Spark:
+class Spark(Struct, frozen=True):
     """A small chart beside a name: the paths of its bars, and its numbers for people."""
 
     done: str
@@ -384,8 +378,7 @@ def usage_spark(percents: Sequence[float | None]) -> Spark:
     return Spark(sparkline([round((value or 0.0) * 10) for value in percents]), "", text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class Chart(Struct, frozen=True, kw_only=True):
     """The overview's chart: the two paths of its bars, and the numbers around them."""
 
     done: str

@@ -4,9 +4,10 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.core.text import count as plural
 
@@ -63,12 +64,12 @@ def took(seconds: float | None) -> str:
 
 
 def moment(instant: str) -> datetime | None:
-    """The instant in a row's text; None if it is not an instant."""
+    """The instant in a row's text, in UTC; None if it is not an instant, or one before year 1 or after year 9999."""
     try:
         read = datetime.fromisoformat(instant)
-    except ValueError:
+        return (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 def since(instant: str | None, now: datetime) -> float | None:
@@ -92,7 +93,7 @@ def ago(instant: str, now: datetime) -> str:
 def absolute(instant: str) -> str:
     """`2026-11-21 09:03:12 UTC`."""
     at = moment(instant)
-    return instant if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return instant if at is None else at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def element_key(name: str) -> str:
@@ -148,8 +149,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class PrettyJson:
+class PrettyJson(Struct, frozen=True):
     """The text of a value, whole and in pieces of (kind, text). The kind is "" for text without a colour."""
 
     text: str

@@ -5,9 +5,11 @@ has seen. The runs come from both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract.recurring_entries import RECURRING
 from palermo.contract.rows import Row, iso_instant
@@ -21,8 +23,7 @@ from palermo.webui.state.job import FoundJob
 from palermo.webui.state.live_state import Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One step of a job."""
 
     title: str
@@ -215,8 +216,7 @@ def _with_durations(events: list[Event]) -> list[Event]:
 _WAITS_AGAIN = {RecordKind.SNOOZED: "snoozed", RecordKind.RELEASED: "given back"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
+class AttemptRow(Struct, frozen=True, kw_only=True):
     """One run of a job."""
 
     number: int | None
@@ -272,8 +272,7 @@ def _recorded(row: Row) -> AttemptRow:
 # -- the origin: parent, event or recurring job; the children, and the jobs that ran it again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """What made a job; a field is empty if it is not that, or not known."""
 
     #: The name of the recurring job.

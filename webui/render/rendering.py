@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui.render import formats
 from palermo.webui.security import tokens
+from palermo.webui.security.auth import HOST
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
 from palermo.webui.state.live_state import failed_count
@@ -34,9 +35,9 @@ environment = Environment(
 )
 environment.filters.update(formats.FILTERS)
 
-#: The cookie that carries the message of the last form, and the most characters of that: cookies hold 4 KiB.
+#: The cookie that carries the message of the last form, and the most bytes of that: browsers drop cookies above 4 KiB.
 COOKIE = "palermo_message"
-_MAX_TEXT = 1_000
+_MAX_TEXT = 2_500
 
 
 class Entry(NamedTuple):
@@ -130,6 +131,11 @@ def path(request: Request, route: str, query: str | Mapping[str, str] = "", /, *
     return f"{request.scope.get('root_path', '')}{found.url_path_for(route, **names)}" + (f"?{asked}" if asked else "")
 
 
+def origin(request: Request) -> str:
+    """The scheme and the host of these pages as the browser wrote them: `https://jobs.example.com`."""
+    return f"{request.scope['scheme']}://{request.scope[HOST]}"
+
+
 def _here(request: Request) -> str:
     """The address of this page without its dialog. After a form it is the overview's address."""
     if request.method != "GET":
@@ -148,7 +154,8 @@ def redirect(request: Request, to: str, message: str = "", *, level: str = "done
     response = RedirectResponse(to, status_code=303)
     if message:
         visit = visit_of(request)
-        flash = tokens.sealed(visit.site.secret, [level, message[:_MAX_TEXT]], "flash", visit.user.name)
+        text = message.encode(errors="replace")[:_MAX_TEXT].decode(errors="ignore")
+        flash = tokens.sealed(visit.site.secret, [level, text], "flash", visit.user.name)
         tokens.set_cookie(response, visit, COOKIE, flash, max_age=60)
     return response
 

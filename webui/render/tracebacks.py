@@ -6,7 +6,9 @@ are folded. The text may come from anybody. Lines that are no frames come back a
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 _FRAME = re.compile(r'^(?P<indent>[ |]*)File "(?P<path>[^"]*)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
 
@@ -14,8 +16,7 @@ _FRAME = re.compile(r'^(?P<indent>[ |]*)File "(?P<path>[^"]*)", line (?P<line>\d
 _LIBRARY = re.compile(r"[/\\](site-packages|dist-packages)[/\\]|[/\\]lib[/\\]python3(\.\d+)?[/\\]|^<frozen ")
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """One frame of a traceback."""
 
     path: str
@@ -34,8 +35,7 @@ class Frame:
         return re.split(r"[/\\]", self.path)[-1]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One displayed block: lines of text, an own frame, or a folded run of library frames."""
 
     #: text, final (the error itself), frame or folded.
@@ -130,8 +130,7 @@ _PYTHON = re.compile(r"[/\\]lib[/\\]python3(\.\d+)?[/\\](?!(site|dist)-packages[
 _NEWEST_FIRST = "(most recent call first):"
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
+class Stack(Struct, frozen=True):
     """The stack of one thread or task, the most recent call first."""
 
     #: What stands above it; "" for nothing.

@@ -6,11 +6,11 @@ and the form's token. The first check that fails ends the request.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
 from urllib.parse import urlencode
 
+from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -77,8 +77,7 @@ SIGN_IN = "/sign-in"
 _CHALLENGE = {"WWW-Authenticate": 'Basic realm="Palermo", charset="UTF-8"'}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessRules:
+class AccessRules(Struct, frozen=True, kw_only=True):
     """Who may send requests to the pages, and from where."""
 
     authenticate: Authenticate

@@ -9,8 +9,8 @@ that is asked, and takes the cookie from the browser.
 import secrets
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,8 +26,7 @@ _COOKIE = "palermo_session"
 _MAX_ENDED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(Struct, frozen=True):
     """One signed-in browser."""
 
     id: str

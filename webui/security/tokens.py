@@ -41,7 +41,8 @@ def signature(secret: bytes, *parts: str) -> str:
 
 def sealed(secret: bytes, value: Any, *purpose: str) -> str:
     """A value for a cookie, as JSON, signed for this purpose. The browser can read it and cannot change it."""
-    body = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+    # Not as ASCII, which makes six bytes of a letter that has two.
+    body = base64.urlsafe_b64encode(json.dumps(value, ensure_ascii=False).encode()).decode()
     return f"{body}.{signature(secret, *purpose, body)}"
 
 

@@ -13,11 +13,11 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import Argon2Error, InvalidHashError
+from msgspec import Struct, field
 
 from palermo.errors import SettingInvalid
 from palermo.webui.site import Role, User
@@ -30,8 +30,7 @@ HASHER = PasswordHasher()
 _SHA256 = "sha256:"
 
 
-@dataclass(frozen=True, slots=True)
-class Users:
+class Users(Struct, frozen=True):
     """All users in the file."""
 
     #: The user and the password's hash, by name.

@@ -5,8 +5,10 @@ and the cached listings for scheduled ones; for jobs in queues it asks palermo.c
 changes nothing. Hidden values in arguments and results are masked.
 """
 
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.client import results
 from palermo.client.recorded_jobs import RecordedJob
@@ -46,8 +48,7 @@ _SHOWN_ELSEWHERE = {
 _FOR_GOOD = frozenset({RecordKind.SUCCEEDED, RecordKind.DISCARDED, RecordKind.CANCELLED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundJob:
+class FoundJob(Struct, frozen=True, kw_only=True):
     """One job: where it is, and what is known of it."""
 
     id: str
@@ -195,8 +196,7 @@ def recorded_as(site: Site, recorded: RecordedJob) -> tuple[Row, Row]:
     return masked_row(row, site.hidden), row
 
 
-@dataclass(frozen=True, slots=True)
-class KeyFacts:
+class KeyFacts(Struct, frozen=True):
     """What the key of a job tells: the job that has it now or gets it next, and until when it is closed."""
 
     name: str
@@ -236,8 +236,7 @@ def _of_row(row: Row) -> FoundJob:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnedValue:
+class ReturnedValue(Struct, frozen=True):
     """The value that a job returned."""
 
     job: str

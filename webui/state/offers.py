@@ -1,9 +1,10 @@
 """The names that forms offer while somebody types: jobs with their signatures, queues and time zones."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from zoneinfo import available_timezones
+
+from msgspec import Struct
 
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
@@ -25,8 +26,7 @@ _AREAS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Offers:
+class Offers(Struct, frozen=True):
     """What forms offer."""
 
     #: The jobs, each with its signature; "" if it is not known here.

@@ -7,7 +7,8 @@ Problems, at most once a minute, and not where the pages are read-only: it store
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.contract.broker import Finding
 from palermo.errors import PalermoError
@@ -28,8 +29,7 @@ _PATIENCE = 2.0
 _CACHED = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerLook:
+class BrokerLook(Struct, frozen=True):
     """A look at the broker."""
 
     findings: tuple[Finding, ...] = ()

@@ -13,9 +13,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.client.actor import Actor
 from palermo.contract.rows import Listing, Row
@@ -66,8 +68,7 @@ class ListingKey(NamedTuple):
     limit: int = 0
 
 
-@dataclass
-class CachedListing:
+class CachedListing(Struct):
     """One listing, under way or finished."""
 
     listing: Future[Listing] = field(default_factory=Future)

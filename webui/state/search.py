@@ -10,8 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from palermo.contract.rows import Listing, Row, iso_instant, silent_text, waits_since
 from palermo.contract.scheduled import ScheduledFilter
@@ -62,8 +64,7 @@ _QUEUES_OFFERED, _JOBS_OFFERED, _TENANTS_OFFERED, _OFFERED_FOR = 30, 60, 10, 10.
 GROUPS = ("failed", "retrying", "scheduled", "waiting", "running", "finished")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(Struct, frozen=True, kw_only=True):
     """What a search found of one state."""
 
     #: One of GROUPS.
@@ -83,8 +84,7 @@ class Group:
     reading: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """The result of a search."""
 
     query: SearchQuery
@@ -262,8 +262,7 @@ def _named(query: SearchQuery, filter: FailedFilter, jobs: Iterable[str]) -> Fai
     return replace(filter, text=None, job=f"*{written.pop() if len(written) == 1 else either}*")
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """Rows that match, and what was not looked at."""
 
     rows: list[Row] = field(default_factory=list)
@@ -473,8 +472,7 @@ def suggestions(site: Site) -> list[str]:
     return [*chips, *(f"state:{state}" for state in SEARCHED_STATES), *more]
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """Queues, workers and jobs whose name has the words of a search."""
 
     queues: tuple[str, ...] = ()

@@ -6,8 +6,9 @@ It is bounded and may be thrown away: it starts empty with the process, and two 
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+
+from msgspec import Struct
 
 from palermo.contract.rows import Row
 from palermo.inspector.inspector import Inspector
@@ -26,8 +27,7 @@ PART = 10.0
 PARTS = int(KEPT / PART)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a worker told at one instant."""
 
     #: Unix seconds.
@@ -37,8 +37,7 @@ class Answer:
     cpu: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """The most that a worker used in a part of the time; None where that is not known."""
 
     memory: float | None = None

@@ -4,7 +4,8 @@ The journal counts what came and what ended, and not what waits. So this begins 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.contract.rows import Row
 from palermo.core.topology import is_failed
@@ -18,8 +19,7 @@ MOST_QUEUES = 500
 _ALL = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingJobs:
+class WaitingJobs(Struct, frozen=True):
     """The most jobs that waited at a time, in each part of a window."""
 
     #: Unix seconds at which the window begins, and the seconds of each part.

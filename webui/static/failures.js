@@ -79,5 +79,6 @@
   }, 1000);
 
   document.addEventListener("htmx:afterSettle", say);
+  window.addEventListener("pageshow", say); // a reader who comes back finds the boxes ticked as they were
   say();
 })();

@@ -92,7 +92,7 @@
   const tellState = () => {
     const [state, text] =
       every() === 0 || !one("#live")?.dataset.events ? ["off", "Not live"]
-      : failing ? ["lost", "Trying again"]
+      : failing ? ["lost", "Out of date"]
       : held() ? ["held", "Held"]
       : ["on", "Live"];
     for (const element of all(".live-state")) {

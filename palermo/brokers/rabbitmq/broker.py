@@ -9,11 +9,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
+from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
@@ -40,11 +42,14 @@ from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
+from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
 log = logging.getLogger("palermo.rabbitmq")
+
+#: Channels of a worker's consuming connection that belong to no slot, at most.
+_OTHER_CHANNELS = 40
 
 
 async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
@@ -145,6 +150,13 @@ class RabbitmqBroker:
 
         self._failed_sweeps.wanted = False  # a worker trims failed jobs, and need not remember all that is in their log
         connection = await self._consume_connection()
+        most = connection.raw.params.channel_max
+        if most and slots > most - _OTHER_CHANNELS:
+            raise BrokerRefused(
+                f"a worker needs a channel for each of its {slots:,} slots, and RabbitMQ at {connection.where} allows"
+                f" {most:,} on a connection: give it at most {most - _OTHER_CHANNELS:,} slots (-c), and start more"
+                " workers, or raise channel_max in rabbitmq.conf."
+            )
         # A single slot has no other acks to wait for.
         connection.raw.acks_together = slots > 1
         declarer = self._declarer_on(connection)
@@ -209,29 +221,30 @@ class RabbitmqBroker:
 
     async def queues(self) -> list[QueueInfo]:
         await self._registration.done()
-        names = await self._registry.names(self._connection) | {FAILED_QUEUE}
-        paused = await self._pauses_and_cancels.paused()
-        apart = await self.tenants.apart()
-        workers = await self.workers()
+        (paused, probes), apart, workers = await together(self._probe_all(), self.tenants.apart(), self.workers())
         running = Counter(job.queue for worker in workers for job in worker.jobs)
-        # Those that begin with ~ are marks of migrations, see migrate.
-        shown = sorted(name for name in names | paused.names if not name.startswith("~"))
         serving = Counter[str]()
         # Many workers serve the same queues: each selection is read and matched once.
         for selection, count in Counter(worker.queues for worker in workers if worker.answers).items():
-            serving.update(dict.fromkeys(QueueSelection.parse(selection).select(shown), count))
-        found: list[QueueInfo] = []
-        for name, probe in (await self._registry.probe(self._connection, shown)).items():
-            if probe.exists or name in paused.names:
-                info = QueueInfo(
-                    name=name,
-                    pending=(probe.messages if probe.exists else 0) + apart.get(name, 0),
-                    in_progress=running[name],
-                    workers=serving[name],
-                    paused=name in paused,
-                )
-                found.append(info)
-        return found
+            serving.update(dict.fromkeys(QueueSelection.parse(selection).select(probes), count))
+        return [
+            QueueInfo(
+                name=name,
+                pending=(probe.messages if probe.exists else 0) + apart.get(name, 0),
+                in_progress=running[name],
+                workers=serving[name],
+                paused=name in paused,
+            )
+            for name, probe in probes.items()
+            if probe.exists or name in paused.names
+        ]
+
+    async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
+        """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""
+        names, paused = await together(self._registry.names(self._connection), self._pauses_and_cancels.paused())
+        # Those that begin with ~ are marks of migrations, see migrate.
+        shown = sorted(name for name in names | {FAILED_QUEUE} | paused.names if not name.startswith("~"))
+        return paused, await self._registry.probe(self._connection, shown)
 
     async def workers(self) -> WorkerList:
         return await self._silent_workers.add_to(await self._worker_reports.ask())

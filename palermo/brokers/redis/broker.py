@@ -8,8 +8,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.redis import limits, sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
@@ -74,7 +76,9 @@ class RedisBroker:
         self.tenants = RedisTenants(store)
         self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring)
         self._consumers: list[RedisConsumer] = []
-        self._attempts: Attempts = session.unanswered or Attempts(session.timeout)
+        unfinished: Unfinished = session.unfinished or Unfinished(Attempts(session.timeout), ())
+        self._attempts = unfinished.attempts
+        self._cut_off = unfinished.holders
 
     async def publish(self, message: Message) -> None:
         await self._publish([message])
@@ -131,7 +135,9 @@ class RedisBroker:
             order=self._session.tenant_order,
         )
         self._consumers.append(consumer)
-        await self._store.run("worker", "enter", holder, workers.LEASE, tag, patterns, text, *selection.select(()))
+        values = (tag, patterns, text, " ".join(self._cut_off), *selection.select(()))
+        await self._store.run("worker", "enter", holder, workers.LEASE, *values)
+        self._cut_off = ()
         await consumer.start()
         return consumer
 
@@ -294,7 +300,8 @@ class RedisBroker:
         return f"Redis at {self._store.server}, exchange {self._session.exchange}"
 
     def after_failure(self) -> SessionParameters:
-        return replace(self._session, unanswered=self._attempts)
+        holders = (*self._cut_off, *(consumer.holder for consumer in self._consumers))
+        return replace(self._session, unfinished=Unfinished(self._attempts, holders))
 
     async def _sync(self) -> None:
         """Delete finished jobs and give back those of dead workers, so that the next look sees the true state."""
@@ -313,7 +320,7 @@ class RedisBroker:
                 states.update(unique_rules.job_removed(states[name], id, clock.now()))
 
         text = json.dumps({"ids": ids, "by": by})
-        steps = [("cancel", mark, MAX_CANCEL_MARKS, ids), ("publish", "cancelled", text)]
+        steps = [("cancel", mark, MAX_CANCEL_MARKS, ids), ("publish", self._store.cancels, text)]
         await change_keys(self._store, (name for _, name in held), decide, changes=steps)
 
     def _not_found(self, queue: str) -> NotFound:
@@ -393,3 +400,11 @@ class Attempts:
     def end(self, first: Message) -> None:
         """Forget an attempt that succeeded."""
         self._unanswered.pop(id(first), None)
+
+
+class Unfinished(Struct, frozen=True):
+    """What a session that was lost leaves to the next one."""
+
+    attempts: Attempts
+    #: The ids within Redis that its workers had, and those of sessions before it that Redis was not told of.
+    holders: tuple[str, ...]

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from types import ModuleType
 from typing import Any, cast
 
 import redis.asyncio.connection as library
 import redis.connection as blocking
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -77,6 +77,12 @@ def connect_blocking(address: Address, timeout: float, name: str) -> blocking.Ab
 def wanted_replicas(address: Address) -> int:
     """On how many replicas a job must be before its enqueue returns. Raises UrlInvalid."""
     found: int = _read_query(address, of=_OWN).get("wait_replicas", 0)
+    return found
+
+
+def database(address: Address) -> int:
+    """The number of the server's database that the address names. Raises UrlInvalid."""
+    found: int = _read_query(address).get("db", 0)
     return found
 
 

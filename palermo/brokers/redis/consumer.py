@@ -10,11 +10,12 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from random import random
 from typing import Any
 
 import msgpack
+from msgspec import Struct
+from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
 from palermo.brokers.redis import limits
@@ -38,8 +39,7 @@ from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
 log = logging.getLogger("palermo.redis")
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Proof that a job is ours. A job that is given back and claimed again has another claim."""
 
     number: str
@@ -61,9 +61,10 @@ class RedisConsumer:
         on_command: OnCommand,
         order: str,
     ) -> None:
-        """`holder` is the worker's id within Redis; `order` is the order in which the tenants of a queue are served."""
+        """`order` is the order in which the tenants of a queue are served."""
         self._store = store
-        self._holder = holder
+        #: The worker's id within Redis.
+        self.holder = holder
         self._worker = reported.id
         self._order = order
         self._served = ServedQueues(store, selection)
@@ -102,7 +103,7 @@ class RedisConsumer:
     async def start(self) -> None:
         """Hear messages, and renew the lease, from now on."""
         await self._served.refresh()
-        await self._store.listen(f"wake:{self._holder}", self._on_wake)
+        await self._store.listen(f"wake:{self.holder}", self._on_wake)
         await self._store.listen("bell:queues", self._on_wake)
         await self._commands.start()
         self._beating = self._loop.create_task(self._heartbeat.run(self._look))
@@ -146,6 +147,8 @@ class RedisConsumer:
 
         keys = keys_of([delivery.message])
         if await change_keys(self._store, keys, decide, conditions=[self._still_ours(claim)]):
+            self._forget(claim)
+            self._free_slot(delivery.slot)
             raise self._went_back(delivery)
         started = admitted(delivery, found[0])
         if started is None:
@@ -166,14 +169,14 @@ class RedisConsumer:
                 failed = outcome.failed
             else:
                 failed = await self._postpone(delivery, verdict, [*held, *conditions], changes)
-            if failed == 1:
-                raise self._went_back(delivery)
-            if not failed:
+            if failed <= 1:
                 break
-        if isinstance(verdict, RunNow):
+        if isinstance(verdict, RunNow) and not failed:
             return verdict.wait
         self._forget(claim)
         self._free_slot(delivery.slot)
+        if failed:
+            raise self._went_back(delivery)
         return None
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
@@ -181,7 +184,7 @@ class RedisConsumer:
         if self._held.get(delivery.slot) != claim and claim not in self._parked:
             raise self._not_ours(delivery)
         self._check()
-        run_end = key_report(delivery, settlement)
+        run_end = key_report(delivery, settlement, parked=bool(delivery.running_at))
         if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
             # Deleted with the next claim, in one step.
             self._delete_soon(claim)
@@ -242,6 +245,7 @@ class RedisConsumer:
         if self._closed:
             return
         self._closed = True
+        cut_off = self._lost is not None  # the worker goes on, and so do its jobs
         with contextlib.suppress(BrokerError):
             await self._commands.end()
         with contextlib.suppress(BrokerError):
@@ -251,10 +255,10 @@ class RedisConsumer:
             await asyncio.wait({self._beating})
         self._lose(BrokerUnavailable("the consumer is closed."))
         self._held, self._parked = {}, set()
-        for channel in (f"wake:{self._holder}", "bell:queues"):
+        for channel in (f"wake:{self.holder}", "bell:queues"):
             await self._store.unlisten(channel, self._on_wake)
         with contextlib.suppress(BrokerError):
-            await self._store.run("worker", "leave", self._holder)
+            await self._store.run("worker", "leave", self.holder, self._worker if cut_off else "")
 
     # -- claiming ------------------------------------------------------------
 
@@ -293,7 +297,7 @@ class RedisConsumer:
         step = stride(1.0, self._order, random())
         self._working = self._store.begin(
             "work",
-            *(self._holder, self._served.version, wanted, step, self._given),
+            *(self.holder, self._served.version, wanted, step, self._given),
             *(self._deleting, *done, *self._served.order()),
         )
         self._group.script_sent()
@@ -359,7 +363,7 @@ class RedisConsumer:
         return take(delivery)
 
     def _delivery(self, job: Sequence[bytes], slot: int = 0) -> Delivery:
-        number, times, queue, deaths, mark, blob = job
+        number, times, queue, deaths, mark, blob, *runs_at = job
         message = from_blob(blob, queue.decode())
         by = cancelled_by(mark, message)
         return Delivery(
@@ -370,6 +374,7 @@ class RedisConsumer:
             cancelled=by is not None,
             cancelled_by=by or "",
             deaths=tuple(deaths.decode().split()),
+            running_at=runs_at[0].decode() if runs_at else "",
         )
 
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:
@@ -378,7 +383,7 @@ class RedisConsumer:
         if queue not in self._served:
             return True, None
         while True:
-            look = (self._holder, queue, stride(1.0, self._order, random()))
+            look = (self.holder, queue, stride(1.0, self._order, random()))
             found = await self._store.run("similar", *look, "")
             if len(found) < 4:
                 self._check_gone(found)
@@ -389,7 +394,7 @@ class RedisConsumer:
             if claims != b"0" or cancelled or message.job != delivery.message.job or runs_alone(message):
                 return True, None
             job = await self._store.run("similar", *look, number)
-            if len(job) == 6:
+            if len(job) > 1:
                 similar = self._delivery(job, delivery.slot)
                 self._ids[similar.token] = similar.message.id
                 return True, similar
@@ -405,16 +410,17 @@ class RedisConsumer:
     def _steps(self, claim: Claim, settlement: Settlement) -> list[Step]:
         """The changes that a settlement asks for."""
         now = clock.wall_clock()
-        drop = ("drop", self._holder, claim.number, claim.times)
+        drop = ("drop", self.holder, claim.number, claim.times)
         match settlement:
             case Ack():
                 return [(*drop, "")]
+            # First what is stored: a script that an error ends keeps what it had done.
             case Fail(message, queue):
-                return [(*drop, ""), ("put", now, to_job(message, queue))]
+                return [("put", now, to_job(message, queue)), (*drop, "")]
             case Reschedule(message):
-                return [(*drop, "1"), ("put", now, to_job(message))]
+                return [("put", now, to_job(message)), (*drop, "1")]
             case Release():
-                return [("give_back", self._holder, claim.number)]
+                return [("give_back", self.holder, claim.number)]
 
     async def _change(
         self, delivery: Delivery, run_end: KeyReport | None, conditions: Sequence[Step], changes: Sequence[Step]
@@ -435,15 +441,15 @@ class RedisConsumer:
         demand, waiting = demand_of(delivery.message), postponed(delivery.message, verdict)
         steps = [*self._steps(delivery.token, Reschedule(waiting)), *changes]
         if demand is not None and not verdict.reserved:
-            steps.insert(2, ("wait", demand.key))
+            steps.insert(1, ("wait", demand.key))
         return await self._change(delivery, key_report(delivery, Reschedule(waiting)), conditions, steps)
 
     async def _give_back(self, claim: Claim) -> None:
         with contextlib.suppress(BrokerError, Refused):
-            await self._store.change([self._still_ours(claim)], [("give_back", self._holder, claim.number)])
+            await self._store.change([self._still_ours(claim)], [("give_back", self.holder, claim.number)])
 
     def _still_ours(self, claim: Claim) -> Step:
-        return ("held", self._holder, claim.number, claim.times)
+        return ("held", self.holder, claim.number, claim.times)
 
     def _delete_soon(self, claim: Claim) -> None:
         """Delete this job, because it is done, with the next claim."""
@@ -492,7 +498,7 @@ class RedisConsumer:
         for futures in self._wanting.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(type(error)(str(error)))
+                    future.set_exception(BrokerUnavailable(str(error)))
         for woken in self._batches:
             if not woken.done():
                 woken.set_result(None)
@@ -547,4 +553,5 @@ class RedisConsumer:
 
     def _check(self) -> None:
         if self._lost is not None:
-            raise type(self._lost)(str(self._lost))
+            # Whatever it was: the session is lost, and the jobs go back.
+            raise BrokerUnavailable(str(self._lost))

@@ -131,10 +131,10 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
 
 
 async def _try_out(store: Store) -> Finding:
-    """Store and remove one job, in a queue that no worker serves: one step makes and deletes it."""
+    """Store and remove one job, in a queue that no worker serves, and send a message: all in one step."""
     began = time.monotonic()
     job = to_job(Message(id="doctor", queue=_QUEUE, job="", body=b""))
-    (taken,) = await store.change((), [("try_out", job)])
+    taken, _ = await store.change((), [("try_out", job), ("publish", "bell:doctor", "")])
     took = (time.monotonic() - began) * 1_000
     if taken != 1:
         return Finding.problem("publish", f"one job stored, {taken} found", "Was the database changed by hand?")

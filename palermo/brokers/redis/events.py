@@ -7,7 +7,8 @@ notes the newest of them: later ones come by themselves, and it is given the oth
 import json
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from palermo.brokers.redis.jobs import from_blob, to_blob
 from palermo.brokers.redis.log import Entry, Log, id_of, place_of

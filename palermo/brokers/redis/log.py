@@ -4,7 +4,8 @@ Each entry has its place by Redis's own time, so a later entry has a higher plac
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.brokers.redis.store import Step, Store
 
@@ -15,8 +16,7 @@ _TRIM_EVERY = 50
 _BITS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One entry of a log."""
 
     place: int

@@ -10,15 +10,15 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import msgpack
+from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
-from palermo.brokers.redis.connecting import connect, connect_blocking, wanted_replicas
+from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated
 from palermo.brokers.redis.direct_calls import DirectCalls
 from palermo.brokers.redis.jobs import to_job
@@ -51,8 +51,7 @@ class Refused(Exception):
     """A condition did not hold, so nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What came of changes."""
 
     #: The number of the first condition that did not hold, from 1; 0 if the changes were made.
@@ -89,6 +88,10 @@ class Store:
         self.server = str(address)
         self.timeout = session.timeout
         self.prefix = _prefix(session)
+        number = database(session.address)
+        #: The channels of commands to workers, and of cancelled jobs. Redis has the same channels in all its databases.
+        self.commands = f"commands:{number}" if number else "commands"
+        self.cancels = f"cancelled:{number}" if number else "cancelled"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         self._watch(connection.lost)
 

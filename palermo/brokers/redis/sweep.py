@@ -6,7 +6,9 @@ jobs of each tenant.
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.redis.jobs import from_blob, id_in, to_job
 from palermo.brokers.redis.store import Step, Store
@@ -28,8 +30,7 @@ _PURGE_STEP = 2_000
 _TENANTS_AT_ONCE = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """What waits in a queue at one moment."""
 
     #: The newest number there is; later jobs have higher ones.

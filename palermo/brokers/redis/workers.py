@@ -10,8 +10,10 @@ import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.redis.store import Store
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
@@ -37,8 +39,7 @@ _CHECK_EVERY = 0.25
 _ANSWER_TIMEOUT = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LivingWorker:
+class LivingWorker(Struct, frozen=True):
     """A worker whose lease goes on."""
 
     info: WorkerInfo
@@ -85,7 +86,7 @@ async def send_command(store: Store, command: WorkerCommand, *, timeout: float) 
     try:
         waiting = {one.id for one in await list_workers(store) if command.is_for(one.id)}
         text = json.dumps({"reply": channel, "command": command.to_plain()})
-        await store.call("PUBLISH", store.key("commands"), text)
+        await store.call("PUBLISH", store.key(store.commands), text)
         while (waiting := waiting - answers.keys()) and (left := deadline - time.monotonic()) > 0:
             told.clear()
             with contextlib.suppress(TimeoutError):
@@ -113,13 +114,13 @@ class CommandListener:
 
     async def start(self) -> None:
         """Hear commands from now on."""
-        await self._store.listen("commands", self._on_message)
-        await self._store.listen("cancelled", self._on_cancel)
+        await self._store.listen(self._store.commands, self._on_message)
+        await self._store.listen(self._store.cancels, self._on_cancel)
 
     async def end(self) -> None:
         """Wait for the last answers to be sent, then stop."""
-        await self._store.unlisten("commands", self._on_message)
-        await self._store.unlisten("cancelled", self._on_cancel)
+        await self._store.unlisten(self._store.commands, self._on_message)
+        await self._store.unlisten(self._store.cancels, self._on_cancel)
         if self._answering:
             await asyncio.wait(set(self._answering), timeout=_ANSWER_TIMEOUT)
         for task in self._answering:

@@ -143,6 +143,7 @@ class SqliteBroker:
             commands=workers.CommandListener(self._store, self._exchange, holder, tag, on_command, since=since),
         )
         self._consumers.append(consumer)
+        self._store.be_patient()
         return consumer
 
     async def queues(self) -> list[QueueInfo]:

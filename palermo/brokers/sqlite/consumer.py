@@ -162,7 +162,9 @@ class SqliteConsumer:
         if self._held.get(delivery.slot) != claim:
             raise self._not_ours(delivery)
 
-        def ask(db: sqlite3.Connection) -> StartAnswer:
+        def ask(db: sqlite3.Connection) -> StartAnswer | None:
+            if not claims.is_valid(db, claim):
+                return None
             run = f"{claim.job}/{claim.times}"
             return unique_keys.start_run(
                 db,
@@ -173,7 +175,11 @@ class SqliteConsumer:
                 again=delivery.redelivered,
             )
 
-        found = admitted(delivery, await self._write(ask))
+        answer = await self._write(ask)
+        if answer is None:
+            self._free_slot(delivery.slot)
+            raise self._went_back(delivery)
+        found = admitted(delivery, answer)
         if found is None:
             log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
             await self.settle(delivery, Ack(done=False))
@@ -187,7 +193,9 @@ class SqliteConsumer:
         if self._held.get(delivery.slot) != claim:
             raise self._not_ours(delivery)
 
-        def ask(db: sqlite3.Connection) -> RunNow | RunLater:
+        def ask(db: sqlite3.Connection) -> RunNow | RunLater | None:
+            if not claims.is_valid(db, claim):
+                return None
             verdict = limits.decide(db, self._exchange, claim.job, demand, clock.now())
             if isinstance(verdict, RunLater):
                 waiting = postponed(delivery.message, verdict)
@@ -202,6 +210,8 @@ class SqliteConsumer:
         if isinstance(verdict, RunNow):
             return verdict.wait
         self._free_slot(delivery.slot)
+        if verdict is None:
+            raise self._went_back(delivery)
         self._notifier.notify()
         return None
 
@@ -239,7 +249,7 @@ class SqliteConsumer:
         else:
             self._free_slot(delivery.slot)
         if not found:
-            raise DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+            raise self._went_back(delivery)
 
     async def free_slot(self, delivery: Delivery) -> None:
         if self._held.get(delivery.slot) != delivery.token:
@@ -460,6 +470,10 @@ class SqliteConsumer:
     def _not_ours(self, delivery: Delivery) -> DeliveryLost:
         return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
 
+    def _went_back(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+
     def _check(self) -> None:
         if self._lost is not None:
-            raise type(self._lost)(str(self._lost))
+            # Whatever it was: the session is lost, and the jobs go back.
+            raise BrokerUnavailable(str(self._lost))

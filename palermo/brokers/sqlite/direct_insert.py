@@ -65,6 +65,8 @@ class DirectInsert:
                         self._connection = self._connect()
                     if not self._connection.execute(_INSERT, values).rowcount:
                         return False
+                    if not self._store.is_in_place():
+                        return False
                     self._notifier.notify()
                     return True
             except sqlite3.Error as error:

@@ -9,8 +9,9 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
@@ -26,7 +27,7 @@ from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
-from palermo.errors import PalermoError
+from palermo.errors import BrokerError, PalermoError
 
 log = logging.getLogger("palermo.sqlite")
 
@@ -42,6 +43,9 @@ _POLL_EVERY = 0.5
 
 #: Seconds between two reads at least, while nothing is due: every job that is enqueued notifies us.
 _MIN_WAIT = 0.01
+
+#: Seconds until the next attempt after the file could not be read or written: it was locked, or the disk is full.
+_AFTER_ERROR = 2.0
 
 #: Jobs put into their queues, or altered, in one transaction.
 _STEP = 500
@@ -64,7 +68,7 @@ class ScheduledJobs:
         self.is_leader = False
 
     async def run(self, fired: OnJobs) -> None:
-        """Put jobs into their queues when they are due, until this is cancelled or the file is lost."""
+        """Put jobs into their queues when they are due, until this is cancelled."""
         notified = asyncio.Event()
         self._notifier.listen(notified.set)
         self.is_leader = True
@@ -72,12 +76,17 @@ class ScheduledJobs:
             while True:
                 notified.clear()
                 looked = time.monotonic()
-                due = await self._store.read(self._next)
-                if due is not None and due <= clock.wall_clock():
-                    jobs = await self._store.write(self._put_in_queues)
-                    self._notifier.notify()
-                    fired(jobs)
-                    await asyncio.sleep(0)
+                try:
+                    due = await self._store.read(self._next)
+                    if due is not None and due <= clock.wall_clock():
+                        jobs = await self._store.write(self._put_in_queues)
+                        self._notifier.notify()
+                        fired(jobs)
+                        await asyncio.sleep(0)
+                        continue
+                except BrokerError as error:
+                    log.warning("jobs that are due wait error=%r", str(error))
+                    await asyncio.sleep(_AFTER_ERROR)
                     continue
                 wait = _POLL_EVERY if due is None else min(_POLL_EVERY, clock.seconds_until(due))
                 try:

@@ -17,8 +17,9 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.claims import release

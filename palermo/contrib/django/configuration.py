@@ -1,10 +1,10 @@
 """`settings.PALERMO` of a Django project: Palermo's own settings by their names, and the three of this integration."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 from django.conf import settings
+from msgspec import Struct
 
 from palermo.core.text import nearest
 from palermo.errors import SettingInvalid
@@ -14,8 +14,7 @@ from palermo.settings.settings import declare_settings
 SOURCE = "settings.PALERMO"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(Struct, frozen=True, kw_only=True):
     """What only the integration understands of settings.PALERMO."""
 
     #: The names of the modules in which installed apps declare their jobs.
@@ -26,7 +25,7 @@ class Configuration:
     staff_role: str = "viewer"
 
 
-_OWN = tuple(field.name for field in fields(Configuration))
+_OWN = Configuration.__struct_fields__
 
 
 def configuration() -> Configuration:

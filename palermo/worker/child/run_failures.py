@@ -6,8 +6,10 @@ only its own answer is lost.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.core import arguments
 from palermo.core.backoff import quartic
@@ -24,8 +26,7 @@ log = logging.getLogger("palermo.worker")
 _MAX_REASON = 500
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
+class JobRun(Struct, frozen=True):
     """A run of a job whose function and arguments were found."""
 
     message: Message

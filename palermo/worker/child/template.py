@@ -34,7 +34,7 @@ from palermo.core.topology import worker_tag
 from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.modules import JobModules, expand
-from palermo.jobs.user_modules import describe
+from palermo.jobs.user_modules import describe, import_advice
 from palermo.settings.settings import make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
@@ -292,7 +292,4 @@ def import_module(name: str) -> None:
         importlib.import_module(name)
     except BaseException as error:  # an import runs user code, sys.exit() included
         log.debug("import failed module=%s", name, exc_info=True)
-        is_path = name.endswith(".py") or "/" in name
-        module = ".".join(part for part in name.removesuffix(".py").split("/") if part.strip("."))
-        advice = f". Name the module, and not its file: `palermo worker {module}`" if is_path else ""
-        raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}{advice}") from error
+        raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}{import_advice(name, error)}") from error

@@ -6,7 +6,7 @@ costs no message.
 
 import mmap
 
-from palermo.jobs.option_values import MOST_BATCH
+from palermo.jobs.batch import MOST_BATCH
 
 
 class BatchMarks:

@@ -11,11 +11,11 @@ lines, its result, and the changes that it left in its process; all that is chec
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from palermo.core.backoff import is_delay
+from msgspec import Struct
+
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     MAX_RESULT,
@@ -29,7 +29,8 @@ from palermo.core.lifecycle import (
     StoredResult,
     Succeeded,
 )
-from palermo.core.message import NO_HEADERS, Message, make_message
+from palermo.core.message import Message
+from palermo.core.times import is_delay
 from palermo.errors import PalermoError
 
 HEADER = 4
@@ -135,17 +136,16 @@ _RARE = (
     "tenant",
 )
 
-#: A message whose set fields are all among these, and that has no unknown headers, needs only the usual part.
-_NOTHING_RARE = frozenset(one.name for one in fields(Message)).difference(_RARE, ["companions"])
+_rare = attrgetter("extra", "companions", *_RARE)
+_NOTHING_RARE = _rare(Message(id="", queue="", job=""))
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
     """What a frame to a slot tells of a message: the fields that running it needs."""
-    plain = not message.extra and _NOTHING_RARE.issuperset(vars(message))
-    return *_usual(message), None if plain else _rare(message)
+    return *_usual(message), None if _rare(message) == _NOTHING_RARE else _rare_fields(message)
 
 
-def _rare(message: Message) -> dict[str, Any]:
+def _rare_fields(message: Message) -> dict[str, Any]:
     found = {name: value for name in _RARE if (value := getattr(message, name)) not in (None, "")}
     if message.extra:
         found["extra"] = dict(message.extra)
@@ -165,14 +165,12 @@ def unpack_message(sent: tuple[Any, ...]) -> Message:
         "content_type": content_type,
         "created_at": created_at,
         "preview": preview,
-        "extra": NO_HEADERS,
-        "properties": NO_HEADERS,
     }
     if rare:
         found |= rare
         if "companions" in rare:
             found["companions"] = tuple(map(unpack_message, rare["companions"]))
-    return make_message(found)
+    return Message(**found)
 
 
 #: The most characters of a description of changes: paths may be long.
@@ -260,13 +258,13 @@ def unpack_result(reply: Mapping[str, Any]) -> Result | None:
 
 
 def _failure_to_plain(failure: Failure) -> dict[str, Any]:
-    return {name: getattr(failure, name) for name in Failure.__slots__}
+    return {name: getattr(failure, name) for name in Failure.__struct_fields__}
 
 
 def _failure(values: Mapping[str, Any]) -> Failure | None:
     match values:
         case {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()}:
-            return Failure(**{name: values[name] for name in Failure.__slots__})
+            return Failure(**{name: values[name] for name in Failure.__struct_fields__})
     return None
 
 
@@ -277,8 +275,7 @@ MAX_LINES, MAX_LINE, MAX_TEXT = 1_000, 1_000, 200
 NO_MORE = f"more than {MAX_LINES:,} lines, the rest is not kept"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """The progress and the log lines that a slot reported of its job at one time."""
 
     #: From 0 to 1; None if the job gave only the text.

@@ -6,7 +6,8 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from palermo.contract.broker import Broker, Consumer, SessionParameters, open_broker
 from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PalermoError
@@ -29,8 +30,7 @@ _GOOD_AFTER = 5.0
 _CLOSE_TIMEOUT = 5.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BrokerSession:
+class BrokerSession(Struct, frozen=True, eq=False):
     """An open session, and the worker's consumer in it."""
 
     broker: Broker

@@ -4,13 +4,13 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from typing import Self
 
-from palermo.client.prepare_recurring import is_stale
+from msgspec import Struct
+
 from palermo.contract import clock
 from palermo.contract.broker import Broker
-from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry
+from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry, is_stale
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.errors import BrokerError, NotFound
 from palermo.worker.options import WorkerOptions
@@ -25,8 +25,7 @@ _CLOSE_TIMEOUT = 5.0
 _AGAIN = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderDuties:
+class LeaderDuties(Struct, frozen=True, kw_only=True):
     """A worker's duties as a possible leader, and the recurring jobs that it declares."""
 
     #: Whether it takes part in leader election, and declares its recurring jobs.

@@ -1,6 +1,7 @@
 """The main function of the parent process. It is imported after the template is forked, which does not need it."""
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ async def run_parent(
     """Run the worker. Returns its exit code, or why the worker must start anew. Raises what run_worker raises.
 
     `starter` gets one line, which says why the worker cannot start and is empty if it can; then it is closed.
+    The caller has turned the garbage collector off; this turns it on once the imports are done.
     """
     loop = asyncio.get_running_loop()
     importing = asyncio.ensure_future(pool.start())
@@ -48,6 +50,9 @@ async def run_parent(
         # The broker's module takes longest to import. Meanwhile the template imports the jobs.
         with suppress(PalermoError, ImportError, AttributeError):  # opening a session raises the better error
             opener(options.settings.address)
+        # Frozen, so that the first full collection, which comes before the first job, visits none of what was imported.
+        gc.freeze()
+        gc.enable()
         registered = await importing
         _tell_starter(starter, "")
         worker = Worker(options, pool, registered, host=host, pid=os.getpid(), show_title=set_title)

@@ -9,8 +9,9 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Result, Retrying
@@ -25,8 +26,7 @@ from palermo.worker.signals import Action
 log = logging.getLogger("palermo.worker")
 
 
-@dataclass(frozen=True, slots=True)
-class OrderRow:
+class OrderRow(Struct, frozen=True):
     """One line of the table."""
 
     action: str

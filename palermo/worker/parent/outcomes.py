@@ -20,8 +20,9 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.contract.broker import Delivery
 from palermo.core.failure import Failure
@@ -57,8 +58,7 @@ def fingerprint(message: Message) -> str:
     return hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """How one job ended."""
 
     message: Message
@@ -116,7 +116,7 @@ def outcome_to_plain(result: Result) -> Mapping[str, Any]:
         case Dropped():
             return {"state": "discarded", **result_to_plain(result)}
         case Raised(failure):
-            return {"state": "failed", "failure": {name: getattr(failure, name) for name in Failure.__slots__}}
+            return {"state": "failed", "failure": {name: getattr(failure, name) for name in Failure.__struct_fields__}}
 
 
 def outcome_from_plain(answer: Mapping[str, Any]) -> Result | None:
@@ -132,7 +132,7 @@ def outcome_from_plain(answer: Mapping[str, Any]) -> Result | None:
             "state": "failed",
             "failure": {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()} as values,
         }:
-            return Raised(Failure(**{name: values[name] for name in Failure.__slots__}))
+            return Raised(Failure(**{name: values[name] for name in Failure.__struct_fields__}))
     return None
 
 
@@ -143,8 +143,7 @@ MAX_RESULTS, MAX_BYTES = 100, 64 * 1024 * 1024
 _LOG_EVERY = 60.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RefusedResult:
+class RefusedResult(Struct, frozen=True, eq=False):
     """A job that has ended, and whose result the broker refused."""
 
     session: BrokerSession

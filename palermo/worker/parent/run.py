@@ -52,6 +52,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         # The collector writes to each object that it visits, and the processes would no longer share those pages.
         gc.freeze()
         pool = fork_pool(options, host=host, in_child=in_child)
+        # Until run_parent has imported its modules: the collector would visit again and again what stays.
+        gc.disable()
         # Imported only after the fork: the template and the slots would have these modules in their memory too.
         import asyncio
 

@@ -9,9 +9,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from palermo.contract import clock
 from palermo.contract.admission import runs_alone

@@ -10,8 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from palermo.client.failed_queues import FailedRetention
 from palermo.client.recorded_jobs import RecordedArguments

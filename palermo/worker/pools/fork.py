@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 # Modules that both sides of the fork need are imported before it, so that the processes share their memory.
-from palermo.client import prepare_recurring, recorded_jobs, recorder  # noqa: F401
+from palermo.client import recorded_jobs, recorder  # noqa: F401
 from palermo.contract import broker  # noqa: F401
 from palermo.worker import registered  # noqa: F401
 from palermo.worker.ipc import frames, pipes  # noqa: F401

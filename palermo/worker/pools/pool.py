@@ -5,8 +5,9 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
@@ -100,7 +101,7 @@ class ForkedPool(Pool, Protocol):
 
 def pack_crashed(message: Message, failure: Failure, *slot: int) -> bytes:
     """The frame that asks a slot for the result of a job that ended with this failure; `slot` if slots share it."""
-    values: dict[str, Any] = {name: getattr(failure, name) for name in Failure.__slots__}
+    values: dict[str, Any] = {name: getattr(failure, name) for name in Failure.__struct_fields__}
     return pack(("crashed", fields_of(message), values, *slot))
 
 

@@ -71,7 +71,8 @@ def open_page(chromium: Browser, web: Web) -> Iterator[Open]:
 
     def heard(message: ConsoleMessage) -> None:
         # A page that is not there, a form that is refused and a broker that is away are answers that tests ask for.
-        if message.type in ("error", "warning") and not re.search(r"status of (404|422|503)", message.text):
+        expected = re.search(r"(status of|Error Code) (404|422|503)", message.text)
+        if message.type in ("error", "warning") and not expected:
             complaints.append(message.text)
 
     with ExitStack() as windows:

@@ -123,6 +123,20 @@ def test_the_page_is_selected_at_once_and_so_is_all_that_matches(web: Web, open_
     assert eventually(lambda: web.inspector.size("elsewhere") == 30)
 
 
+def test_a_selection_is_there_again_for_who_comes_back(web: Web, open_page: Open) -> None:
+    publish_failed(web.client, *((message(f"m-{nth}"), failure()) for nth in range(3)))
+    page = open_page("/failures")
+    page.get_by_role("checkbox", name="Select m-1").check()
+
+    page.get_by_role("link", name="m-1", exact=True).click()
+    expect(page.locator("#job-id")).to_have_text("m-1")
+    page.go_back()
+
+    expect(page.get_by_role("checkbox", name="Select m-1")).to_be_checked()
+    expect(page.locator("[data-chosen]")).to_have_text("1 selected")
+    expect(page.get_by_role("button", name="Requeue selected")).to_be_enabled()
+
+
 def test_new_failures_appear_by_themselves_but_not_while_something_is_selected(web: Web, open_page: Open) -> None:
     publish_many_failed(web.client, 2)
     page = open_page("/failures")

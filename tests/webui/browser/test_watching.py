@@ -186,3 +186,31 @@ def test_the_page_of_a_queue_says_that_it_is_gone_and_shows_it_when_it_is_there_
         web.client.enqueue("browser.send", [f"{name}@example.com"], queue="mail")
     expect(page.get_by_text("third@example.com")).to_be_visible()
     expect(page.locator(".live-state")).to_have_text("Live")
+
+
+def test_an_open_page_says_that_it_is_out_of_date_until_it_is_renewed(web: Web, open_page: Open) -> None:
+    page = open_page("/queues")
+    state = page.locator(".live-state")
+    expect(state).to_have_text("Live")
+
+    page.route("**/queues", lambda route: route.fulfill(status=503))
+    page.keyboard.press("r")
+    expect(state).to_have_text("Out of date")
+
+    page.unroute("**/queues")
+    expect(state).to_have_text("Live")
+
+
+def test_the_answer_to_a_form_of_an_old_page_stays(web: Web, open_page: Open) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
+    page = open_page("/queues/mail")
+    page.route("**/queues/mail", lambda route: route.fulfill(status=503))  # The page stays as it is.
+    web.inspector.delete_queue("mail")
+
+    page.get_by_role("button", name="Pause", exact=True).click()
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("Not found")
+    page.keyboard.press("r")
+    web.client.enqueue("shop.mail", queue="orders")
+    expect(page.locator("[role=alert]")).to_contain_text("there is no queue 'mail'")
+    expect(page.locator("#live")).to_have_count(0)

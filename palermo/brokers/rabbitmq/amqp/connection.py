@@ -31,11 +31,11 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoEr
 T = TypeVar("T")
 
 
-async def together(*works: Awaitable[Any]) -> None:
-    """Await all of these at the same time. Raises the first failure, after the others have ended."""
+async def together(*works: Awaitable[Any]) -> list[Any]:
+    """The results of all of these, awaited at the same time. Raises the first failure, after the others have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
-        await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
@@ -346,9 +346,10 @@ class Channel:
         try:
             await self.call(method, *args, **kwargs)
         except PalermoError as error:
-            if self.code != PRECONDITION_FAILED:
+            difference = Difference.parse(str(error)) if self.code == PRECONDITION_FAILED else None
+            if difference is None:
                 raise
-            return Difference.parse(str(error))
+            return difference
         return None
 
 

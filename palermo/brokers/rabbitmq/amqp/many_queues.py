@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.replies import PRECONDITION_FAILED, Probe
+from palermo.brokers.rabbitmq.amqp.replies import PRECONDITION_FAILED, Difference, Probe
 
 #: The largest portion.
 _TOGETHER = 500
@@ -59,7 +59,7 @@ async def _declare(
         # A binding is not answered: after this it is known that none was refused.
         await channel.prefetch(0)
     elif error is not None:
-        if channel.code != PRECONDITION_FAILED:
+        if channel.code != PRECONDITION_FAILED or Difference.parse(str(error)) is None:
             raise error
         found.append(Probe(exists=True, error=error))
     return found

@@ -4,10 +4,11 @@ import json
 import struct
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import replace
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp.fields import (
@@ -289,17 +290,16 @@ def written(message: Message) -> bytes:
         return b"".join(to_properties(message).encode())
     id = message.id
     pieces = [write_field("id", id), _route(message.job, message.queue)]
-    for name, value in vars(message).items():
-        if value is not None and name in _BESIDES:
-            header, unless_empty = _BESIDES[name]
-            if value or not unless_empty:
-                pieces.append(write_field(header, value))
+    for (header, unless_empty), value in zip(_BESIDES.values(), _besides(message), strict=True):
+        if value is not None and (value or not unless_empty):
+            pieces.append(write_field(header, value))
     before = _before(message.content_type, message.content_encoding)
     return b"".join((before, as_table(pieces), _OCTET.pack(PERSISTENT), write_short(id)))
 
 
 #: The headers that `written` writes besides the id and those that many messages share.
 _BESIDES = {name: header for name, header in HEADER_OF.items() if name not in ("job", "queue")}
+_besides = attrgetter(*_BESIDES)
 
 
 @lru_cache(maxsize=1_024)

@@ -5,8 +5,9 @@ No exception of pika and no reply code crosses this adapter.
 
 import re
 import ssl
-from dataclasses import dataclass
+from typing import NamedTuple
 
+from msgspec import Struct
 from pika import exceptions
 
 from palermo.brokers.rabbitmq.amqp import tls
@@ -161,12 +162,13 @@ def _wrong_vhost(where: str, user: str, vhost: str, said: str) -> BrokerRefused:
     )
 
 
-#: A pattern for the text of error 406. RabbitMQ names the first argument that differs.
-_INEQUIVALENT = r"inequivalent arg '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
+#: What the text of error 406 has if a queue or exchange is there with other arguments, and a pattern for the text.
+#: RabbitMQ names the first argument that differs.
+_DIFFERS = "inequivalent arg"
+_INEQUIVALENT = _DIFFERS + r" '(?P<name>[^']+)'.*received (?P<ours>.+) but current is (?P<theirs>.+)$"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """The answer to a passive declare of a queue, which creates nothing."""
 
     exists: bool
@@ -192,22 +194,21 @@ class Probe:
         return self.subscribed
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """How a queue or exchange that exists differs from its declaration: what error 406 says."""
 
     #: The error's whole text.
     text: str
-    #: The first argument that differs, with the value that was declared and the one that is there; "" if RabbitMQ
-    #: gives another reason.
+    #: The first argument that differs, with the value that was declared and the one that is there; "" if RabbitMQ has
+    #: cut the text, in which the queue's name comes first.
     argument: str = ""
     ours: str = ""
     theirs: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "Difference":
-        """The difference from the text of an error 406."""
+    def parse(cls, text: str) -> "Difference | None":
+        """The difference from the text of an error 406; None if that has another reason, such as a limit on queues."""
         found = re.search(_INEQUIVALENT, text)
         if found is None:
-            return cls(text)
+            return cls(text) if _DIFFERS in text else None
         return cls(text, found["name"], found["ours"], found["theirs"].split(" (code")[0].rstrip("."))

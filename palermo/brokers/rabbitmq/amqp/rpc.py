@@ -14,8 +14,9 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
 from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, request_properties
@@ -34,8 +35,7 @@ _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError
 log = logging.getLogger("palermo.rabbitmq")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One part of a reply: values, or a message as it is stored on the broker."""
 
     values: Mapping[str, Any] | None
@@ -257,10 +257,14 @@ class Responder:
         self._publisher = publisher
         self._answering: Answering
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Set once no request comes any more: the queue was deleted, or the channel has ended.
+        self.ended = asyncio.Event()
 
     async def start(self, answering: Answering) -> None:
         """Answer requests with `answering` from now on."""
         self._answering = answering
+        self._channel.on_cancel(self._channel.abandon)
+        self._channel.on_close(self.ended.set)
         await self._channel.consume(self._queue, self._on_request, auto_ack=True)
 
     def close(self) -> None:

@@ -23,9 +23,10 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, TRANSIENT_JSON, Got, read_json
@@ -49,8 +50,7 @@ _PATIENCE = 10.0
 _SETTLING = 500
 
 
-@dataclass(eq=False, slots=True)
-class Record:
+class Record(Struct, eq=False):
     """A record that the leader holds unacknowledged. What it says is not kept here."""
 
     channel: Channel

@@ -311,7 +311,6 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         if self._output:
             self._output.append(data)
             self.flush()
-            self.flush()
         elif self._transport is not None:
             self._transport.write(data)
 

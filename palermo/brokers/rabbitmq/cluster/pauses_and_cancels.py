@@ -13,9 +13,10 @@ not by age, since a job may be scheduled for years ahead.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -63,8 +64,7 @@ class Pauses:
             self.queues.discard(str(record["resume"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """The mark of a cancelled job."""
 
     #: Whole Unix seconds: the mark means a job that was enqueued in this second or before.

@@ -14,9 +14,11 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
@@ -243,8 +245,7 @@ class WorkerControl:
             return  # the asking session has gone, or this one has: nobody is left to tell
 
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+class Reports(Struct, frozen=True):
     """The reports of the workers that answer."""
 
     #: Each with the worker's queue for questions, "" from a worker of an earlier version.

@@ -17,11 +17,14 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from msgspec import Struct, field
+
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, delivered, read
 from palermo.brokers.rabbitmq.consuming.polling_slot import PollingSlot, give_back
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts, QueueOrder
@@ -32,6 +35,9 @@ from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds between two looks whether a deleted queue is there again. RabbitMQ logs each look that finds it missing.
+_FIND_EVERY = 60.0
 
 #: Seconds between two looks if listening would harm a quorum queue: doubled from the first to the last while nothing
 #: comes.
@@ -85,6 +91,9 @@ class PollSource:
         #: Deliveries that are not acknowledged yet though their jobs have ended.
         self._ending: set[tuple[Channel, int]] = set()
         self._attending: asyncio.Task[None] | None = None
+        #: The queues that were found deleted, and the task that looks whether they are there again.
+        self._deleted: set[str] = set()
+        self._finding: asyncio.Task[None] | None = None
         self.closed = False
 
     @property
@@ -140,7 +149,7 @@ class PollSource:
         self.closed = True
         for slot in self.slots:
             slot.wake()
-        tasks = {task for task in (self._attending, self._look) if task is not None}
+        tasks = {task for task in (self._attending, self._look, self._finding) if task is not None}
         for task in tasks:
             task.cancel()
         if tasks:
@@ -211,6 +220,23 @@ class PollSource:
         else:
             self._queues.pop(queue, None)
             self._rank()
+            self._deleted.add(queue)
+            if self._finding is None or self._finding.done():
+                self._finding = asyncio.ensure_future(self._find_deleted())
+
+    async def _find_deleted(self) -> None:
+        """Serve deleted queues again that another program has made. It writes nothing into the registry."""
+        while self._deleted and self.connection.error is None:
+            await asyncio.sleep(_FIND_EVERY)
+            self._deleted &= self._known - self._queues.keys()
+            with suppress(PalermoError):  # the next look may find them
+                probes = await probe_all(self.connection, [self.amqp_name(queue) for queue in self._deleted])
+                there = [queue for queue in self._deleted if probes[self.amqp_name(queue)].exists]
+                kinds = {queue: await self._declarer.ensure(queue) for queue in there}
+                if kinds:
+                    found = kinds | self._queues
+                    self._queues = {queue: found[queue] for queue in self._places if queue in found}
+                    self._rank()
 
     def _rank(self) -> None:
         """Look at the served queues, which have changed, and listen to them."""
@@ -318,8 +344,7 @@ _FOR_EACH_RETURN = 16
 _KEPT = 0.001
 
 
-@dataclass(eq=False, slots=True)
-class SubscriptionChannel:
+class SubscriptionChannel(Struct, eq=False):
     """A channel, its subscriptions, and what came by them."""
 
     channel: Channel

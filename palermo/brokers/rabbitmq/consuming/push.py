@@ -315,10 +315,7 @@ class Slot:
         assert self._channel is not None
         self._heard = True
         token = (self._channel, tag)
-        # At a fifth of the constructor's cost, since every job pays it.
-        delivery = object.__new__(Delivery)
-        known = {"message": message, "slot": self._number, "token": token, "redelivered": redelivered}
-        object.__setattr__(delivery, "__dict__", known)
+        delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
         if self._backlog.waiting or not self._offered(delivery):
             self._backlog.add(delivery)
             if not self._taken:

@@ -12,7 +12,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, quietly
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -49,8 +50,7 @@ def key(worker: str, since: float) -> str:
     return f"{worker} {since!r}"
 
 
-@dataclass(slots=True)
-class Seen:
+class Seen(Struct):
     """The last record of one worker."""
 
     worker: str
@@ -90,8 +90,7 @@ def _told_jobs(plain: object) -> dict[str, RunningJob]:
     return found
 
 
-@dataclass(slots=True)
-class View:
+class View(Struct):
     """The state that the stream's records add up to."""
 
     #: By worker, under its `key`; workers that run nothing are left out.
@@ -351,8 +350,7 @@ _LOOK_PATIENCE, _OFF = 5.0, 30.0
 _YOUNG, _GRACE = 30.0, 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CrashRecord:
+class CrashRecord(Struct, frozen=True, kw_only=True):
     """What is known of a job's earlier runs."""
 
     #: The ids of the workers that died of it, by key (run_log.py).

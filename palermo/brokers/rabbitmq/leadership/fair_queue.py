@@ -17,9 +17,10 @@ import logging
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
@@ -60,8 +61,7 @@ _AGAIN = 1.0
 _IN_HAND = 32 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class TenantState:
+class TenantState(Struct):
     """What the leader knows of one tenant."""
 
     name: str

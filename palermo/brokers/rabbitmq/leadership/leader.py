@@ -26,7 +26,7 @@ from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.core.election import Duty
-from palermo.errors import BrokerRefused, PalermoError, PublishRefused
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 
 T = TypeVar("T")
 
@@ -95,24 +95,25 @@ class Leader:
         await self._connection.close()
 
     async def run(self) -> None:
-        """Lead until the call is cancelled. Raises the connection's error when the connection is lost."""
+        """Lead until the call is cancelled. Raises BrokerUnavailable when the connection or the queue is lost."""
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
+        # Somebody may delete the queue. Then another session takes the duty, and two would lead.
+        deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
             task.add_done_callback(_read)
         try:
             await self._work.begin()
             await self._responder.start(self._on_request)
-            await asyncio.wait({lost, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({lost, deposed, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
-            assert self._connection.error is not None
-            raise self._connection.error
+            raise self._connection.error or BrokerUnavailable("the queue of the duty was deleted.")
         finally:
-            for one in (lost, *tasks):
+            for one in (lost, deposed, *tasks):
                 one.cancel()
-            await asyncio.wait({lost, *tasks})
+            await asyncio.wait({lost, deposed, *tasks})
 
     async def learn(self) -> None:
         """Read what operations need, for a session that leads only for one of them."""

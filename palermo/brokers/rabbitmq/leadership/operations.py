@@ -6,8 +6,9 @@ JSON.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.messages import to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.rpc import Part
@@ -49,12 +50,8 @@ _START_PARTS = ("id", "job", "queue", "tenant", "run_at")
 _DUTIES = {"keys": Duty.KEYS, "clear tenants": Duty.KEYS, "tenants": Duty.TENANTS}
 
 
-class Operation(Generic[T]):
+class Operation(Struct, Generic[T], frozen=True):
     """A request to the leader in one duty. Its reply is a T."""
-
-    __slots__ = ()
-
-    __match_args__: ClassVar[tuple[str, ...]]
 
     #: The constant part of the request, and the form of its reply.
     kind: ClassVar[Plain]
@@ -69,7 +66,7 @@ class Operation(Generic[T]):
 
     def to_plain(self) -> dict[str, Any]:
         """The request as JSON values; `from_plain` reads it."""
-        return {**self.kind, **{name: to_plain_json(getattr(self, name)) for name in self.__match_args__}}
+        return {**self.kind, **{name: to_plain_json(getattr(self, name)) for name in self.__struct_fields__}}
 
     def reply_from_parts(self, parts: Sequence[Part]) -> T:
         """The reply that came. Raises the error that it reports."""
@@ -81,10 +78,8 @@ class Operation(Generic[T]):
         return reply
 
 
-class BriefOperation(Operation[T]):
+class BriefOperation(Operation[T], frozen=True):
     """An operation on keys or permits: a job waits for it, at its enqueue or in a worker. Its reply is one part."""
-
-    __slots__ = ()
 
     errors: ClassVar = {"refused": PublishRefused}
 
@@ -92,8 +87,7 @@ class BriefOperation(Operation[T]):
 # -- the keys of unique jobs
 
 
-@dataclass(frozen=True, slots=True)
-class GiveSign(BriefOperation[None]):
+class GiveSign(BriefOperation[None], frozen=True):
     """The leader replies at once, whatever it does, as a sign that it lives."""
 
     kind: ClassVar = {"ask": "keys", "do": "sign"}
@@ -110,8 +104,7 @@ def _answer_from_plain(plain: Plain) -> EnqueueAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueUnique(BriefOperation[list[EnqueueAnswer]]):
+class EnqueueUnique(BriefOperation[list[EnqueueAnswer]], frozen=True):
     """Store these jobs, each if its key is free. The reply has an answer for each."""
 
     kind: ClassVar = {"ask": "keys", "do": "enqueue"}
@@ -141,8 +134,7 @@ def _start_from_plain(plain: Plain) -> StartAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class StartJob(BriefOperation[StartAnswer]):
+class StartJob(BriefOperation[StartAnswer], frozen=True):
     """Have a job take its key, since a worker wants to start it. The reply says whether it may."""
 
     kind: ClassVar = {"ask": "keys", "do": "start"}
@@ -169,8 +161,7 @@ class StartJob(BriefOperation[StartAnswer]):
         return {**self.kind, "message": message, "worker": self.worker, "run": self.run, "again": self.again}
 
 
-@dataclass(frozen=True, slots=True)
-class ReadmitJobs(BriefOperation[list[bool]]):
+class ReadmitJobs(BriefOperation[list[bool]], frozen=True):
     """Have jobs take their keys again that a person puts back into their queues. The reply says which of them may."""
 
     kind: ClassVar = {"ask": "keys", "do": "readmit"}
@@ -179,8 +170,7 @@ class ReadmitJobs(BriefOperation[list[bool]]):
     messages: list[Message]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveJobs(BriefOperation[None]):
+class RemoveJobs(BriefOperation[None], frozen=True):
     """Free the keys of jobs that are about to be removed, unless they run: pairs of a key and an id."""
 
     kind: ClassVar = {"ask": "keys", "do": "gone"}
@@ -188,8 +178,7 @@ class RemoveJobs(BriefOperation[None]):
     jobs: list[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class CancelJobs(BriefOperation[None]):
+class CancelJobs(BriefOperation[None], frozen=True):
     """Free the keys of cancelled jobs, unless they run."""
 
     kind: ClassVar = {"ask": "keys", "do": "cancelled"}
@@ -197,8 +186,7 @@ class CancelJobs(BriefOperation[None]):
     ids: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class FreeKeys(BriefOperation[list[str]]):
+class FreeKeys(BriefOperation[list[str]], frozen=True):
     """Take these keys from their holders. The reply is the keys that there were."""
 
     kind: ClassVar = {"ask": "keys", "do": "free"}
@@ -207,8 +195,7 @@ class FreeKeys(BriefOperation[list[str]]):
     names: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class EmptyQueue(BriefOperation[int | None]):
+class EmptyQueue(BriefOperation[int | None], frozen=True):
     """Purge or delete a queue, and free the keys of its jobs. The reply is how many there were; None: no such queue."""
 
     kind: ClassVar = {"ask": "keys", "do": "empty"}
@@ -231,8 +218,7 @@ def _keys_from_plain(plain: Plain) -> KeyPage:
     return KeyPage(keys=keys, total=int(plain.get("total", len(keys))))
 
 
-@dataclass(frozen=True, slots=True)
-class ListKeys(BriefOperation[KeyPage]):
+class ListKeys(BriefOperation[KeyPage], frozen=True):
     """The reply is a page of the keys that have the text, or of the one key with this name if `exact`.
 
     Without a limit, as earlier versions ask, it is all keys.
@@ -247,8 +233,7 @@ class ListKeys(BriefOperation[KeyPage]):
     exact: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListReplaced(BriefOperation[KeyPage]):
+class ListReplaced(BriefOperation[KeyPage], frozen=True):
     """The reply has those of these keys whose jobs run with other arguments than their own, and looks at so many names.
 
     A leader of an earlier version answers with all keys.
@@ -273,8 +258,7 @@ def _permit_from_plain(plain: Plain) -> RunNow | RunLater:
     return RunLater(float(plain["at"]), reserved=bool(plain["turn"]))
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPermit(BriefOperation[RunNow | RunLater]):
+class RequestPermit(BriefOperation[RunNow | RunLater], frozen=True):
     """Ask for a permit to run a limited job. The reply says when it may run."""
 
     kind: ClassVar = {"ask": "limits", "do": "ask"}
@@ -290,8 +274,7 @@ class RequestPermit(BriefOperation[RunNow | RunLater]):
         return {**self.kind, **demand, "id": self.id, "worker": self.worker}
 
 
-@dataclass(frozen=True, slots=True)
-class EndRun(BriefOperation[None]):
+class EndRun(BriefOperation[None], frozen=True):
     """Free the permit of a run that has ended. It may be lost: the leader asks the workers what they run."""
 
     kind: ClassVar = {"ask": "limits", "do": "ended"}
@@ -306,8 +289,7 @@ def _limit_from_plain(plain: Any) -> LimitInfo:
     return LimitInfo(key=str(key), limit=limit, rate=str(rate), running=int(running), waiting=int(waiting))
 
 
-@dataclass(frozen=True, slots=True)
-class ListLimits(BriefOperation[list[LimitInfo]]):
+class ListLimits(BriefOperation[list[LimitInfo]], frozen=True):
     """The reply is all limited keys of which something is known, by name."""
 
     kind: ClassVar = {"ask": "limits", "do": "known"}
@@ -331,8 +313,7 @@ def _page_from_parts(parts: Sequence[Part]) -> ScheduledPage:
     return ScheduledPage(messages=tuple(jobs), total=int((parts[-1].values or {})["total"]))
 
 
-@dataclass(frozen=True, slots=True)
-class ListScheduled(Operation[ScheduledPage]):
+class ListScheduled(Operation[ScheduledPage], frozen=True):
     """The reply is a page of the scheduled jobs that the filter names. Each is a part, as it is stored."""
 
     kind: ClassVar = {"ask": "list"}
@@ -343,8 +324,7 @@ class ListScheduled(Operation[ScheduledPage]):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListingProgress(BriefOperation[tuple[int, int] | None]):
+class ListingProgress(BriefOperation[tuple[int, int] | None], frozen=True):
     """The reply is how many jobs were read for the ListScheduled under way, and how many are to be; None if none is."""
 
     kind: ClassVar = {"ask": "list", "do": "progress"}
@@ -358,8 +338,7 @@ def _altered_from_plain(plain: Any) -> AlteredJob:
     return AlteredJob(id=id, job=job, queue=queue, run_at=run_at)
 
 
-@dataclass(frozen=True, slots=True)
-class AlterScheduled(Operation[list[AlteredJob]]):
+class AlterScheduled(Operation[list[AlteredJob]], frozen=True):
     """Cancel, run, move or give up the scheduled jobs that the filter names. The reply is these jobs."""
 
     kind: ClassVar = {"ask": "alter"}
@@ -373,8 +352,7 @@ class AlterScheduled(Operation[list[AlteredJob]]):
     apart: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EditScheduled(Operation[list[AlteredJob]]):
+class EditScheduled(Operation[list[AlteredJob]], frozen=True):
     """Change the scheduled job with this id. The reply is this job."""
 
     kind: ClassVar = {"ask": "edit"}
@@ -384,8 +362,7 @@ class EditScheduled(Operation[list[AlteredJob]]):
     edit: JobEdit
 
 
-@dataclass(frozen=True, slots=True)
-class ListRecurring(Operation[list[RecurringEntry]]):
+class ListRecurring(Operation[list[RecurringEntry]], frozen=True):
     """The reply is all recurring jobs, by name. Each is a part."""
 
     kind: ClassVar = {"ask": "recurring", "change": None}
@@ -395,8 +372,7 @@ class ListRecurring(Operation[list[RecurringEntry]]):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRecurring(Operation[None]):
+class ChangeRecurring(Operation[None], frozen=True):
     """Change a recurring job. Raises NotFound."""
 
     kind: ClassVar = {"ask": "recurring"}
@@ -408,16 +384,14 @@ class ChangeRecurring(Operation[None]):
 # -- tenants
 
 
-@dataclass(frozen=True, slots=True)
-class CountTenantJobs(Operation[Mapping[str, int]]):
+class CountTenantJobs(Operation[Mapping[str, int]], frozen=True):
     """The reply is how many jobs wait in the tenants' queues, by job queue."""
 
     kind: ClassVar = {"ask": "tenants", "queue": None}
     reply: ClassVar = reply_of_one("totals", dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ListTenants(Operation[list[Tenant]]):
+class ListTenants(Operation[list[Tenant]], frozen=True):
     """The reply is the tenants of a queue that have jobs in queues of their own."""
 
     kind: ClassVar = {"ask": "tenants", "queue": "", "hold": False}
@@ -426,8 +400,7 @@ class ListTenants(Operation[list[Tenant]]):
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListTenantNames(Operation[list[str]]):
+class ListTenantNames(Operation[list[str]], frozen=True):
     """The reply is the tenants that have a queue of their own beside this one, empty or not."""
 
     kind: ClassVar = {"ask": "tenants", "queue": "", "names": True}
@@ -436,8 +409,7 @@ class ListTenantNames(Operation[list[str]]):
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBackTenantJobs(Operation[None]):
+class GiveBackTenantJobs(Operation[None], frozen=True):
     """Give back the jobs of the queue's tenants that the leader holds."""
 
     kind: ClassVar = {"ask": "tenants", "queue": "", "hold": True}
@@ -447,8 +419,7 @@ class GiveBackTenantJobs(Operation[None]):
     still: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HasTenantJobs(Operation[bool]):
+class HasTenantJobs(Operation[bool], frozen=True):
     """The reply is whether jobs of this tenant wait, or may wait, in the tenant's own queue."""
 
     kind: ClassVar = {"ask": "tenants", "do": "has"}
@@ -458,8 +429,7 @@ class HasTenantJobs(Operation[bool]):
     tenant: str
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeTenants(Operation[int]):
+class PurgeTenants(Operation[int], frozen=True):
     """Purge the queue of one tenant of a job queue, or those of all with None. The reply is how many jobs there were.
 
     The leader in keys asks for it: their keys are freed before.
@@ -472,8 +442,7 @@ class PurgeTenants(Operation[int]):
     tenant: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ClearTenants(Operation[int]):
+class ClearTenants(Operation[int], frozen=True):
     """Remove the waiting jobs of one tenant of a queue, or of all with None. The reply is how many there were.
 
     The leader in keys does it: it frees their keys, and asks the leader in tenants to remove them.

@@ -1,8 +1,9 @@
 """The forms of the replies of leaders: a reply as JSON on the wire, in one part or in several, and back."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.core.message import Message
@@ -23,8 +24,7 @@ def to_plain_json(value: Any) -> Any:
     return value.to_plain() if hasattr(value, "to_plain") else value
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """The form of a reply on the wire: `write` makes its parts, of which the last has values, and `read` reads them."""
 
     write: Callable[[Any], list[Part]]

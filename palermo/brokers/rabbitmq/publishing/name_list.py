@@ -59,11 +59,11 @@ class NameList(Generic[N]):
             await self._log.catch_up()
 
     async def tidy(self) -> None:
-        """Replace the records by one, if they are many or old."""
+        """Replace the records by one, if they are many or old, or were deleted with their queue."""
         before = list(self._records)
-        if not self._log.is_open or not before:
+        if not self._log.is_open or not (before or self.names):
             return
-        if len(before) < max(_MANY, len(self.names)) and not before[0].is_old:
+        if before and len(before) < max(_MANY, len(self.names)) and not before[0].is_old:
             return
         now = asyncio.get_running_loop().time()
         if now < self._again_at:

@@ -13,8 +13,10 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
+
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, to_message, to_properties

@@ -16,12 +16,13 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import to_properties, written
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, PublishFuture
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Written
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
@@ -44,7 +45,7 @@ _AGAIN, _STILL_REFUSED = 1.0, 30.0
 #: Jobs that are published together; entries after this many jobs wait for the next turn.
 _AT_ONCE = 5_000
 
-#: Jobs that are made ready or sent, and states that are stored, before other tasks of this process have their turn.
+#: Jobs that are made ready, and states that are stored, before other tasks of this process have their turn.
 _SLICE = 100
 
 #: Seconds before a tick in which its jobs are made ready, and seconds after it for which they are as they should be.
@@ -57,8 +58,7 @@ _SKEW = 3_600.0
 _NOT_SENT: Final = BrokerUnavailable("not sent yet.")
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """The state of one entry."""
 
     entry: RecurringEntry
@@ -75,8 +75,7 @@ class _Held:
     begun: "_Step | None" = None
 
 
-@dataclass(slots=True)
-class _Step:
+class _Step(Struct):
     """One change of one entry: the jobs to publish, and its next state."""
 
     held: _Held | None
@@ -88,8 +87,8 @@ class _Step:
     unsure: bool
     #: Whether a leader that died had stored the last of them.
     was_fired: bool = False
-    #: The properties of those that are ready, as bytes of the wire, by the job's id.
-    properties: dict[str, bytes] = field(default_factory=dict)
+    #: Those that are ready, as bytes of the wire, by the job's id.
+    written: dict[str, Written] = field(default_factory=dict)
     #: Why it is not done; None once it is.
     error: PalermoError | None = None
 
@@ -125,6 +124,8 @@ class RecurringJobs:
             self._queue, connection, self._open_publisher, prepare=self._prepare, on_record=self._on_record
         )
         self._held: dict[str, _Held] = {}
+        #: The entries that were held when their queue was deleted, by name, until they are stored again.
+        self._deleted: dict[str, RecurringEntry] = {}
         #: By entry, on the wall clock: its next tick; and the same while its jobs are not ready.
         self._due, self._unready = Instants(), Instants()
         #: By entry, on the loop's clock: when its state is written anew, and when a refused step is tried again.
@@ -138,7 +139,7 @@ class RecurringJobs:
             self._news.clear()
             try:
                 async with self._turn:
-                    await self._log.open()
+                    await self._read()
                     wait = await self._fire()
             except PalermoError as error:
                 if self._connection.error is not None:
@@ -152,13 +153,13 @@ class RecurringJobs:
     async def entries(self) -> list[RecurringEntry]:
         """All entries, by name."""
         async with self._turn:
-            await self._log.open()
+            await self._read()
             return [self._held[name].entry for name in sorted(self._held)]
 
     async def change(self, change: EntryChange) -> None:
         """Change an entry. Raises NotFound."""
         async with self._turn:
-            await self._log.open()
+            await self._read()
             held = self._held.get(change.name)
             old = None if held is None else held.entry
             entry, jobs = change.made_to(old, self._now())
@@ -237,14 +238,19 @@ class RecurringJobs:
 
     async def _make_ready(self) -> None:
         """Make the steps of the next ticks, which are then only sent."""
-        for number, name in enumerate(self._unready.until(self._now() + _AHEAD)):
+        names = self._unready.until(self._now() + _AHEAD)
+        if not names:
+            return
+        publisher = await self._destinations.publisher()
+        for number, name in enumerate(names):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)
             held = self._held[name]
             held.ready = step = self._step_at(held, held.due)
             for job in step.jobs:
+                route = self._destinations.route(_place(job))
                 with suppress(ValueError, struct.error):  # `send` reports a header that AMQP cannot carry
-                    step.properties[job.id] = written(job)
+                    step.written[job.id] = publisher.write(*route, written(job), job.body, job.id)
 
     def _see_to(self, step: _Step) -> None:
         """Remember a step that was refused, to try it again later."""
@@ -292,26 +298,19 @@ class RecurringJobs:
 
     async def _send_ready(self, jobs: "Sequence[tuple[_Step, Message]]") -> "list[PalermoError | None]":
         """Send at once all jobs that are ready; returns why each is not stored, or _NOT_SENT, or None."""
-        wire = self._connection.raw
         publisher = await self._destinations.publisher()
-        sent: dict[int, asyncio.Future[None]] = {}
+        ready = dict[int, Written]()
         for number, (step, job) in enumerate(jobs):
-            if number % _SLICE == _SLICE - 1:
-                wire.flush()
-                await asyncio.sleep(0)
-                await wire.writable.wait()
-            place = _place(job)
-            properties = step.properties.get(job.id)
-            if properties is not None and self._destinations.has(place):
-                ended = PublishFuture()
-                publisher.post(*self._destinations.route(place), properties, job.body, ended, job.id)
-                sent[number] = ended.future
-        wire.flush()
+            one = step.written.get(job.id)
+            if one is not None and one.publisher is publisher and self._destinations.has(_place(job)):
+                ready[number] = one
         errors: list[PalermoError | None] = [_NOT_SENT] * len(jobs)
-        for number, error in zip(sent, await outcomes(self._connection, sent.values()), strict=True):
+        for number, error in zip(ready, await publisher.send_written(list(ready.values())), strict=True):
             errors[number] = error
             if isinstance(error, GONE):
                 self._destinations.forget(_place(jobs[number][1]))
+        if self._connection.error is not None:
+            raise self._connection.error
         return errors
 
     async def _store_states(self, steps: Sequence[_Step]) -> None:
@@ -348,7 +347,17 @@ class RecurringJobs:
 
     # -- states
 
+    async def _read(self) -> None:
+        """Read all states, unless they are held. Those that were deleted with the queue are stored again."""
+        await self._log.open()
+        for name, entry in list(self._deleted.items()):
+            await self._store_state(_Step(None, entry, [], unsure=False), entry)
+            del self._deleted[name]
+
     async def _prepare(self) -> None:
+        if self._held and not (await self._connection.probe(self._queue)).exists:
+            log.warning("the queue of recurring jobs was deleted, and is made anew queue=%s", self._queue)
+            self._deleted |= {name: held.entry for name, held in self._held.items()}
         # A queue that exists with another type is used as it is.
         await self._connection.declare(self._queue, self._arguments)
         await self._connection.persist_queues()

@@ -7,8 +7,9 @@ each is met exactly once, and whether it came due before is a fact and not a gue
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, together
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
@@ -42,8 +43,7 @@ _Shown = Got | Message | tuple[TimeSlot, IndexedJob]
 Publish = Callable[[list[Message]], Awaitable[object]]
 
 
-@dataclass(slots=True)
-class Section:
+class Section(Struct):
     """Time slots that overlap, so that their jobs are sorted together."""
 
     ends: float

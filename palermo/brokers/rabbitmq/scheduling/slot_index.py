@@ -16,9 +16,10 @@ import asyncio
 import math
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from sys import intern
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.contract.scheduled import ScheduledFilter
@@ -60,8 +61,7 @@ class IndexedJob(NamedTuple):
         return chosen.fits(self.id, self.queue, self.job, self.due, self.failed)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundJobs:
+class FoundJobs(Struct, frozen=True):
     """The jobs of a time slot that meet the conditions of a look: how many, and the soonest of them."""
 
     total: int
@@ -69,8 +69,7 @@ class FoundJobs:
     soonest: list[tuple[IndexedJob, Got | None]]
 
 
-@dataclass
-class SlotIndex:
+class SlotIndex(Struct):
     """The index of one time slot."""
 
     #: The soonest first, once it is complete.

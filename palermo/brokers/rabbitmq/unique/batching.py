@@ -6,8 +6,9 @@ The leader has all keys in memory, and notes what a batch changes in them.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
 
 from palermo.core import unique_rules
 from palermo.core.instants import Instants
@@ -133,8 +134,7 @@ class KeyChanges:
 _BATCH, _BYTES = 500, 4 * 1024 * 1024
 
 
-@dataclass(slots=True)
-class BatchRequest(Generic[T]):
+class BatchRequest(Struct, Generic[T]):
     """A request: something to be done in a batch."""
 
     do: Callable[[KeyChanges], T]
@@ -142,7 +142,7 @@ class BatchRequest(Generic[T]):
     size: int = 0
     #: Awaited once the batch is stored, before anything else is decided.
     after: Callable[[], Awaitable[None]] | None = None
-    result: Any = field(default=None)
+    result: Any = None
 
 
 class RequestBatches:

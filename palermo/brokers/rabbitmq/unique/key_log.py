@@ -14,8 +14,9 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
@@ -34,8 +35,7 @@ from palermo.errors import BrokerUnavailable, PalermoError
 _PART_BYTES = 1_048_576
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True, kw_only=True):
     """The end of a run, as a worker writes it before it acknowledges the job."""
 
     key: str
@@ -50,7 +50,7 @@ class RunEnd:
 
     def to_plain(self) -> dict[str, Any]:
         """The end as values that JSON has."""
-        plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        plain = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: value for name, value in plain.items() if value is not None}
 
     @classmethod

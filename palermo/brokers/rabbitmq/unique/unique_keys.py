@@ -13,10 +13,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.state_log import Record
@@ -58,8 +59,7 @@ _ANSWER_BYTES = 1024 * 1024
 _LISTED = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ListedKeys:
+class ListedKeys(Struct, frozen=True):
     """The names of the keys that have a text, in order, as they were at a time of the loop's clock."""
 
     text: str

@@ -28,16 +28,19 @@ local function pop(queue, stride)
 end
 
 -- Claim a job for a worker: its number, the number of its claims, its queue, the workers that died with it, its cancel
--- mark and its message. Returns nil if no job waits.
+-- mark and its message; and the worker that goes on with it since its session was cut off, if there is one. Returns nil
+-- if no job waits.
 local function claim(holder, queue, stride)
   local number, score, tenant = pop(queue, stride)
   while number do
     local blob = call('HGET', key('jobs'), number)
     if blob then
       local times = tonumber(call('HGET', key('claims'), number) or 0) + 1
-      local deaths, mark = '', ''
+      local deaths, mark, runs_at = '', '', nil
       if times > 1 then
         deaths = call('HGET', key('deaths'), number) or ''
+        runs_at = call('HGET', key('runs-at'), number) or nil
+        call('HDEL', key('runs-at'), number)
       end
       call('HSET', key('held:' .. holder), number, cmsgpack.pack({ times, score, queue, tenant }))
       if tonumber(score) < STEP then
@@ -53,7 +56,7 @@ local function claim(holder, queue, stride)
       if call('EXISTS', key('cancels')) == 1 then
         mark = call('HGET', key('cancels'), cmsgpack.unpack(string.sub(blob, 2))[1]) or ''
       end
-      return { number, tostring(times), queue, deaths, mark, blob }
+      return { number, tostring(times), queue, deaths, mark, blob, runs_at }
     end
     number, score, tenant = pop(queue, stride)
   end

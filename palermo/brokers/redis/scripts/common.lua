@@ -188,6 +188,7 @@ local function forget(number, keep_mark)
   call('HDEL', key('jobs'), number)
   call('HDEL', key('claims'), number)
   call('HDEL', key('deaths'), number)
+  call('HDEL', key('runs-at'), number)
   call('SREM', key('keyed'), number)
   free_permit(number)
 end

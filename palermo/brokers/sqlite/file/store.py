@@ -104,6 +104,10 @@ Work = Callable[[sqlite3.Connection], T]
 
 _READ, _WRITE = "begin", "begin immediate"
 
+#: Seconds that a worker's transaction waits for another process: a disk may stand still, and somebody run VACUUM. A
+#: worker that gave up its session would lose its jobs.
+_WORKERS_TIMEOUT = 30.0
+
 #: Seconds after which a store may be taken over from a machine that has not renewed its claim.
 ABANDONED_AFTER = 30.0
 #: Seconds after which a session that writes renews its machine's claim on the file.
@@ -167,6 +171,10 @@ class Store:
                 raise Busy from None
             raise translated(error, self.display_path) from error
 
+    def be_patient(self) -> None:
+        """Wait for other processes as long as a worker does."""
+        self._timeout = max(self._timeout, _WORKERS_TIMEOUT)
+
     async def renew(self) -> None:
         """Renew this machine's claim on the file, unless it was renewed a moment ago."""
         if not self.renewed:
@@ -219,11 +227,13 @@ class Store:
         try:
             result = work(db)
             db.execute("commit")
-            return result
         except BaseException:
             if db.in_transaction:
                 db.execute("rollback")
             raise
+        if begin == _WRITE and not self.is_in_place():
+            raise BrokerUnavailable(f"{self.display_path} was removed or replaced while in use. Open it again.")
+        return result
 
     def _renewing(self, work: Work[T]) -> Work[T]:
         def renew_and_work(db: sqlite3.Connection) -> T:
@@ -237,7 +247,6 @@ class Store:
 
         WAL needs shared memory, so a file in use on two machines would be damaged.
         """
-        self._check_file()
         now = time.time()
         ((machine, seen),) = db.execute(
             "select (select value from meta where key = 'machine'), (select value from meta where key = 'seen')"
@@ -252,13 +261,14 @@ class Store:
         db.execute("update meta set value = ? where key = 'seen'", (now,))
         self._renewed = time.monotonic()
 
-    def _check_file(self) -> None:
-        """Raise BrokerUnavailable if the file was removed or replaced: no process would read what we write to it."""
+    def is_in_place(self) -> bool:
+        """Whether the file is still there: no process would read what is written to one that was removed or replaced.
+
+        To be asked after each write, which is then made once more, in the file that is there by then.
+        """
         try:
             inode = os.stat(self.path).st_ino
         except OSError:
-            inode = -1
-        if self._inode is None:
-            self._inode = inode
-        elif inode != self._inode:
-            raise BrokerUnavailable(f"{self.display_path} was removed or replaced while in use. Open it again.")
+            return False
+        self._inode = self._inode or inode
+        return inode == self._inode

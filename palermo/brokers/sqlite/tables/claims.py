@@ -1,8 +1,9 @@
 """A worker's claim on a job in the file, and the ways to end it: each does so only if the claim is still valid."""
 
 import sqlite3
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from palermo.brokers.sqlite.file.store import Work
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels
@@ -12,8 +13,7 @@ from palermo.brokers.sqlite.tables.jobs import Row, insert
 _STILL_VALID = "id = ? and holder = ? and claims = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Proof that a job is ours. A job that is given back and claimed again has another claim."""
 
     job: int
@@ -25,6 +25,11 @@ class Claim:
     def values(self) -> tuple[int, int, int]:
         """The values of the condition."""
         return (self.job, self.holder, self.times)
+
+
+def is_valid(db: sqlite3.Connection, claim: Claim) -> bool:
+    """Whether the job is still ours."""
+    return bool(db.execute(f"select 1 from job where {_STILL_VALID}", claim.values).fetchall())
 
 
 def delete(db: sqlite3.Connection, claim: Claim) -> bool:
