@@ -56,16 +56,17 @@ RING = 64
 #: Seconds for which the leader still looks at a slot after its end, since a publisher's clock may be slow.
 KEPT_AFTER_END = 240.0
 
-#: The level whose slots may have parts, and the lengths of a slot and of its parts in milliseconds. Each is a few times
-#: the next: with larger steps many parts would be nearly empty.
+#: The level whose slots may have parts, and the lengths of these parts in milliseconds. Each is a few times the next:
+#: with larger steps many parts would be nearly empty.
 DIVIDED = 1
-_LENGTHS = (300_000, 60_000, 10_000, 2_000, 500, 100, 20, 5, 1)
+_LENGTHS = (60_000, 10_000, 2_000, 500, 100, 20, 5, 1)
 
-#: The decimal places of a part's number: when it begins in its slot, the place of its length in _LENGTHS, and how many
-#: parts with the same times come before it.
-_LENGTH, _SAME = 10**6, 10**7
+#: The decimal places of a part's number: four zeros, when it begins in its slot in milliseconds, the place of its
+#: length in _LENGTHS from 1, and how many parts with the same times come before it. A part with any other number was
+#: made by an earlier version, which counted up by one: its jobs may be due at any time of the slot.
+_OFFSET, _LENGTH, _SAME = 10**4, 10**10, 10**11
 
-#: What one more part adds to the number in a queue's name. A leader of an earlier version takes it for a slot that is
+#: What one more part adds to the number in a queue's name. A leader that knows no parts takes it for a slot that is
 #: far away: it keeps the name for the next leader, lists the jobs, and does not publish them.
 _PARTS = 10**12
 
@@ -75,18 +76,19 @@ class TimeSlot(Struct, frozen=True, order=True):
 
     level: int
     index: int
-    #: Which part of it: 0 is all of it, the queue that sessions publish to. The leader alone fills the others.
+    #: Which part of it: 0 is the queue that sessions publish to. The leader alone fills the others.
     part: int = 0
 
     @property
     def begins(self) -> float:
         """Its first instant."""
-        return self.index * LEVELS[self.level].span + self.part % _LENGTH / 1_000
+        return self.index * LEVELS[self.level].span + self._times[0] / 1_000
 
     @property
     def ends(self) -> float:
         """The first instant after it."""
-        return self.begins + self._length / 1_000 if self.part else (self.index + 1) * LEVELS[self.level].span
+        offset, length = self._times
+        return self.index * LEVELS[self.level].span + (offset + length) / 1_000
 
     @property
     def opens(self) -> float:
@@ -105,17 +107,21 @@ class TimeSlot(Struct, frozen=True, order=True):
         return _at(self.level - 1, due)
 
     def next_part(self, due: float) -> "TimeSlot":
-        """The part for a job that is due then, if this part is full: a shorter one, or another one of a millisecond."""
-        place = self.part // _LENGTH % 10 + 1
+        """The part for a job that is due then, if this one is full: a shorter one, or another one of a millisecond."""
+        place = self.part // _LENGTH % 10
         if place == len(_LENGTHS):
             return replace(self, part=self.part + _SAME)
-        offset = in_ms(due) - in_ms(self.index * LEVELS[self.level].span)
-        offset = min(max(offset, 0), _LENGTHS[0] - 1) // _LENGTHS[place] * _LENGTHS[place]
-        return replace(self, part=place * _LENGTH + offset)
+        span = round(1_000 * LEVELS[self.level].span)
+        offset = min(max(in_ms(due) - self.index * span, 0), span - 1)
+        return replace(self, part=(place + 1) * _LENGTH + offset // _LENGTHS[place] * _LENGTHS[place] * _OFFSET)
 
     @property
-    def _length(self) -> int:
-        return _LENGTHS[self.part // _LENGTH % 10]
+    def _times(self) -> tuple[int, int]:
+        """When it begins within its slot, and how long it lasts, in milliseconds."""
+        place = self.part // _LENGTH % 10
+        if self.part % _OFFSET or not 1 <= place <= len(_LENGTHS):
+            return 0, round(1_000 * LEVELS[self.level].span)
+        return self.part % _LENGTH // _OFFSET, _LENGTHS[place - 1]
 
     def __str__(self) -> str:
         """The part of its queue's name that tells it from other slots."""
@@ -131,7 +137,7 @@ class TimeSlot(Struct, frozen=True, order=True):
         if level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
             part, number = divmod(int(index), _PARTS)
             found = cls(int(level), number, part)
-            if str(found) == text and part // _LENGTH % 10 < len(_LENGTHS):
+            if str(found) == text:
                 return found._nearest(present) if found.shortest else found
         raise ValueError(f"{text!r} names no time slot")
 

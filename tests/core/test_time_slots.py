@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.time_slots import (
@@ -109,7 +110,7 @@ def test_the_parts_of_a_slot_are_shorter_and_shorter_and_then_of_the_same_millis
     lengths = [round(part.ends - part.begins, 4) for part in found]
     assert lengths == [60, 10, 2, 0.5, 0.1, 0.02, 0.005, 0.001, 0.001, 0.001]
     assert [round(part.begins - slot.begins, 3) for part in found] == [120, 130, 132, 133, 133.2, 133.24] + 4 * [133.25]
-    assert str(found[2]) == "1.3132000000005986200"
+    assert str(found[2]) == "1.31320000000000005986200"
     assert len({str(part) for part in found}) == 10
 
 
@@ -122,10 +123,20 @@ def test_a_part_holds_the_instants_of_its_jobs_and_is_opened_as_early_as_its_slo
         assert TimeSlot.parse(str(part), NOW) == part
 
 
-@pytest.mark.parametrize("text", ["0.1000000000005", "1.9000000000000000005"])
-def test_what_no_leader_makes_names_no_part(text: str) -> None:
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("before", [0, *(part.part for part in parts(1_795_860_133.25, 10))])
+def test_a_part_that_an_earlier_version_has_counted_has_all_times_of_its_slot(before: int, level: int) -> None:
+    slot = TimeSlot(level, 5_986_200)
+    for part in (before + 1, before + 99):
+        found = TimeSlot.parse(f"{level}.{part}000005986200", NOW)
+
+        assert found == replace(slot, part=part)
+        assert (found.begins, found.ends) == (slot.begins, slot.ends)
+
+
+def test_the_shortest_slots_have_no_parts() -> None:
     with pytest.raises(ValueError, match="names no time slot"):
-        TimeSlot.parse(text, NOW)
+        TimeSlot.parse("0.1000000000005", NOW)
 
 
 @given(instants, st.floats(min_value=-KEPT_AFTER_END + 10, max_value=360))
