@@ -95,27 +95,6 @@ async def filled(session: SessionParameters) -> AsyncIterator[Callable[[TimeSlot
         await connection.close()
 
 
-@asynccontextmanager
-async def filled(session: SessionParameters) -> AsyncIterator[Callable[[TimeSlot, Message], Awaitable[None]]]:
-    """What puts a job into the queue of a time slot or of a part, as the leader before did."""
-    connection = await open_connection(session, "test")
-    publisher = await Publisher.open(connection)
-
-    async def ours() -> Publisher:
-        return publisher
-
-    queues = DelayQueues(session.exchange, connection, ours, {"x-queue-type": session.queue_type})
-
-    async def put(place: TimeSlot, one: Message) -> None:
-        await queues.ensure(place)
-        await publisher.send("", delay_queue_name(session.exchange, place), to_properties(one), one.body)
-
-    try:
-        yield put
-    finally:
-        await connection.close()
-
-
 def job(number: int, second: float, **more: str) -> Message:
     return message(f"job-{number}", run_at=TOMORROW + second, body=b'["x"]', **more)
 
@@ -356,41 +335,6 @@ async def test_parts_that_an_earlier_version_has_counted_are_read_with_their_slo
             await other.publish_many([job(100 + number, 30 + number) for number in range(30)])
             parts = {(0, 300): 8, (0, 60): 8, (40, 10): 4, (50, 10): 8, (58, 2): 2}
             await until(lambda: lying(other, session, seconds=range(30, 61)), parts)
-            order = [*range(19, -1, -1), *range(100, 130), 99]
-            assert await listed(other, limit=100) == [f"job-{number}" for number in order]
-
-
-async def test_a_job_that_is_twice_in_a_crowd_is_cancelled_twice_and_moved_once(session: SessionParameters) -> None:
-    async with opened(session) as leader, opened(session) as other, time_kept(leader):
-        await other.publish_many([job(number % 30, number % 30 + number // 30 / 100) for number in range(60)])
-
-        async def divided() -> int:
-            found = await lying(other, session, deep=5)
-            return sum(found.values()) - found.get((0, 3_600), 0)
-
-        await until(divided, 60)
-        [_] = await other.alter_scheduled(by_id("job-12"), CANCEL)
-        [_] = await other.alter_scheduled(by_id("job-29"), MOVE, at=TOMORROW - 1)
-        left = [f"job-{number}" for number in range(29) if number != 12]
-        assert await listed(other, limit=100) == ["job-29", *(one for one in left for _ in range(2))]
-
-
-async def test_parts_that_an_earlier_version_has_counted_are_read_with_their_slot(
-    session: SessionParameters, read: list[str]
-) -> None:
-    last = part(290, 10).part
-    async with opened(session) as leader, opened(session) as other, filled(session) as put:
-        # The soonest jobs are in the parts with the highest numbers.
-        counted = [TimeSlot(SLOT.level, SLOT.index, number) for number in (1, 2, last + 1, last + 2)]
-        for number, one in enumerate(counted):
-            for second in range(5):
-                await put(one, job(number * 5 + second, 20 - number * 5 - second))
-        await put(part(290, 10), job(99, 290))
-        async with time_kept(leader):
-            assert await listed(other, limit=3) == ["job-19", "job-18", "job-17"]
-            assert set(read) >= {str(one) for one in counted}
-            await other.publish_many([job(100 + number, 30 + number) for number in range(30)])
-            await until(lambda: lying(other, session, seconds=range(30, 61)), {(0, 300): 8, (0, 60): 8, **LATER})
             order = [*range(19, -1, -1), *range(100, 130), 99]
             assert await listed(other, limit=100) == [f"job-{number}" for number in order]
 
