@@ -476,8 +476,7 @@ def scheduled(place: Ground, size: int) -> Figures:
             phase("look at once")
             timed("at once: first page s", lambda: inspector.scheduled(limit=100))
             phase("no look")
-            is_divided = size >= slot_parts.CROWD
-            found["divided after s"] = until(lambda: place.lying(crowd) == 0) if is_divided else math.nan
+            found["divided after s"] = until(lambda: place.lying(crowd) == 0) if size >= slot_parts.CROWD else math.nan
             phase("looks")
             look("then", size // 3)
             while time.time() < phases[-1][1] + _BESIDE:
@@ -505,8 +504,7 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
                 place.amqp_name(queue), auto_ack=True, inactivity_timeout=0.5
             ):
                 if properties is not None:
-                    at = float(properties.headers["run-at"])
-                    late.append((at, time.time() - at))
+                    late.append((at := float(properties.headers["run-at"]), time.time() - at))
                 elif ended.is_set():
                     return
 
