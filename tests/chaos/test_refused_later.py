@@ -81,8 +81,8 @@ def declarer(link: Connection, session: SessionParameters) -> Declarer:
 
 async def spread(session: SessionParameters, link: Connection, far: TimeSlot, outbox: Outbox) -> None:
     """Take up what lies in a stretch, as a leader does, until that ends or nothing is left."""
-    parts = SlotParts(set(), SlotIndexes())
-    reader = FarReader(session.exchange, link, far, outbox.delay_queues, outbox.open, parts)
+    parts = SlotParts(outbox.delay_queues, set(), SlotIndexes())
+    reader = FarReader(session.exchange, link, far, outbox.open, parts)
     await reader.open()
     await reader.caught_up()
 

@@ -6,6 +6,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from palermo.core.message import MAX_SECONDS, Message
 from palermo.core.time_slots import (
@@ -15,6 +16,7 @@ from palermo.core.time_slots import (
     RING,
     TimeSlot,
     check_due,
+    in_ms,
     in_order,
     is_early,
     moved_to,
@@ -92,13 +94,47 @@ def test_a_name_is_read_back(now: float, wait: float) -> None:
     assert found is None or TimeSlot.parse(str(found), now) == found
 
 
-def test_a_part_has_the_times_of_its_slot_and_a_name_of_its_own() -> None:
-    slot, part = TimeSlot(1, 5_986_200), TimeSlot(1, 5_986_200, 3)
+def parts(due: float, count: int) -> list[TimeSlot]:
+    """The first parts that a job due then may go into."""
+    found = [TimeSlot(1, int(due // 300))]
+    for _ in range(count):
+        found.append(found[-1].next_part(due))
+    return found[1:]
 
-    assert str(part) == "1.3000005986200"
-    assert TimeSlot.parse(str(part), NOW) == part
-    assert (part.begins, part.ends, part.opens) == (slot.begins, slot.ends, slot.opens)
-    assert part.inner_slot(slot.begins) == slot.inner_slot(slot.begins)
+
+def test_the_parts_of_a_slot_are_shorter_and_shorter_and_then_of_the_same_millisecond() -> None:
+    slot = TimeSlot(1, 5_986_200)
+
+    found = parts(slot.begins + 133.25, 10)
+
+    lengths = [round(part.ends - part.begins, 4) for part in found]
+    assert lengths == [60, 10, 2, 0.5, 0.1, 0.02, 0.005, 0.001, 0.001, 0.001]
+    assert [round(part.begins - slot.begins, 3) for part in found] == [120, 130, 132, 133, 133.2, 133.24] + 4 * [133.25]
+    assert str(found[2]) == "1.31320000000000005986200"
+    assert len({str(part) for part in found}) == 10
+
+
+@given(instants)
+def test_a_part_holds_the_instants_of_its_jobs_and_is_opened_as_early_as_its_slot_would_be(due: float) -> None:
+    for part in parts(due, 10):
+        assert in_ms(part.begins) <= in_ms(due) <= in_ms(part.ends)
+        assert part.opens <= due - LEVELS[1].lead + 0.001
+        assert part.inner_slot(due) == TimeSlot(1, part.index).inner_slot(due)
+        assert TimeSlot.parse(str(part), NOW) == part
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("before", [0, *(part.part for part in parts(1_795_860_133.25, 10))])
+def test_a_part_that_an_earlier_version_has_counted_has_all_times_of_its_slot(before: int, level: int) -> None:
+    slot = TimeSlot(level, 5_986_200)
+    for part in (before + 1, before + 99):
+        found = TimeSlot.parse(f"{level}.{part}000005986200", NOW)
+
+        assert found == replace(slot, part=part)
+        assert (found.begins, found.ends) == (slot.begins, slot.ends)
+
+
+def test_the_shortest_slots_have_no_parts() -> None:
     with pytest.raises(ValueError, match="names no time slot"):
         TimeSlot.parse("0.1000000000005", NOW)
 

@@ -30,7 +30,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
-from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
+from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot, in_order
 
 #: Seconds between two checks which time slots come near or are over.
 _LOOK_EVERY = 0.5
@@ -94,7 +94,7 @@ class TimeDuty(Work):
             plain=str,
             news=lambda _: self._news.set(),
         )
-        self._parts = SlotParts(self._slot_names.names, self._scheduled_listing.indexes)
+        self._parts = SlotParts(self._delay_queues, self._slot_names.names, self._scheduled_listing.indexes)
         #: The names of the time slots that are opened early, since they are crowded.
         self._crowded: set[str] = set()
 
@@ -162,12 +162,13 @@ class TimeDuty(Work):
         indexes = self._scheduled_listing.indexes
         async with self._opening:
             lying = (TimeSlot.parse(name, now) for name in self._slot_names.names - set(self._readers))
-            part = min((one for one in lying if one.part and not indexes.knows(one)), default=None)
-            if part is None or not indexes.has_room(slot_parts.PART):
+            parts = in_order(one for one in lying if one.part and not indexes.knows(one))
+            if not parts or not indexes.has_room(slot_parts.PART):
                 return False
-            self._reading = {str(part)}
+            self._reading = {str(parts[0])}
         try:
-            await self._scheduled_listing.index(part)
+            async with self._parts.turn:
+                await self._scheduled_listing.index(parts[0])
         finally:
             self._reading = set()
         return True
@@ -198,9 +199,7 @@ class TimeDuty(Work):
         if time_slot.shortest:
             reader = NearReader(self._exchange, self._connection, time_slot, self._due_jobs)
         else:
-            reader = FarReader(
-                self._exchange, self._connection, time_slot, self._delay_queues, self._outbox.open, self._parts
-            )
+            reader = FarReader(self._exchange, self._connection, time_slot, self._outbox.open, self._parts)
         self._readers[name] = reader
         self._seen.add(name)
         if time_slot.shortest:
@@ -216,10 +215,10 @@ class TimeDuty(Work):
         await reader.leave()
         self._readers.pop(name, None)
         self._crowded.discard(name)
-        self._parts.forget(time_slot)
         self._scheduled_listing.indexes.forget(time_slot)
         if time_slot.shortest:
             return
+        self._parts.forget(time_slot)
         # First: a session that makes the queue again lists it after the deletion, maybe before RabbitMQ answers.
         self._slot_names.names.discard(name)
         gone = False

@@ -23,12 +23,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, to_message, to_propertie
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
 from palermo.brokers.rabbitmq.browsing.sweep import give_back, waits
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
-from palermo.brokers.rabbitmq.publishing.job_destinations import (
-    DelayQueues,
-    JobDestinations,
-    TenantQueue,
-    delay_queue_name,
-)
+from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue, delay_queue_name
 from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.clock import seconds_until
 from palermo.core.failure import from_exception
@@ -409,13 +404,11 @@ class FarReader(DelayReader):
         exchange: str,
         connection: Connection,
         time_slot: TimeSlot,
-        delay_queues: DelayQueues,
         publisher: Callable[[], Awaitable[Publisher]],
         parts: SlotParts,
     ) -> None:
         super().__init__(exchange, connection, time_slot)
         self._exchange = exchange
-        self._delay_queues = delay_queues
         self._parts = parts
         self._publisher = publisher
         self._waiting: deque[tuple[Got, Channel]] = deque()
@@ -454,11 +447,9 @@ class FarReader(DelayReader):
         sent: list[tuple[asyncio.Future[None], TimeSlot, tuple[Got, Channel]]] = []
         refused: BaseException | None = None
         for got, channel in batch:
-            inner = self._parts.next(self.time_slot.inner_slot(self._instant(got)))
+            due = self._instant(got)
             try:
-                if not self._delay_queues.has(inner):
-                    await self._delay_queues.ensure(inner)
-                    self._parts.made(inner)
+                inner = await self._parts.place(self.time_slot.inner_slot(due), due)
                 publisher = await self._publisher()
             except PalermoError as not_made:
                 # The jobs sent before this one are stored all the same, and must not be sent again.
@@ -478,7 +469,7 @@ class FarReader(DelayReader):
                     channel.ack(got.tag)
                 self.settled()
             elif isinstance(error, GONE):
-                self._delay_queues.forget(inner)
+                self._parts.forget(inner)
                 self._waiting.append(one)
             else:
                 refused = error

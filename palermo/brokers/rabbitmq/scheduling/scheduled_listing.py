@@ -23,7 +23,7 @@ from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.job_edit import JobEdit
 from palermo.core.lifecycle import give_up
 from palermo.core.message import Message
-from palermo.core.time_slots import TimeSlot, in_order, moved_to
+from palermo.core.time_slots import TimeSlot, in_ms, in_order, moved_to
 from palermo.core.topology import failed_queue
 from palermo.errors import NotFound, PalermoError
 
@@ -84,9 +84,10 @@ class ScheduledListing:
         held: Sequence[Message],
         lying: Mapping[TimeSlot, int],
     ) -> ScheduledPage:
-        """One page of scheduled jobs, soonest first. Without a filter only the time slots of that page are read.
+        """One page of scheduled jobs, soonest first. Without a filter no time slot behind that page is read.
 
-        Each is read once, and again when jobs have come into it.
+        Each is read once, and again when jobs have come into it. Jobs that are due in the same millisecond come in the
+        order of their time slots and queues.
 
         `held` are the jobs in memory, in order; `lying` says how many are in each time slot that is not open.
         """
@@ -101,7 +102,6 @@ class ScheduledListing:
                 if seen + section.total <= first or seen >= last:
                     seen += section.total
                     continue
-                self._advance(0, more=sum(lying[time_slot] for time_slot in section.time_slots))
             jobs = _Soonest(last - min(seen, last))
             if section.held:
                 for message in held:
@@ -109,7 +109,11 @@ class ScheduledListing:
                         jobs.add(message.run_at or 0.0, message)
             made: dict[TimeSlot, SlotIndex] = {}
             for start in range(0, len(section.time_slots), _TOGETHER):
+                if chosen.everything and jobs.are_due_by(section.time_slots[start].begins):
+                    break
                 some = {one: _Soonest(jobs.most) for one in section.time_slots[start : start + _TOGETHER]}
+                if chosen.everything:
+                    self._advance(0, more=sum(lying[one] for one in some))
                 await together(*(self._collect(one, lying[one], chosen, of, made) for one, of in some.items()))
                 for of in some.values():
                     jobs.add_all(of)
@@ -119,7 +123,7 @@ class ScheduledListing:
             ]
             for time_slot, index in made.items():
                 self.indexes.put(time_slot, index, [job for job in page if isinstance(job, Got)])
-            seen += jobs.total
+            seen += section.total if chosen.everything else jobs.total
             if not chosen.everything:
                 total += jobs.total
         return ScheduledPage(messages=tuple(found), total=total)
@@ -141,7 +145,7 @@ class ScheduledListing:
             self._advance(count)
             await asyncio.sleep(0)  # A crowd has a hundred parts: jobs that are due must not wait for all of them.
             return
-        index = made[time_slot] = SlotIndex(of_part=time_slot.part > 0)
+        index = made[time_slot] = SlotIndex()
         everything = chosen.everything
         async for got in self._read(time_slot):
             self._advance(1)
@@ -158,7 +162,7 @@ class ScheduledListing:
         found: dict[tuple[TimeSlot, float, str], Got] = {}
         for time_slot in sorted(missing):
             wanted = {(job[1].due, job[1].id) for job in page if isinstance(job, tuple) and job[0] == time_slot}
-            made[time_slot] = SlotIndex(of_part=time_slot.part > 0)
+            made[time_slot] = SlotIndex()
             async for got in self._read(time_slot):
                 self._advance(1)
                 made[time_slot].add(got)
@@ -170,7 +174,7 @@ class ScheduledListing:
 
     async def index(self, part: TimeSlot) -> None:
         """Read a part of a crowd that another leader has filled, so that the next look need not."""
-        made = SlotIndex(of_part=True)
+        made = SlotIndex()
         async for got in self._read(part):
             made.add(got)
         self.indexes.put(part, made, ())
@@ -311,11 +315,12 @@ class _Soonest:
     def __init__(self, most: int) -> None:
         self.total = 0
         self.most = max(0, most)
-        self._jobs: list[tuple[float, int, _Shown]] = []
+        #: With the milliseconds in which they are due, and their places among all.
+        self._jobs: list[tuple[int, int, _Shown]] = []
 
     def add(self, due: float, job: _Shown) -> None:
         self.total += 1
-        self._jobs.append((due, self.total, job))
+        self._jobs.append((in_ms(due), self.total, job))
         if len(self._jobs) > 2 * self.most + 1_000:
             self._cut()
 
@@ -323,9 +328,19 @@ class _Soonest:
         """Add all that these have met."""
         others._cut()
         total = self.total + others.total
-        for due, _, job in others._jobs:
-            self.add(due, job)
+        for ms, _, job in others._jobs:
+            self.total += 1
+            self._jobs.append((ms, self.total, job))
         self.total = total
+        if len(self._jobs) > 2 * self.most + 1_000:
+            self._cut()
+
+    def are_due_by(self, instant: float) -> bool:
+        """Whether there are `most`, none of which is due after this instant."""
+        if len(self._jobs) < self.most:
+            return False
+        self._cut()
+        return not self._jobs or self._jobs[-1][0] <= in_ms(instant)
 
     def page(self, first: int, last: int) -> list[_Shown]:
         """From one place up to another."""
@@ -362,7 +377,11 @@ def _overlapping(chosen: ScheduledFilter, lying: Mapping[TimeSlot, int]) -> Mapp
     if chosen.due is None:
         return lying
     first, last = chosen.due
-    return {one: count for one, count in lying.items() if one.begins <= last and first < one.ends}
+    return {
+        one: count
+        for one, count in lying.items()
+        if in_ms(one.begins) <= in_ms(last) and in_ms(first) <= in_ms(one.ends)
+    }
 
 
 def _means(chosen: ScheduledFilter, properties: Properties) -> bool:

@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.core.time_slots import TimeSlot
+from palermo.core.time_slots import TimeSlot, in_ms
 
 #: The most jobs in all indexes.
 MOST_JOBS = 300_000
@@ -30,9 +30,6 @@ MOST_JOBS = 300_000
 #: The most messages that one index keeps, in number and in bytes, and the most that all keep: those of the first pages.
 MOST_MESSAGES, MOST_BYTES = 300, 4 * 1024 * 1024
 MOST_KEPT, MOST_KEPT_BYTES = 9_000, 128 * 1024 * 1024
-
-#: The same of the index of a part.
-PART_MESSAGES, PART_BYTES = 40, 1024 * 1024
 
 #: The most messages that are kept besides, in number and in bytes: those of the last pages for which a slot was read.
 MOST_SHOWN, MOST_SHOWN_BYTES = 2_000, 32 * 1024 * 1024
@@ -74,8 +71,6 @@ class FoundJobs(Struct, frozen=True):
 class SlotIndex(Struct):
     """The index of one time slot."""
 
-    #: Whether it is that of a part of a crowd.
-    of_part: bool = False
     #: The soonest first, once it is complete.
     jobs: list[IndexedJob] = field(default_factory=list)
     #: How many were added, and the ids of those that were taken out of the queue since it was completed.
@@ -111,8 +106,7 @@ class SlotIndex(Struct):
             return
         self.messages[place] = got
         self.size += len(got.body)
-        most, most_bytes = self._most()
-        if len(self.messages) > 2 * most or self.size > 2 * most_bytes:
+        if len(self.messages) > 2 * MOST_MESSAGES or self.size > 2 * MOST_BYTES:
             self._cut()
 
     def complete(self) -> None:
@@ -123,8 +117,8 @@ class SlotIndex(Struct):
             self.gone = set()
         if self.growing:
             self._cut()
-            # Those that are due together stay in the order of their places. Floats are compared fast.
-            self.jobs.sort(key=lambda job: job.due)
+            # Those that are due in the same millisecond stay in the order of their places.
+            self.jobs.sort(key=lambda job: in_ms(job.due))
             self.growing = False
 
     def show(self, pages: Iterable[Got]) -> None:
@@ -166,16 +160,12 @@ class SlotIndex(Struct):
     def _cut(self) -> None:
         """Keep the messages of the soonest jobs alone."""
         before, self.messages, self.size = self.messages, {}, 0
-        most, most_bytes = self._most()
         for due, place in sorted((due_of(got.properties), place) for place, got in before.items()):
-            if len(self.messages) == most or self.size + len(before[place].body) > most_bytes:
+            if len(self.messages) == MOST_MESSAGES or self.size + len(before[place].body) > MOST_BYTES:
                 self.kept_until = due
                 break
             self.size += len(before[place].body)
             self.messages[place] = before[place]
-
-    def _most(self) -> tuple[int, int]:
-        return (PART_MESSAGES, PART_BYTES) if self.of_part else (MOST_MESSAGES, MOST_BYTES)
 
 
 class SlotIndexes:
@@ -198,7 +188,7 @@ class SlotIndexes:
 
     def begin(self, part: TimeSlot) -> None:
         """Begin the index of a part that the leader is about to fill."""
-        self._indexes[part] = SlotIndex(of_part=True, used_at=time.monotonic())
+        self._indexes[part] = SlotIndex(used_at=time.monotonic())
         self._limit()
 
     def add(self, part: TimeSlot, got: Got) -> None:
