@@ -2,6 +2,7 @@
 
 Beside it for each of its slots a bare SelectConnection in a process of its own, which acknowledges each message as it
 comes.
+With `--model` it is not a worker but its process model alone (process_model.py): what a worker could reach at best.
 Each has a queue of its own, full of the same messages. Each runs until a tenth of it is gone, so that
 starting up is no part of it. From then on they take turns of a fraction of a second, in which the
 other is stopped by SIGSTOP; what a turn has done is counted when both stand still.
@@ -17,7 +18,7 @@ from dataclasses import replace
 from os import kill
 from pathlib import Path
 
-from benchmarks import bare, jobs
+from benchmarks import bare, jobs, process_model
 from benchmarks.contest import Sample, contest
 from benchmarks.ground import Ground, Wire, ground, parser_of
 from benchmarks.processes import cpu_seconds, family
@@ -145,9 +146,15 @@ def play(
     prefetch: str = "1",
     pool: str = "process",
     loops: int | None = None,
+    model: bool = False,
 ) -> tuple[Sample, Sample]:
-    """One round: turns of both, until one of them runs out of jobs. For each slot a bare loop, unless `loops` says."""
+    """One round: turns of both, until one of them runs out of jobs. For each slot a bare loop, unless `loops` says.
+
+    With `model` the process model in place of the worker.
+    """
     worker = [*WORKER, "--concurrency", str(slots), "--prefetch", prefetch, "--pool", pool]
+    if model:
+        worker = [sys.executable, "-m", process_model.__name__, place.url, place.amqp_name(jobs.QUEUE), str(slots)]
     bare_loop = [sys.executable, "-m", bare.__name__, place.url, place.amqp_name(BARE_QUEUE)]
     with (
         side(place, wire, jobs.QUEUE, [worker], count) as palermo,
@@ -165,14 +172,16 @@ def main() -> None:
     parser = parser_of("Drain a queue with a worker, against bare pika callback loops at prefetch 1.", jobs=10_000)
     parser.add_argument("--slots", type=int, default=1, help="of the worker, and bare loops; %(default)s unless given")
     parser.add_argument("--prefetch", default="1", help="of the worker: a number, or auto; the bare loops have 1")
+    parser.add_argument("--model", action="store_true", help="the process model of a worker alone, on pika")
     given = parser.parse_args()
     with ground(given.url) as place:
         wire = place.wire()
         place.make(BARE_QUEUE)
+        what = "process model with as many slots" if given.model else f"slots at prefetch {given.prefetch}"
         contest(
-            f"drain: {given.slots} of a worker's slots at prefetch {given.prefetch}, no-op jobs from one queue,"
+            f"drain: {given.slots} of a worker's {what}, no-op jobs from one queue,"
             " against as many of pika's SelectConnections at prefetch 1",
-            lambda _: play(place, wire, given.n, slots=given.slots, prefetch=given.prefetch),
+            lambda _: play(place, wire, given.n, slots=given.slots, prefetch=given.prefetch, model=given.model),
             rounds=given.rounds,
             goal=GOALS.get(given.slots, GOALS[4]),
             broker=place.version,

@@ -11,12 +11,21 @@ from functools import partial
 from types import NoneType
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from palermo.core.message import JSON
 from palermo.errors import DecodeError
 from palermo.serializers.tags import MAX_DEPTH, Format, is_plain, restored, tagged, too_deep
 
 TAG: Final = "$palermo"
+_TAG_BYTES: Final = TAG.encode()
 _BOM: Final = b"\xef\xbb\xbf"
+
+#: Reads JSON into plain values.
+_decode: Final = msgspec.json.Decoder().decode
+
+#: In place of a value that was not read.
+_UNREAD: Final = object()
 
 #: The white space of RFC 8259.
 _BLANKS: Final = " \t\n\r"
@@ -58,21 +67,40 @@ class JsonSerializer:
         return _ENCODER.encode(tagged(value, _FORMAT)).encode()
 
     def loads(self, data: bytes, classes: Mapping[str, type]) -> object:
-        try:
-            text = data.removeprefix(_BOM).decode()
-            decoder = _tag_decoder(classes) if "$" in text and TAG in text else _PLAIN_DECODER
-            # Not `decode`, which looks for blanks around the value at some cost: hardly any body has them.
-            value, end = decoder.raw_decode(text := text.strip(_BLANKS))
-            if end != len(text):
-                raise json.JSONDecodeError("Extra data", text, end)
-        except RecursionError as error:
-            raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
-        except ValueError as error:
-            raise DecodeError(f"the body is not JSON: {error}") from error
+        value = _UNREAD if _TAG_BYTES in data else _read_plain(data)
+        if value is _UNREAD:
+            value = _read(data, classes)
         # Only a body with that many brackets can be that deep, and few are.
         if data.count(b"[") + data.count(b"{") > MAX_DEPTH and too_deep(value):
             raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.")
         return value
+
+
+def _read_plain(data: bytes) -> object:
+    """The value in a body without tags; _UNREAD if `_read` must read or refuse it.
+
+    msgspec refuses half of a surrogate pair, a float beyond the largest, an integer of very many digits, a byte order
+    mark, and what is not JSON.
+    """
+    # Fast path: a body of 1 kB in benchmarks.hot: 9 µs, 16 without.
+    try:
+        return _decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return _UNREAD
+
+
+def _read(data: bytes, classes: Mapping[str, type]) -> object:
+    try:
+        text = data.removeprefix(_BOM).decode()
+        decoder = _tag_decoder(classes) if TAG in text else _PLAIN_DECODER
+        value, end = decoder.raw_decode(text := text.strip(_BLANKS))
+        if end != len(text):
+            raise json.JSONDecodeError("Extra data", text, end)
+    except RecursionError as error:
+        raise DecodeError(f"the body is nested more than {MAX_DEPTH} deep.") from error
+    except ValueError as error:
+        raise DecodeError(f"the body is not JSON: {error}") from error
+    return value
 
 
 def _refuse_constant(text: str) -> NoReturn:

