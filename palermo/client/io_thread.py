@@ -262,15 +262,12 @@ class IoThread:
     async def _ask_within(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool, within: float | None
     ) -> T:
-        session = self._keeper.session
         try:
             async with asyncio.timeout(within) as limit:
                 return await self._ask(function, again)
         except TimeoutError:
             if not limit.expired():
                 raise
-            if session is not None:
-                self._keeper.give_up(session)
             raise self._keeper.timeout_error(within=within, unsure=not again) from None
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:

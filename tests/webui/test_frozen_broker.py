@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pika
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -83,7 +82,7 @@ def test_pages_say_that_the_broker_does_not_answer_and_nothing_else_waits_for_it
     proxy.stall(new_too=True)
     before = counted[0].requests
     with ThreadPoolExecutor(MOST) as visitors:
-        asked = [visitors.submit(httpx.get, web.url + PAGES[n % len(PAGES)], timeout=6 * PATIENCE) for n in range(60)]
+        asked = [visitors.submit(web.http.get, PAGES[n % len(PAGES)], timeout=6 * PATIENCE) for n in range(60)]
         eventually(lambda: counted[0].requests >= before + len(asked))
 
         file = web.http.get("/static/palermo.css")
