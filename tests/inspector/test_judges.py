@@ -180,5 +180,6 @@ def test_an_error_says_how_many_jobs_it_is_about() -> None:
     kinds(judge, failed("1", queue="failed"), failed("2", queue="failed"), failed("3"))
 
     assert judge.refusal is not None
-    assert judge.selection.missing_error is not None
-    assert (judge.refusal.jobs, judge.selection.missing_error.jobs) == (2, 1)
+    missing = judge.selection.missing_error()
+    assert missing is not None
+    assert (judge.refusal.jobs, missing.jobs) == (2, 1)

@@ -80,7 +80,7 @@ def test_a_long_command_leads_back_to_the_list_that_it_was_begun_from(web: Web) 
 
 
 @pytest.mark.parametrize(
-    ("name", "act", "done"), [("scheduled", "cancel", "Cancelled 1 job."), ("retries", "give+up", "Gave up 1 job.")]
+    ("name", "act", "done"), [("scheduled", "cancel", "Cancelled 1 job."), ("retries", "give%20up", "Gave up 1 job.")]
 )
 def test_scheduled_jobs_and_retries_are_shown_at_the_same_page_and_filter(
     web: Web, name: str, act: str, done: str

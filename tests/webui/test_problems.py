@@ -52,7 +52,7 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(any_web:
 def test_a_job_that_waits_too_long_is_late(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(web.client, message("1", created_at=int(time.time()) - 2_000))
     rows = [{**row, "workers": 1} for row in web.inspector.queues()]
-    monkeypatch.setattr("palermo.inspector.context.Context.queues", lambda context: rows)
+    monkeypatch.setattr("palermo.inspector.context._queue_rows", lambda found: rows)
 
     [row] = web.http.get("/api/problems").json()["rows"]
 

@@ -23,7 +23,7 @@ def queue_rows(monkeypatch: pytest.MonkeyPatch, *rows: Row) -> None:
     """Let the broker tell of these queues; each has a worker and ten waiting jobs, unless its row says otherwise."""
     usual = {"pending": 10, "in_progress": 0, "workers": 1, "paused": False}
     whole = sorted((usual | row for row in rows), key=lambda row: row["name"])
-    monkeypatch.setattr("palermo.inspector.context.Context.queues", lambda context: whole)
+    monkeypatch.setattr("palermo.inspector.context._queue_rows", lambda found: whole)
 
 
 def many(count: int) -> list[str]:

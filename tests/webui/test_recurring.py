@@ -107,7 +107,7 @@ def test_everything_is_done_on_the_page(any_web: Web) -> None:
     assert "Disabled a b/c" in any_web.form("/recurring", f"{path}/disable").text
     assert "Enable a b/c" in any_web.http.get("/recurring").text
     assert "Enabled a b/c." in any_web.form("/recurring", f"{path}/enable").text
-    ask = re.findall(r'href="\?ask=(remove-\w+)#', any_web.http.get("/recurring").text)[0]
+    ask = re.findall(r'href="/recurring\?ask=(remove-\w+)#', any_web.http.get("/recurring").text)[0]
     assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in any_web.http.get(f"/recurring?ask={ask}").text
     assert "Removed a b/c." in any_web.form("/recurring", f"{path}/remove").text
     assert "There is no recurring job." in shown(any_web, "/recurring")

@@ -299,14 +299,14 @@ class SqliteConsumer:
         self._beating.cancel()
         with contextlib.suppress(asyncio.CancelledError, BrokerError):
             await self._beating
-        self._wake_all()
         held = [*self._held, *self._parked]
+        self._held, self._parked = {}, set()
+        self._wake_all()
         if was_lost and (held or self._done or self._claimer.resumes):
             # The worker goes on: its next session gets the jobs. Perhaps nothing can be written now.
             self.cut_off = CutOff(self._holder, self._lock, tuple(self._done))
         if self.cut_off is not None:
             return
-        self._held, self._parked = {}, set()
         try:
             with contextlib.suppress(BrokerError):
                 await self._write(lambda db: workers.remove(db, self._holder))
