@@ -12,7 +12,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from palermo.core.message import HeaderValue, Opaque
+from msgspec.structs import replace
+
+from palermo.core.message import NO_HEADERS, HeaderValue, Message, Opaque, from_wire
 from palermo.errors import EncodeError, StoreInvalid
 
 TAG = "$"
@@ -138,3 +140,13 @@ def read(text: Any) -> tuple[dict[str, HeaderValue], str]:
         wrong = f"the headers of a message cannot be read: {error}"
     shown = text.decode(errors="backslashreplace") if isinstance(text, bytes) else str(text)
     return {UNREADABLE: shown.encode(errors="backslashreplace").decode()[:_MOST_UNREADABLE]}, wrong
+
+
+def message_with(headers: Any, properties: Any, **others: Any) -> Message:
+    """The message of `from_wire`, with headers and properties in JSON. `defect` says what of these cannot be read."""
+    found, wrong = read(headers)
+    more, also_wrong = read(properties) if properties else (NO_HEADERS, "")
+    message = from_wire(headers=found, properties=NO_HEADERS if also_wrong else more, **others)
+    if wrong or also_wrong:
+        return replace(message, defect="; ".join(filter(None, (wrong, also_wrong, message.defect))))
+    return message

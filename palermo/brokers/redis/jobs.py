@@ -4,12 +4,10 @@ import hashlib
 import uuid
 
 import msgpack
-from msgspec.structs import replace
 
-from palermo.core import header_json
-from palermo.core.header_json import dumps
+from palermo.core.header_json import dumps, message_with
 from palermo.core.limits import has_reservation
-from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.message import Message, to_headers
 from palermo.core.topics import OCTETS
 from palermo.core.topology import DEFAULT_QUEUE, MAX_PRIORITY, is_failed
 from palermo.core.unique_keys import UNIQUE_KEY
@@ -70,21 +68,16 @@ def from_blob(blob: bytes, taken_from: str | None) -> Message:
     except _UNREADABLE as error:
         queue, wrong = taken_from or DEFAULT_QUEUE, f"the message cannot be read: {error!r}"
         return Message(id=_id_of(blob), queue=queue, job="", body=blob, content_type=OCTETS, defect=wrong)
-    found, wrong = header_json.read(headers)
-    more, also_wrong = header_json.read(properties) if properties else (NO_HEADERS, "")
-    message = from_wire(
+    return message_with(
+        headers,
+        properties,
         message_id=message_id,
         content_type=content_type,
         content_encoding=content_encoding,
-        headers=found,
         body=body,
         taken_from=taken_from,
         new_id=_new_id,
-        properties=NO_HEADERS if also_wrong else more,
     )
-    if wrong or also_wrong:
-        return replace(message, defect="; ".join(filter(None, (wrong, also_wrong, message.defect))))
-    return message
 
 
 def id_in(blob: bytes) -> str:

@@ -6,13 +6,10 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec.structs import replace
-
 from palermo.contract.clock import wall_clock
-from palermo.core import header_json
 from palermo.core.fair_scheduling import stride
-from palermo.core.header_json import dumps
-from palermo.core.message import NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.header_json import dumps, message_with
+from palermo.core.message import Message, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
 
 #: The columns that hold a message, in the order of a Row.
@@ -62,21 +59,16 @@ def from_row(row: Iterable[Any], taken_from: str | None) -> Message:
     It never raises: `defect` says what cannot be read. One row must not keep all that wait behind it.
     """
     message_id, content_type, content_encoding, headers, properties, body = row
-    found, wrong = header_json.read(headers)
-    more, also_wrong = header_json.read(properties) if properties else (NO_HEADERS, "")
-    message = from_wire(
+    return message_with(
+        headers,
+        properties,
         message_id=_text(message_id),
         content_type=_text(content_type),
         content_encoding=_text(content_encoding),
-        headers=found,
         body=body if isinstance(body, bytes) else _text(body).encode(),
         taken_from=taken_from,
         new_id=_new_id,
-        properties=NO_HEADERS if also_wrong else more,
     )
-    if wrong or also_wrong:
-        return replace(message, defect="; ".join(filter(None, (wrong, also_wrong, message.defect))))
-    return message
 
 
 def _text(value: Any) -> str:
