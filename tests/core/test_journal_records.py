@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, is_wanted, names_any
+from palermo.core.journal_records import JournalLevel, RecordKind, decode, encode, encode_record, is_wanted, names_any
 
 RECORD = {"kind": "failed", "at": 1.5, "id": "7", "job": "ü", "queue": "jobs", "news": [1]}
 
@@ -12,7 +12,7 @@ RECORD = {"kind": "failed", "at": 1.5, "id": "7", "job": "ü", "queue": "jobs", 
 def test_a_batch_comes_back_as_it_was_with_what_this_version_does_not_know() -> None:
     later = {"kind": "a kind of a later version", "at": 2}
 
-    batch = decode(7, encode("pid:1@h", [RECORD, later], source="abc", number=3))
+    batch = decode(7, encode("pid:1@h", [*map(encode_record, (RECORD, later))], source="abc", number=3))
 
     assert (batch.position, batch.writer, batch.source, batch.number) == (7, "pid:1@h", "abc", 3)
     assert list(batch.records) == [RECORD, later]
@@ -24,7 +24,7 @@ def test_a_batch_comes_back_as_it_was_with_what_this_version_does_not_know() -> 
 def test_a_batch_keeps_every_value_that_json_can_write(value: object) -> None:
     record = {"kind": "action", "at": 1.5, "value": value}
 
-    (back,) = decode(7, encode("pid:1@h", [record])).records
+    (back,) = decode(7, encode("pid:1@h", [encode_record(record)])).records
 
     assert back == json.loads(json.dumps(record))
 
@@ -33,12 +33,12 @@ def test_a_batch_keeps_every_value_that_json_can_write(value: object) -> None:
 def test_a_batch_that_names_an_id_is_told_by_its_bytes(id: str) -> None:
     action = {"kind": "action", "at": 2, "ids": ["x", id]}
 
-    assert names_any([id])(encode("pid:1@h", [RECORD | {"id": id}]))
-    assert names_any(["none", id])(encode("pid:1@h", [action]))
+    assert names_any([id])(encode("pid:1@h", [encode_record(RECORD | {"id": id})]))
+    assert names_any(["none", id])(encode("pid:1@h", [encode_record(action)]))
 
 
 def test_a_batch_that_names_no_such_id_is_told_by_its_bytes() -> None:
-    assert not names_any(["8", "a-7"])(encode("pid:1@h", [RECORD]))
+    assert not names_any(["8", "a-7"])(encode("pid:1@h", [encode_record(RECORD)]))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from palermo.core.durations import Durations
-from palermo.core.journal_records import RecordBatch, RecordKind, decode, encode
+from palermo.core.journal_records import RecordBatch, RecordKind, decode, encode, encode_record
 from palermo.history.series import COARSE, FINE, Dimension, Window, begin
 from palermo.history.statistics import Deploys, Statistics
 from palermo.history.tally import Tally
@@ -35,7 +35,7 @@ def up(at: float, release: str) -> Any:
 
 
 def batch(*records: Any, writer: str = "pid:1@a") -> RecordBatch:
-    return decode(0, encode(writer, records))
+    return decode(0, encode(writer, [*map(encode_record, records)]))
 
 
 def read(now: float, *batches: RecordBatch, **more: Any) -> Statistics:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from palermo.client.client import Client
-from palermo.core.journal_records import RecordBatch, encode
+from palermo.core.journal_records import RecordBatch, encode, encode_record
 
 #: 2026-11-21 09:00 UTC.
 NOON = 1_795_251_600.0
@@ -49,6 +49,6 @@ def write(client: Client, *batches: Sequence[Record], writer: str = "pid:7@host"
 
     async def append(broker: Any) -> None:
         for number, records in enumerate(batches, start=1):
-            await broker.journal.append(encode(writer, records, source=source, number=number))
+            await broker.journal.append(encode(writer, [*map(encode_record, records)], source=source, number=number))
 
     client.run(append)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from palermo.core.journal_records import encode
+from palermo.core.journal_records import encode, encode_record
 from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
@@ -33,7 +33,7 @@ def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
 
 def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
     record = {"kind": kind, "at": time.time(), "id": id, "job": "shop.resize", "queue": "jobs", **more}
-    web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [record])))
+    web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [encode_record(record)])))
 
 
 def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Site) -> None:

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.core.durations import Durations
-from palermo.core.journal_records import encode
+from palermo.core.journal_records import encode, encode_record
 from palermo.history.series import Cell
 from palermo.history.statistics import Deploy
 from palermo.history.tally import Tally
@@ -34,7 +34,7 @@ def cell(start: float, *, run: Iterable[float] = (), **numbers: int) -> Cell:
 
 def write(web: Web, *records: dict[str, Any], writer: str = "pid:7@host") -> None:
     at = time.time()
-    batch = encode(writer, [{"at": at, **record} for record in records])
+    batch = encode(writer, [encode_record({"at": at, **record}) for record in records])
     web.client.run(lambda broker: broker.journal.append(batch))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from palermo.core.journal_records import encode
+from palermo.core.journal_records import encode, encode_record
 from palermo.settings.settings import Settings
 from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
@@ -121,7 +121,7 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     web.client.enqueue("shop.images.Resize", ["/uploads/cat.png"], queue="images", unique="until_done")
     web.inspector.pause("images")
     at = time.time() - 99
-    counted = encode("w", [{"kind": "worker_up", "at": at, "release": "1.4.2"}])
+    counted = encode("w", [encode_record({"kind": "worker_up", "at": at, "release": "1.4.2"})])
     web.client.run(lambda broker: broker.journal.append(counted))
     lines = [{**ended("told", "log", at=at), "text": f"line {nth} of its log"} for nth in range(3)]
     steps = [{**ended("told", "progress", at=at), "fraction": part, "text": f"{part:.0%}"} for part in (0.25, 0.75)]
