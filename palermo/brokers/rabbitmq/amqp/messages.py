@@ -34,6 +34,7 @@ from palermo.core.message import (
     without_largest,
 )
 from palermo.core.topics import OCTETS, as_job, group_of
+from palermo.errors import HeadersTooLarge
 
 #: The most bytes of properties, headers included, that fit one frame, which begins with 12 bytes of its own.
 MAX_PROPERTIES = 131_064 - 12
@@ -296,14 +297,18 @@ def to_properties(message: Message) -> Properties:
 def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
     """The same properties as bytes of the wire. Raises ValueError or struct.error for a value no header can hold.
 
-    Errors that do not fit `room`, the bytes that one frame of the connection holds, are cut.
+    Errors that do not fit `room`, the bytes that one frame of the connection holds, are cut. A failed job loses its
+    largest other headers too, if need be. Other headers are written whole, or raise ValueError if errors were cut.
     A new job, as nearly all are, is written without pika's object and without a dict of headers.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())
         if len(encoded) > room and (message.failure is not None or message.attempts):
             others = Properties(**(vars(to_properties(message)) | {"headers": None}))
-            fitting = fit_headers(message, room - len(b"".join(others.encode())))
+            try:
+                fitting = fit_headers(message, room - len(b"".join(others.encode())))
+            except HeadersTooLarge as error:
+                raise ValueError(str(error)) from None
             encoded = b"".join(to_properties(fitting).encode(room))
         return encoded
     id = message.id
