@@ -304,9 +304,8 @@ def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())
         if len(encoded) > room and (message.failure is not None or message.attempts):
-            others = Properties(**(vars(to_properties(message)) | {"headers": None}))
             try:
-                fitting = fit_headers(message, room - len(b"".join(others.encode())))
+                fitting = fit_headers(message, headers_room(message, room))
             except HeadersTooLarge as error:
                 raise ValueError(str(error)) from None
             encoded = b"".join(to_properties(fitting).encode(room))
@@ -318,6 +317,12 @@ def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
             pieces.append(write_field(header, value))
     before = _before(message.content_type, message.content_encoding)
     return b"".join((before, as_table(pieces), _OCTET.pack(PERSISTENT), write_short(id)))
+
+
+def headers_room(message: Message, room: int) -> int:
+    """The bytes that the headers of a message may take, if all its properties have `room` bytes."""
+    others = Properties(**(vars(to_properties(message)) | {"headers": None}))
+    return room - len(b"".join(others.encode()))
 
 
 #: The headers that `written` writes besides the id and those that many messages share.

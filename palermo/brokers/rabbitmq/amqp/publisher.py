@@ -90,7 +90,7 @@ class Publisher:
         self._wire = channel.connection.raw
         self._frame_max: int = self._wire.params.frame_max
         #: The bytes of a message's properties that fit one frame.
-        self.room = self._frame_max - frames.CONTENT_OVERHEAD
+        self.room = self._wire.room
         self._own_thread = threading.get_ident()
         #: The pending publishes by delivery tag, which rises from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
