@@ -303,6 +303,8 @@ class PermitTable:
         self._unconfirmed: set[tuple[str, PermitHolder]] = set()
         #: The keys for which jobs wait, or have been offered permits. Only these are looked at when a run ends.
         self._in_demand: dict[str, None] = {}
+        #: The keys of which something runs. Only these are compared with what the workers report.
+        self._with_runs: dict[str, None] = {}
         #: The instants at which keys may be forgotten.
         self._idle = Instants()
 
@@ -316,6 +318,8 @@ class PermitTable:
             # The worker asks again, so the decider before this one gave it nothing.
             self._unconfirmed.discard((demand.key, holder))
             key.running.pop(holder, None)
+            if not key.running:
+                self._with_runs.pop(demand.key, None)
         if demand.limit is not None and holder not in key.running and not key.may_run(id, now):
             self._in_demand[demand.key] = None
             return self._put_in_line(key, demand.limit, id, now)
@@ -331,7 +335,7 @@ class PermitTable:
             wait = decision.wait
         else:
             wait = 0.0
-        key.running.setdefault(holder, now)
+        self._note_run(demand.key, key, holder, now)
         key.offered.pop(id, None)
         key.waiting_line.pop(id, None)
         return RunNow(wait)
@@ -346,6 +350,7 @@ class PermitTable:
         if since is not None:
             key.mean_run += (now - since - key.mean_run) / 4
         if not key.running:
+            self._with_runs.pop(name, None)
             key.running = {}  # An emptied one keeps its room: 170 bytes, for as long as the rate allows no other run.
         self._idle.put(name, key.rate_state.free)
 
@@ -362,21 +367,23 @@ class PermitTable:
         may have let them run.
         """
         reported = {worker: set(runs) for worker, runs in workers}
-        for name, key in self._keys.items():
+        for name in list(self._with_runs):
+            key = self._key(name)
             for holder, since in list(key.running.items()):
                 worker, id = holder
                 if worker not in reported or ((name, id) not in reported[worker] and now - since > GRACE):
                     del key.running[holder]
                     self._unconfirmed.discard((name, holder))
                     self._idle.put(name, key.rate_state.free)
+            if not key.running:
+                del self._with_runs[name]
         for worker, runs in reported.items():
             for name, id in runs:
-                key = self._key(name)
-                key.running.setdefault((worker, id), now)
+                self._note_run(name, self._key(name), (worker, id), now)
                 self._unconfirmed.discard((name, (worker, id)))
         for worker, asks in asked:
             for name, id in asks:
-                self._key(name).running.setdefault((worker, id), now)
+                self._note_run(name, self._key(name), (worker, id), now)
                 self._unconfirmed.add((name, (worker, id)))
 
     def offer(self, now: float, is_near: Callable[[str], bool]) -> list[str]:
@@ -419,6 +426,10 @@ class PermitTable:
             for name, key in sorted(self._keys.items())
             if not key.is_idle(now)
         ]
+
+    def _note_run(self, name: str, key: _KeyState, holder: PermitHolder, now: float) -> None:
+        key.running.setdefault(holder, now)
+        self._with_runs[name] = None
 
     def _key(self, name: str) -> _KeyState:
         return self._keys.setdefault(name, _KeyState())

@@ -14,7 +14,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.scheduling.due_jobs import FarReader
+from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, FarReader
 from palermo.brokers.rabbitmq.scheduling.slot_index import SlotIndexes
 from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.broker import SessionParameters
@@ -82,7 +82,8 @@ def declarer(link: Connection, session: SessionParameters) -> Declarer:
 async def spread(session: SessionParameters, link: Connection, far: TimeSlot, outbox: Outbox) -> None:
     """Take up what lies in a stretch, as a leader does, until that ends or nothing is left."""
     parts = SlotParts(outbox.delay_queues, set(), SlotIndexes())
-    reader = FarReader(session.exchange, link, far, outbox.open, parts)
+    due_jobs = DueJobs(link, outbox.open, outbox.destinations, now=time.time)
+    reader = FarReader(session.exchange, link, far, outbox.open, parts, due_jobs)
     await reader.open()
     await reader.caught_up()
 

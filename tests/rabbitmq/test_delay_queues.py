@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
@@ -13,6 +14,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, de
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
+from palermo.core.failure import Failure
 from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import due, time_kept
@@ -117,6 +119,44 @@ def test_a_leader_that_ends_while_it_moves_jobs_to_their_queue_moves_none_twice(
                 await until(lambda: counts(broker), (401, 0))
         finally:
             await connection.close()
+            await broker.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic"])
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_scheduled_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_others_run(
+    session: SessionParameters, level: int
+) -> None:
+    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+
+    async def work() -> None:
+        broker, leader = await open_rabbitmq(session), await open_rabbitmq(small)
+        lost = Failure(exception_class="shop.Full", message="no", stack_trace="line\n" * 4_000, failed_at=5)
+        jobs = [
+            due("large", 0.5, extra={"note": "n" * 20_000}),
+            due("retry", 0.6, failure=lost),
+            due("small", 0.7),
+        ]
+        try:
+            publisher = await broker._outbox.open()
+            for job in jobs:
+                assert job.run_at is not None
+                slot = TimeSlot(level, int(job.run_at // LEVELS[level].span))
+                await broker._outbox.delay_queues.ensure(slot)
+                await publisher.send_job("", delay_queue_name(session.exchange, slot), job)
+            async with time_kept(leader):
+                await until(lambda: counts(broker, "failed"), (1, 0))
+                await until(lambda: counts(broker), (2, 0))
+            (failed,) = (await broker.browse("failed", limit=10)).messages
+            assert (failed.id, failed.body, failed.queue) == ("large", jobs[0].body, jobs[0].queue)
+            assert failed.extra == {"dropped-headers": "note"}
+            assert failed.failure is not None
+            assert failed.failure.exception_class == "palermo.errors.HeadersTooLarge"
+            assert "frame_max" in failed.failure.message
+        finally:
+            await leader.close()
             await broker.close()
 
     asyncio.run(work())

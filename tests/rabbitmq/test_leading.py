@@ -8,8 +8,11 @@ from palermo.brokers.rabbitmq.broker import open_rabbitmq
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
+from palermo.errors import BrokerRefused
 from tests.contract.tools import PATIENT
+from tests.contract.unique_jobs import ask, keyed
 from tests.helpers import HANGS
+from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -39,3 +42,17 @@ async def test_another_session_leads_after_one_whose_publishing_connection_was_l
     await asyncio.wait({standing_by})
     await first.close()
     await second.close()
+
+
+async def test_a_user_who_may_not_read_is_told_which_permissions_a_unique_job_needs(
+    module_node: Node, exchange: str
+) -> None:
+    add_user(module_node, "writer", "secret")
+    set_permissions(module_node, "writer", ".*", ".*", "^$")
+    url = url_of(module_node, user="writer", password="secret")
+    broker = await open_rabbitmq(SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT))
+
+    with pytest.raises(BrokerRefused, match=r"refused for user 'writer'.* read permission"):
+        await ask(broker, keyed("1"))
+
+    await broker.close()

@@ -344,8 +344,10 @@ def test_a_worker_with_more_slots_than_a_connection_may_have_channels_is_told_ho
     with_broker(session, work)
 
 
-def test_a_failure_is_cut_to_the_frames_that_the_connection_allows(session: SessionParameters) -> None:
-    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_failure_is_cut_to_the_frames_that_the_connection_allows(session: SessionParameters, kind: str) -> None:
+    address = replace(session.address, options=(("frame_max", "8192"),))
+    small = replace(session, address=address, queue_type=kind)
     failure = Failure(exception_class="shop.Full", message="no " * 700, stack_trace="line\n" * 4_000, failed_at=5)
     earlier = tuple(Attempt.of(failure, number) for number in range(1, 40))
     failed = fail(a_message(attempts=earlier, extra={"note": "n" * 500}), failure, worker="w")

@@ -269,6 +269,27 @@ async def test_a_first_page_of_a_new_leader_without_indexes_reads_only_the_first
             assert set(read) <= {str(SLOT)} | {str(part(0, length)) for length in (2, 10, 60)}
 
 
+async def test_a_page_half_way_of_a_new_leader_without_indexes_reads_no_part_before_it(
+    session: SessionParameters, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_index, "MOST_JOBS", 0)
+    async with opened(session) as first, opened(session) as second, opened(session) as other:
+        async with time_kept(first):
+            await other.publish_many([job(number, 59 - number % 60 + number // 60 / 10) for number in range(240)])
+            await until(lambda: divided(other, session), 240)
+        async with time_kept(second):
+            everything = await listed(other, limit=240)
+            read.clear()
+            page = await other.scheduled(ScheduledFilter(), offset=120, limit=6)
+            assert [(one.id, page.total) for one in page.messages] == [(id, 240) for id in everything[120:126]]
+            assert page.messages[-1].run_at == job(88, 31.1).run_at
+            before = {part(begins, 2) for begins in range(0, 20, 2)} | {part(0, 10), part(10, 10)}
+            assert not set(read) & set(map(str, before))
+            read.clear()
+            pages = [id for offset in range(0, 240, 7) for id in await listed(other, offset=offset, limit=7)]
+            assert pages == everything
+
+
 async def test_the_pages_of_jobs_that_are_due_together_have_each_job_once(
     session: SessionParameters, read: list[str]
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pika
 import pytest
+from msgspec.structs import replace
 from pika.exceptions import ChannelClosedByBroker
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel
@@ -24,7 +25,7 @@ from palermo.core.election import Duty
 from palermo.core.lifecycle import Ack
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import Worker, consume, message, messages, take, take_and_ack, until
+from tests.contract.tools import Worker, consume, counts, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.helpers import eventually
 from tests.scale import scaled
@@ -90,6 +91,27 @@ def test_a_first_job_goes_straight_to_a_worker_that_waits_and_one_that_is_refuse
     assert not is_there(connection, own)
     assert [(one.name, one.pending) for one in asyncio.run(publish(is_full=True))] == [("a", 1)]
     assert is_there(connection, own)
+
+
+def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_next_one_runs(
+    session: SessionParameters,
+) -> None:
+    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+
+    async def work() -> None:
+        publisher, worker = await open_broker(session), await open_broker(small)
+        await publisher.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
+        await publisher.publish(message("small", tenant="a"))
+        async with time_kept(worker):
+            consumer = await consume(worker)
+            assert (await take_and_ack(consumer)).id == "small"
+            await until(lambda: counts(publisher, "failed"), (1, 0))
+        (failed,) = (await publisher.browse("failed", limit=10)).messages
+        assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
+        await publisher.close()
+        await worker.close()
+
+    asyncio.run(work())
 
 
 def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(

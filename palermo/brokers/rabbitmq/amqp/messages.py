@@ -34,6 +34,7 @@ from palermo.core.message import (
     without_largest,
 )
 from palermo.core.topics import OCTETS, as_job, group_of
+from palermo.errors import HeadersTooLarge
 
 #: The most bytes of properties, headers included, that fit one frame, which begins with 12 bytes of its own.
 MAX_PROPERTIES = 131_064 - 12
@@ -296,14 +297,17 @@ def to_properties(message: Message) -> Properties:
 def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
     """The same properties as bytes of the wire. Raises ValueError or struct.error for a value no header can hold.
 
-    Errors that do not fit `room`, the bytes that one frame of the connection holds, are cut.
+    Errors that do not fit `room`, the bytes that one frame of the connection holds, are cut. A failed job loses its
+    largest other headers too, if need be. Other headers are written whole, or raise ValueError if errors were cut.
     A new job, as nearly all are, is written without pika's object and without a dict of headers.
     """
     if message.properties or message.extra or message.failure is not None or message.attempts:
         encoded = b"".join(to_properties(message).encode())
         if len(encoded) > room and (message.failure is not None or message.attempts):
-            others = Properties(**(vars(to_properties(message)) | {"headers": None}))
-            fitting = fit_headers(message, room - len(b"".join(others.encode())))
+            try:
+                fitting = fit_headers(message, headers_room(message, room))
+            except HeadersTooLarge as error:
+                raise ValueError(str(error)) from None
             encoded = b"".join(to_properties(fitting).encode(room))
         return encoded
     id = message.id
@@ -313,6 +317,12 @@ def written(message: Message, room: int = MAX_PROPERTIES) -> bytes:
             pieces.append(write_field(header, value))
     before = _before(message.content_type, message.content_encoding)
     return b"".join((before, as_table(pieces), _OCTET.pack(PERSISTENT), write_short(id)))
+
+
+def headers_room(message: Message, room: int) -> int:
+    """The bytes that the headers of a message may take, if all its properties have `room` bytes."""
+    others = Properties(**(vars(to_properties(message)) | {"headers": None}))
+    return room - len(b"".join(others.encode()))
 
 
 #: The headers that `written` writes besides the id and those that many messages share.

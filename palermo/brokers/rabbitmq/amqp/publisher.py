@@ -13,9 +13,10 @@ from pika import exceptions, spec
 
 from palermo.brokers.rabbitmq.amqp import frames
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, Got, Properties, to_message, written
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.contract.broker import OnPublished
+from palermo.core.message import Message
 from palermo.core.topology import QUORUM
 from palermo.errors import BrokerRefused, NotFound, PalermoError, PublishRefused
 
@@ -33,6 +34,10 @@ class Unroutable(PublishRefused):
 
 class Nacked(PublishRefused):
     """RabbitMQ did not store the message: the queue is full, or a quorum queue whose leader, or majority, is away."""
+
+
+class Unfit(PublishRefused):
+    """The message cannot be written on this connection, now or later: its headers do not fit one frame."""
 
 
 class PublishFuture:
@@ -85,7 +90,7 @@ class Publisher:
         self._wire = channel.connection.raw
         self._frame_max: int = self._wire.params.frame_max
         #: The bytes of a message's properties that fit one frame.
-        self.room = self._frame_max - frames.CONTENT_OVERHEAD
+        self.room = self._wire.room
         self._own_thread = threading.get_ident()
         #: The pending publishes by delivery tag, which rises from 1 by one with each message.
         self._pending: dict[int, _Pending] = {}
@@ -126,8 +131,8 @@ class Publisher:
     def send(self, exchange: str, routing_key: str, properties: Properties, body: bytes) -> asyncio.Future[None]:
         """Send one message; the future is done when the broker has stored it.
 
-        The future raises Unroutable when no queue is bound, PublishRefused when the broker says no
-        (a full queue that rejects), and the session's error when that is lost first.
+        The future raises Unroutable when no queue is bound, Unfit for a message that cannot be written, PublishRefused
+        when the broker says no (a full queue that rejects), and the session's error when that is lost first.
         """
         ended = PublishFuture()
         try:
@@ -136,10 +141,22 @@ class Publisher:
             ended(unfit(properties.message_id, error))
         return ended.future
 
-    def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
-        """Send a message that has come from a queue; `ended` is called with the outcome that `send` would give."""
+    def send_job(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[None]:
+        """Send one job. The future is that of `send`. Its errors are cut if they do not fit a frame (`written`)."""
+        ended = PublishFuture()
         try:
-            self.post(exchange, routing_key, got.encoded, got.body, ended, got.id)
+            self.post(exchange, routing_key, written(message, self.room), message.body, ended, message.id)
+        except (ValueError, struct.error) as error:
+            ended(unfit(message.id, error))
+        return ended.future
+
+    def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
+        """Send a job that has come from a queue; `ended` is called with the outcome that `send_job` would give."""
+        try:
+            encoded = got.encoded
+            if len(encoded) > self.room:
+                encoded = written(to_message(got.properties, got.body, taken_from=None), self.room)
+            self.post(exchange, routing_key, encoded, got.body, ended, got.id)
         except (ValueError, struct.error) as error:
             ended(unfit(got.id, error))
 
@@ -268,9 +285,9 @@ class Publisher:
             one.ended(error)
 
 
-def unfit(id: str | None, error: Exception) -> PublishRefused:
+def unfit(id: str | None, error: Exception) -> Unfit:
     """The error for a message that cannot be written; nothing of it has been sent, since all is encoded first."""
-    return PublishRefused(f"job {id} has a header AMQP cannot carry: {error}.")
+    return Unfit(f"job {id} has a header AMQP cannot carry: {error}.")
 
 
 def _error(pending: _Pending, returned: str) -> PublishRefused:

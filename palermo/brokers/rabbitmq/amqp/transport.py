@@ -161,6 +161,12 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
             self._transport.resume_reading()
 
     @property
+    def room(self) -> int:
+        """The bytes of a message's properties that fit one frame."""
+        frame_max: int = self.params.frame_max
+        return frame_max - frames.CONTENT_OVERHEAD
+
+    @property
     def idle(self) -> bool:
         """Whether nothing waits to be written. The caller holds the socket lock."""
         transport = self._transport

@@ -24,14 +24,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties, to_message, to_properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
 from palermo.contract.broker import Page
 from palermo.contract.clock import now
 from palermo.contract.sweep import Stop, SweepDecision, SweepProgress
-from palermo.core.message import Message, fit_headers
+from palermo.core.message import Message, fit_headers, headers_size, without_largest
 from palermo.core.topology import internal, is_failed
 from palermo.errors import PalermoError
 
@@ -156,7 +156,9 @@ class FailedLog:
     async def stored(self, queue: str, messages: Sequence[Message]) -> None:
         """Log that these jobs were stored in the queue."""
         for start in range(0, len(messages), _BATCH):
-            await self._write([_job_entry(queue, one) for one in messages[start : start + _BATCH]])
+            await self._write(
+                [_job_entry(queue, one, self._connection.raw.room) for one in messages[start : start + _BATCH]]
+            )
 
     async def taken(self, queue: str, messages: Sequence[Message]) -> None:
         """Log that these jobs were taken out of the queue."""
@@ -337,9 +339,11 @@ def _ranges(places: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
         yield first, last
 
 
-def _job_entry(queue: str, message: Message) -> Entry:
-    properties = to_properties(fit_headers(message) if message.failure else message)
-    properties.headers = {**(properties.headers or {}), _IN: queue}
+def _job_entry(queue: str, message: Message, room: int) -> Entry:
+    """The entry of a job: its properties are cut until they fit `room` bytes, as those of the job in the queue are."""
+    most = headers_room(message, room) - headers_size({_IN: queue}) - len(_OMITTED) - 1
+    properties = to_properties(fit_headers(message, most) if message.failure else message)
+    properties.headers = {**without_largest(properties.headers or {}, most), _IN: queue}
     if len(message.body) <= MAX_BODY:
         return properties, message.body
     properties.content_encoding = _OMITTED

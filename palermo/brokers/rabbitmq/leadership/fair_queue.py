@@ -3,7 +3,7 @@
 The leader keeps only a few jobs more in the job queue than there are slots, so that it decides late which tenant is
 next. It publishes a job to the job queue, and acknowledges it in its tenant's queue once that is confirmed
 (handover.py). A job that the job queue refuses goes back to its place in its tenant's queue, and is tried again after
-a pause.
+a pause. One that can never be published goes to `failed`.
 
 In one round trip the leader counts the job queue, and asks for the jobs of the turns to come (basic.get). A tenant that
 had more than one job left is taken to have another. Those for which there is room then go on, in the order of the turns
@@ -23,17 +23,18 @@ from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
-from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
-from palermo.brokers.rabbitmq.amqp.publisher import GONE
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, traces
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Unfit
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, traces, unpublishable
 from palermo.brokers.rabbitmq.publishing.job_destinations import (
     JobDestinations,
     TenantQueue,
     browsing_lock,
     tenant_queue_name,
 )
+from palermo.contract.clock import wall_clock
 from palermo.core.fair_scheduling import StrideScheduler
-from palermo.core.topology import amqp_queue
+from palermo.core.topology import FAILED_QUEUE, amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -112,6 +113,8 @@ class FairQueue:
         #: How many jobs are published and not confirmed; why one of them was refused.
         self._unconfirmed = 0
         self._refused: PalermoError | None = None
+        #: Puts those into `failed` that can never be published.
+        self._failing: set[asyncio.Task[None]] = set()
         self._refusals = Refusals(f"jobs of tenants for queue {queue!r}", first=_REFUSED, last=_STILL_REFUSED)
         self._news = asyncio.Event()
         #: Set at each confirm and refusal.
@@ -269,11 +272,30 @@ class FairQueue:
                 channel.ack(got.tag)
             else:
                 self._unconfirmed += 1
-                publisher.forward(*route, got, partial(self._on_answer, channel, got.tag))
+                publisher.forward(*route, got, partial(self._on_answer, channel, got))
         self._connection.raw.flush()
 
-    def _on_answer(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
+    def _on_answer(self, channel: Channel, got: Got, error: PalermoError | None) -> None:
         """RabbitMQ has stored a job in the job queue, or refused it."""
+        if isinstance(error, Unfit):
+            task = asyncio.ensure_future(self._fail(channel, got, error))
+            self._failing.add(task)
+            task.add_done_callback(self._failing.discard)
+        else:
+            self._on_end(channel, got.tag, error)
+
+    async def _fail(self, channel: Channel, got: Got, error: PalermoError) -> None:
+        """Put a job that can never be published into `failed`."""
+        message = to_message(got.properties, got.body, taken_from=None)
+        refused: PalermoError | None = None
+        try:
+            await self._destinations.publish(FAILED_QUEUE, unpublishable(message, error, now=wall_clock()))
+        except PalermoError as not_stored:
+            refused = not_stored
+        self._on_end(channel, got.tag, refused)
+
+    def _on_end(self, channel: Channel, tag: int, error: PalermoError | None) -> None:
+        """A job is stored, or refused."""
         self._unconfirmed -= 1
         self._answered.set()
         if error is not None:

@@ -46,6 +46,8 @@ class Leader:
         self._loop = asyncio.get_running_loop()
         #: When the last brief operation came, on the loop's clock.
         self.asked_at = self._loop.time()
+        #: Why `run` ended, if this user lacks a permission.
+        self.refused: BrokerRefused | None = None
 
     @classmethod
     async def take(
@@ -95,7 +97,11 @@ class Leader:
         await self._connection.close()
 
     async def run(self) -> None:
-        """Lead until the call is cancelled. Raises BrokerUnavailable when the connection or the queue is lost."""
+        """Lead until the call is cancelled.
+
+        Raises BrokerUnavailable when the connection or the queue is lost, and BrokerRefused, which `refused` keeps, if
+        this user lacks a permission.
+        """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         # Somebody may delete the queue. Then another session takes the duty, and two would lead.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
@@ -110,6 +116,9 @@ class Leader:
                 if task.done():
                     task.result()
             raise self._connection.error or BrokerUnavailable("the queue of the duty was deleted.")
+        except BrokerRefused as error:
+            self.refused = error
+            raise
         finally:
             for one in (lost, deposed, *tasks):
                 one.cancel()

@@ -184,7 +184,7 @@ class LeaderClient:
     async def ask(self, operation: Operation[T]) -> T:
         """The leader's reply. Without one this session leads in the duty: for some seconds, or for this one operation.
 
-        The operation may be done twice. Raises BrokerUnavailable.
+        The operation may be done twice. Raises BrokerUnavailable; BrokerRefused if this user may not lead.
         """
         return await self._ask(operation, self._requests)
 
@@ -217,6 +217,8 @@ class LeaderClient:
                 try:
                     return await leader.handle(operation)
                 except BrokerUnavailable as error:
+                    if leader.refused is not None:
+                        raise leader.refused from error
                     log.debug("the leader did not answer error=%r", str(error))
                     said = str(error)
             elif parts is None and not self._standing_by:

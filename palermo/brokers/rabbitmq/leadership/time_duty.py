@@ -199,7 +199,9 @@ class TimeDuty(Work):
         if time_slot.shortest:
             reader = NearReader(self._exchange, self._connection, time_slot, self._due_jobs)
         else:
-            reader = FarReader(self._exchange, self._connection, time_slot, self._outbox.open, self._parts)
+            reader = FarReader(
+                self._exchange, self._connection, time_slot, self._outbox.open, self._parts, self._due_jobs
+            )
         self._readers[name] = reader
         self._seen.add(name)
         if time_slot.shortest:

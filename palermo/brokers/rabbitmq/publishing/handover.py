@@ -7,6 +7,8 @@ so the message is in no queue any more. RabbitMQ promises atomicity for one queu
 Promise:
 
 * A refused message stays in its old place. It is tried again after a growing pause, and the log says so (`Refusals`).
+* A job that can never be published, since its headers do not fit a frame of this connection, goes to `failed` in its
+  place (`unpublishable`): other jobs must not wait behind it for ever.
 * kill -9 of the leader, or a lost session: the message is in its old place, in its new one, or with one id in both,
   and never in none. The next leader looks for a message that the last one may have handed over (`traces`) before it
   publishes it again. A job runs twice only after two deaths at once: of the leader between the confirm and the
@@ -22,10 +24,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.publisher import Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.cluster.worker_control import ask_workers, jobs_of_workers
+from palermo.core.failure import from_exception
+from palermo.core.lifecycle import fail
+from palermo.core.message import Message
 from palermo.core.topology import CLASSIC
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import HeadersTooLarge, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -54,6 +60,13 @@ async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -
     if connection.error is not None:
         raise connection.error
     return found
+
+
+def unpublishable(message: Message, error: PalermoError, *, now: float) -> Message:
+    """The copy for `failed` of a job that can never be published, with why."""
+    if isinstance(error, Unfit):
+        error = HeadersTooLarge(f"the leader cannot hand it on: {error} Connect the workers with a larger frame_max.")
+    return fail(message, from_exception(error, failed_at=int(now)), worker="")
 
 
 class Refusals:

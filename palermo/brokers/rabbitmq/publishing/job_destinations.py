@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection, together
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
-from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
@@ -272,13 +271,13 @@ class JobDestinations:
         """The destination for a message with this priority."""
         return Destination(partial(self.ensure, place, priority), partial(self.forget, place))
 
-    async def publish(self, place: Place, properties: Properties, body: bytes, *, priority: int = 0) -> None:
-        """Store a message at its place. See palermo.brokers.rabbitmq.amqp.publisher."""
+    async def publish(self, place: Place, message: Message) -> None:
+        """Store a job at its place. See palermo.brokers.rabbitmq.amqp.publisher."""
 
         async def send() -> None:
-            await (await self.publisher()).send(*self.route(place), properties, body)
+            await (await self.publisher()).send_job(*self.route(place), message)
 
-        await self.at(place, priority).publish(send)
+        await self.at(place, message.priority).publish(send)
 
     def route(self, place: Place) -> tuple[str, str]:
         """The exchange and the routing key to publish by."""

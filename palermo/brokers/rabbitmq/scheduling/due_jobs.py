@@ -5,6 +5,9 @@ A job is held unacknowledged until it is published. The jobs of a far time slot 
 The leader publishes a job at its instant, by this machine's wall clock, and acknowledges it once the publish is
 confirmed. If the queue refuses a job, the leader goes on holding it, and the jobs that come due after it for the same
 queue wait behind it. From its instant on nobody can cancel a job any more: a caller who tries is told so.
+
+A job that can never be published goes to `failed` at once: its queue's name is invalid, or its headers do not fit a
+frame of the leader's connection.
 """
 
 import asyncio
@@ -19,18 +22,16 @@ from itertools import count
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, quietly
-from palermo.brokers.rabbitmq.amqp.messages import Got, to_message, to_properties
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher
+from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, PublishFuture, Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import give_back, waits
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, unpublishable
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue, delay_queue_name
 from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.clock import seconds_until
-from palermo.core.failure import from_exception
-from palermo.core.lifecycle import fail
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed, is_queue_name
+from palermo.core.topology import FAILED_QUEUE, check_job_queue
 from palermo.errors import BrokerUnavailable, PalermoError, QueueNameInvalid
 
 #: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is.
@@ -56,10 +57,10 @@ class HeldJob:
     channel: Channel = field(compare=False)
     tag: int = field(compare=False)
     settled: Callable[[], None] = field(compare=False)
+    #: Where it is published: its job queue, its tenant's queue or `failed`.
+    place: str | TenantQueue = field(compare=False)
     #: Whether it was published or taken out: it stays in the heap until its turn comes.
     gone: bool = field(default=False, compare=False)
-    #: Whether it goes straight into its job queue, past the jobs that wait for their tenants' turns.
-    called: bool = field(default=False, compare=False)
 
     def ack(self) -> None:
         """Settle the job: acknowledge it, unless its channel is closed and RabbitMQ has taken it back."""
@@ -101,13 +102,22 @@ class DueJobs:
         try:
             check_job_queue(message.queue)
         except QueueNameInvalid as error:
-            message = fail(message, from_exception(error, failed_at=int(self._now())), worker="")
-        self._add(HeldJob(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled))
+            self.fail(message, error, channel, tag, settled)
+            return
+        place = TenantQueue.of(message) or message.queue
+        self._add(HeldJob(message.run_at or 0.0, next(self._numbers), message, channel, tag, settled, place))
+
+    def fail(
+        self, message: Message, error: PalermoError, channel: Channel, tag: int, settled: Callable[[], None]
+    ) -> None:
+        """Hold a job that can never be published, until it is stored in `failed` with this error."""
+        failed = unpublishable(message, error, now=self._now())
+        self._add(HeldJob(0.0, next(self._numbers), failed, channel, tag, settled, FAILED_QUEUE))
 
     def has(self, id: str) -> bool:
-        """Whether the job with this id is held."""
+        """Whether the job with this id is held, and not on its way to `failed`."""
         held = self._by_id.get(id)
-        return held is not None and self._is_there(held)
+        return held is not None and self._is_there(held) and held.place != FAILED_QUEUE
 
     def call(self, id: str) -> None:
         """Publish this held job now: there is a permit for it, and it has had its tenant's turn."""
@@ -115,7 +125,8 @@ class DueJobs:
         held.gone = True
         message = replace(held.message, run_at=now)
         number = next(self._numbers)
-        self._add(HeldJob(now, number, message, held.channel, held.tag, held.settled, called=True))
+        # Straight into its job queue, past the jobs that wait for their tenants' turns.
+        self._add(HeldJob(now, number, message, held.channel, held.tag, held.settled, message.queue))
 
     def _add(self, held: HeldJob) -> None:
         heapq.heappush(self._heap, held)
@@ -133,7 +144,8 @@ class DueJobs:
 
     def put_back(self, held: HeldJob) -> None:
         """Hold this job again, as if it had not been taken out."""
-        self.add(held.message, held.channel, held.tag, held.settled)
+        number, message = next(self._numbers), held.message
+        self._add(HeldJob(held.due, number, message, held.channel, held.tag, held.settled, held.place))
 
     def jobs(self) -> list[Message]:
         """The held jobs, in the order of their instants."""
@@ -186,7 +198,7 @@ class DueJobs:
 
     def _publish(self, held: HeldJob) -> None:
         held.gone = True
-        place, publisher = _place(held), self._publisher
+        place, publisher = held.place, self._publisher
         if place in self._refused:
             heapq.heappush(self._refused[place], held)
         elif publisher is None or not publisher.is_open or not self._destinations.has(place):
@@ -196,8 +208,7 @@ class DueJobs:
 
     def _send(self, publisher: Publisher, held: HeldJob) -> "asyncio.Future[None]":
         """Publish a job. It is settled as soon as the confirm comes, also if nobody waits for that."""
-        message = held.message
-        future = publisher.send(*self._destinations.route(_place(held)), to_properties(message), message.body)
+        future = publisher.send_job(*self._destinations.route(held.place), held.message)
         self._flying.add(future)
         future.add_done_callback(lambda done: self._answered(held, done))
         return future
@@ -210,7 +221,7 @@ class DueJobs:
     def _published(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, GONE):
-            self._destinations.forget(_place(held))
+            self._destinations.forget(held.place)
             self._later(self._see_to(held))
         elif isinstance(error, PalermoError):
             self._keep(held, error)
@@ -234,17 +245,19 @@ class DueJobs:
                 raise BrokerUnavailable("this session leads no more.")
             await self._send(self._publisher, held)
 
-        await self._destinations.at(_place(held), held.message.priority).publish(send)
+        await self._destinations.at(held.place, held.message.priority).publish(send)
 
     def _keep(self, held: HeldJob, error: PalermoError) -> None:
         """Keep a refused job and try again later. If the connection is lost, the next leader gets the job."""
         if self._connection.error is not None or self._closed:
             return
-        place = _place(held)
-        if place not in self._refused:
-            self._refused[place] = []
-            self._later(self._try_again(place, error))
-        heapq.heappush(self._refused[place], held)
+        if _is_hopeless(held, error):
+            self.fail(held.message, error, held.channel, held.tag, held.settled)
+            return
+        if held.place not in self._refused:
+            self._refused[held.place] = []
+            self._later(self._try_again(held.place, error))
+        heapq.heappush(self._refused[held.place], held)
 
     async def _try_again(self, place: str | TenantQueue, error: PalermoError | None) -> None:
         """Publish the jobs that this place has refused: one at first, then more as long as the place takes them."""
@@ -264,8 +277,8 @@ class DueJobs:
                     there, await outcomes(self._connection, [self._store(held) for held in there]), strict=True
                 ):
                     if found is not None:
-                        heapq.heappush(waiting, held)
-                        error = found
+                        self._keep(held, found)
+                        error = error if _is_hopeless(held, found) else found
                 most = min(2 * most, _AT_ONCE) if error is None else 1
         except PalermoError:
             return  # the connection is lost
@@ -278,12 +291,9 @@ class DueJobs:
         task.add_done_callback(self._tasks.discard)
 
 
-def _place(held: HeldJob) -> str | TenantQueue:
-    """Where the job is published: its job queue, or its tenant's queue; `failed` if it names no valid job queue."""
-    queue = held.message.queue
-    if not is_queue_name(queue) or is_failed(queue):
-        return FAILED_QUEUE
-    return queue if held.called else TenantQueue.of(held.message) or queue
+def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
+    """Whether the job can never be published where it belongs."""
+    return isinstance(error, Unfit) and held.place != FAILED_QUEUE
 
 
 def _queue(place: str | TenantQueue) -> str:
@@ -406,10 +416,12 @@ class FarReader(DelayReader):
         time_slot: TimeSlot,
         publisher: Callable[[], Awaitable[Publisher]],
         parts: SlotParts,
+        due: DueJobs,
     ) -> None:
         super().__init__(exchange, connection, time_slot)
         self._exchange = exchange
         self._parts = parts
+        self._due = due
         self._publisher = publisher
         self._waiting: deque[tuple[Got, Channel]] = deque()
         self._working: asyncio.Task[None] | None = None
@@ -455,8 +467,9 @@ class FarReader(DelayReader):
                 # The jobs sent before this one are stored all the same, and must not be sent again.
                 refused = not_made
                 break
-            future = publisher.send("", delay_queue_name(self._exchange, inner), got.properties, got.body)
-            sent.append((future, inner, (got, channel)))
+            ended = PublishFuture()
+            publisher.forward("", delay_queue_name(self._exchange, inner), got, ended)
+            sent.append((ended.future, inner, (got, channel)))
         if sent:
             await asyncio.wait([future for future, _, _ in sent])
         stored: list[tuple[Got, TimeSlot]] = []
@@ -471,6 +484,10 @@ class FarReader(DelayReader):
             elif isinstance(error, GONE):
                 self._parts.forget(inner)
                 self._waiting.append(one)
+            elif isinstance(error, Unfit):
+                got, channel = one
+                message = to_message(got.properties, got.body, taken_from=None)
+                self._due.fail(message, error, channel, got.tag, self.settled)
             else:
                 refused = error
         self._parts.moved(stored, self.time_slot)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import to_properties, written
+from palermo.brokers.rabbitmq.amqp.messages import written
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Written
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
@@ -338,7 +338,7 @@ class RecurringJobs:
 
     async def _send(self, job: Message) -> None:
         """Store a job in its queue, or in its tenant's. Raises the reason if that fails."""
-        await self._destinations.publish(_place(job), to_properties(job), job.body, priority=job.priority)
+        await self._destinations.publish(_place(job), job)
 
     async def _open_publisher(self) -> Publisher:
         if not self._publisher.is_open:

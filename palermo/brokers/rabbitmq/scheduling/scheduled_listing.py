@@ -5,9 +5,11 @@ each is met exactly once, and whether it came due before is a fact and not a gue
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -51,6 +53,16 @@ class Section(Struct):
     time_slots: list[TimeSlot]
     held: bool = False
 
+    def before(self, first: int, lying: Mapping[TimeSlot, int]) -> frozenset[TimeSlot]:
+        """The time slots whose jobs all come before job number `first` of the section, by the numbers of jobs alone.
+
+        Before a job are at most the jobs that are held, and those of the time slots that begin before its own ends.
+        """
+        held = self.total - sum(lying[one] for one in self.time_slots)
+        begins = [one.begins for one in self.time_slots]
+        sums = list(accumulate((lying[one] for one in self.time_slots), initial=held))
+        return frozenset(one for one in self.time_slots if sums[bisect_left(begins, one.ends)] <= first)
+
 
 class ScheduledListing:
     """Lists scheduled jobs and changes them, for the leader."""
@@ -84,7 +96,7 @@ class ScheduledListing:
         held: Sequence[Message],
         lying: Mapping[TimeSlot, int],
     ) -> ScheduledPage:
-        """One page of scheduled jobs, soonest first. Without a filter no time slot behind that page is read.
+        """One page of scheduled jobs, soonest first. Without a filter no time slot before or behind that page is read.
 
         Each is read once, and again when jobs have come into it. Jobs that are due in the same millisecond come in the
         order of their time slots and queues.
@@ -102,22 +114,26 @@ class ScheduledListing:
                 if seen + section.total <= first or seen >= last:
                     seen += section.total
                     continue
-            jobs = _Soonest(last - min(seen, last))
+            earlier = section.before(first - seen, lying) if chosen.everything else frozenset[TimeSlot]()
+            skipped = sum(lying[one] for one in earlier)
+            time_slots = [one for one in section.time_slots if one not in earlier]
+            jobs = _Soonest(last - min(seen, last) - skipped)
             if section.held:
                 for message in held:
                     if chosen.matches(message):
                         jobs.add(message.run_at or 0.0, message)
             made: dict[TimeSlot, SlotIndex] = {}
-            for start in range(0, len(section.time_slots), _TOGETHER):
-                if chosen.everything and jobs.are_due_by(section.time_slots[start].begins):
+            for start in range(0, len(time_slots), _TOGETHER):
+                if chosen.everything and jobs.are_due_by(time_slots[start].begins):
                     break
-                some = {one: _Soonest(jobs.most) for one in section.time_slots[start : start + _TOGETHER]}
+                some = {one: _Soonest(jobs.most) for one in time_slots[start : start + _TOGETHER]}
                 if chosen.everything:
                     self._advance(0, more=sum(lying[one] for one in some))
                 await together(*(self._collect(one, lying[one], chosen, of, made) for one, of in some.items()))
                 for of in some.values():
                     jobs.add_all(of)
-            page = await self._read_missing(jobs.page(max(0, first - seen), max(0, last - seen)), lying, made)
+            shown = jobs.page(max(0, first - seen - skipped), max(0, last - seen - skipped))
+            page = await self._read_missing(shown, lying, made)
             found += [
                 to_message(job.properties, job.body, taken_from=None) if isinstance(job, Got) else job for job in page
             ]

@@ -2,9 +2,9 @@
 
 RabbitMQ hands a queue out from its front alone: to read 100,000 jobs takes some ten seconds. So once a time slot has
 PART jobs, those that come go into parts of it that last a minute, once such a part is full into parts of ten seconds,
-and so on. A first page is in the first part of each length, and no index is needed to know that. The leader
-indexes each job as it moves it into a part, so that a look for some ids reads nothing, and a change of a job reads its
-part.
+and so on. A page is in few parts of each length, and no index is needed to know that: the numbers of jobs say which
+parts come before it. The leader indexes each job as it moves it into a part, so that a look for some ids reads nothing,
+and a change of a job reads its part.
 
 A time slot with CROWD jobs is opened early. Nothing is copied more often for that: the leader moves each job once a
 level in any case.
