@@ -1,8 +1,8 @@
-"""The signals that a process blocks while nobody can obey them: at the start of a command, and when a worker starts anew.
+"""The signals that a process blocks while nobody can obey them: when a command starts, and when a worker starts anew.
 
-Law: it imports nothing but `signal`, since it comes before all other imports. A blocked signal waits in the kernel, also
-across an exec, and comes when it is unblocked. A child that is forked meanwhile has the same signals blocked, so it
-unblocks them.
+Law: it imports nothing but `signal`, since it comes before all other imports. A blocked signal waits in the kernel,
+also across an exec, and comes when it is unblocked. A child that is forked meanwhile has the same signals blocked, so
+it unblocks them.
 """
 
 import signal
