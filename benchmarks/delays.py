@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import pika
 
@@ -133,7 +134,7 @@ async def behind(url: str, exchange: str, broker: Broker, receive: Callable[[], 
     )
 
 
-async def measure(url: str, what: str, queue_type: str) -> None:
+async def measure(url: str, what: str, queue_type: Literal["classic", "quorum"]) -> None:
     exchange = f"bench-{what}-{random.randrange(10**6)}"
     session = SessionParameters(address=parse_url(url), exchange=exchange, timeout=30.0, queue_type=queue_type)
     with start_worker(

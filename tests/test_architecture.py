@@ -85,7 +85,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "setproctitle": ("palermo.worker.process", "palermo.cli.command_group"),
     "signal": (
         *("palermo.worker.signals", "palermo.worker.child.interrupts", "palermo.worker.child.template"),
-        "palermo.worker.child.process_state",
+        *("palermo.worker.child.process_state", "palermo.blocked_signals", "palermo.cli.command_group"),
     ),
     "os.environ": ("palermo.settings",),
     "os.getenv": ("palermo.settings",),

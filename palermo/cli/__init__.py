@@ -4,6 +4,7 @@ from importlib import import_module
 
 import click
 
+from palermo import blocked_signals
 from palermo.cli.command_group import CommandGroup, imports
 from palermo.cli.options import broker_options
 from palermo.core.text import nearest
@@ -62,6 +63,12 @@ class Commands(CommandGroup):
                 ctx.fail(f"No such command {cmd_name!r}.{nearest(cmd_name, COMMANDS)}")
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
+        if cmd_name == "worker":
+            from palermo.worker.signals import end_before_start
+
+            end_before_start()
+        else:
+            blocked_signals.unblock()
         with imports():
             command: click.Command = getattr(import_module(module), name)
         return command

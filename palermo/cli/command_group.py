@@ -12,6 +12,7 @@ Errors are one readable line on stderr; `--debug` shows the traceback instead.
 
 import gc
 import io
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -171,15 +172,21 @@ class CommandGroup(click.Group):
         except BrokenPipeError:
             _close_stdout()
             code = FAILED
-        except Exception as error:  # whatever a command raises becomes one line
+        except (Exception, KeyboardInterrupt) as error:  # whatever a command raises becomes one line
+            if args is None:
+                _die_of_interrupts()
             code = _report(error, debug=context.debug)
         if args is None:
+            _die_of_interrupts()
             # The interpreter looks through all objects more than once before it ends, which takes longer than the rest.
             gc.freeze()
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _report(error: Exception, *, debug: bool) -> int:
+def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
+    if isinstance(error, KeyboardInterrupt):
+        click.echo("palermo: interrupted", err=True)
+        return INTERRUPTED
     if debug and not isinstance(error, (click.ClickException, click.Abort)):
         import traceback
 
@@ -228,6 +235,12 @@ def _set_up_process() -> None:
         from setproctitle import setproctitle
 
         setproctitle(" ".join(shown))
+
+
+def _die_of_interrupts() -> None:
+    """Have Ctrl-C end this process at once, whose command has ended: KeyboardInterrupt would print a traceback now."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _close_stdout() -> None:

@@ -46,6 +46,7 @@ from palermo.errors import BrokerUnavailable, UrlInvalid
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
+from palermo.settings.arguments import SettingArguments
 from palermo.settings.settings import Settings
 
 T = TypeVar("T")
@@ -373,7 +374,7 @@ def lend(client: Client) -> Iterator[Client]:
         client.close()
 
 
-def connect(url: str | None = None, **settings: Any) -> Client:
+def connect(url: str | None = None, **settings: Unpack[SettingArguments]) -> Client:
     """Choose the broker for this process, and any other settings; a setting that is not given is loaded as always.
 
     Nothing is opened yet: the first enqueue does that. Replaces the default client and

@@ -58,11 +58,11 @@ class KeyReport(Struct, frozen=True):
     run_at: float | None
 
 
-def key_report(delivery: Delivery, settlement: Settlement, *, parked: bool = False) -> KeyReport | None:
-    """The report about the job's key; None for no report. A `parked` job was started by another worker."""
+def key_report(delivery: Delivery, settlement: Settlement, *, adopted: bool = False) -> KeyReport | None:
+    """The report about the job's key; None for no report. An `adopted` job was started by another worker."""
     grant, lock = delivery.grant, lock_of(delivery.message)
     started = isinstance(grant, StartAnswer) and grant.tell
-    if lock is None or delivery.duplicate_of or not (started or parked or delivery.cancelled or not lock.asks):
+    if lock is None or delivery.duplicate_of or not (started or adopted or delivery.cancelled or not lock.asks):
         return None
     how, run_at = RunOutcome.AGAIN, None
     match settlement:

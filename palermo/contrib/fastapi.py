@@ -9,10 +9,11 @@ docs/guides/fastapi.md has a whole program.
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 from palermo.client.client import Client, default_client, use
 from palermo.contract.extras import extra
+from palermo.settings.arguments import SettingArgumentsAndUrl
 from palermo.settings.settings import Settings
 
 with extra("fastapi", "palermo.contrib.fastapi"):
@@ -29,7 +30,7 @@ PalermoClient = Annotated[Client, Depends(default_client)]
 class Palermo:
     """The client of one application, and its pages."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[SettingArgumentsAndUrl]) -> None:
         """`settings` are those of `palermo.connect`; the others are loaded as always. Raises SettingInvalid."""
         #: Opens nothing before it is used.
         self.client = Client(Settings.load(**settings))

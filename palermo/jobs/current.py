@@ -38,6 +38,8 @@ class CurrentJob:
     topic: str = ""
     #: The tenant whose job it is; "" for none.
     tenant: str = ""
+    #: The id of the job that enqueued it, or published its event, while that job ran; "" for none.
+    parent: str = ""
     #: If the job takes batches, the ids of all jobs that this call is for, in their order; else empty.
     batch: tuple[str, ...] = ()
     #: The other headers of its message, such as those of a tracer.

@@ -48,9 +48,16 @@ START_PIPE = "PALERMO_STARTER"
 
 
 def take_start_pipe() -> int | None:
-    """Take that descriptor out of the environment: no job, no child process and no restart of this process sees it."""
+    """Take that descriptor out of the environment: no job and no child process sees it."""
     text = os.environ.pop(START_PIPE, "")
     return int(text) if text.isdecimal() else None
+
+
+def keep_start_pipe(descriptor: int) -> None:
+    """Leave a copy of that descriptor to the program that this process executes next."""
+    copy = os.dup(descriptor)
+    os.set_inheritable(copy, True)
+    os.environ[START_PIPE] = str(copy)
 
 
 #: The variable in which a supervisor gives its workers its pid.

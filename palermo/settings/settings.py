@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 from msgspec import Struct, field
@@ -25,6 +25,7 @@ from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.text import nearest
 from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
+from palermo.settings.arguments import SettingArgumentsAndUrl
 from palermo.settings.environment import from_environment
 from palermo.settings.readers import READERS, WrongValue
 
@@ -147,7 +148,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise SettingInvalid("sign is on, and signing_keys holds no key to sign with. Set PALERMO_SIGNING_KEYS.")
 
     @classmethod
-    def load(cls, **overrides: Any) -> "Settings":
+    def load(cls, **overrides: Unpack[SettingArgumentsAndUrl]) -> "Settings":
         """The settings of this process, from file, program, environment and, strongest, arguments; None is not given.
 
         Raises SettingInvalid naming the setting, its value and where it came from.
@@ -245,7 +246,7 @@ class SettingOrigin(Struct, frozen=True, kw_only=True):
     shown: str
 
 
-def setting_origins(**overrides: Any) -> list[SettingOrigin]:
+def setting_origins(**overrides: Unpack[SettingArgumentsAndUrl]) -> list[SettingOrigin]:
     """The settings that Settings.load(**overrides) would not take from the defaults, each with what decides it."""
     settings = Settings.load(**overrides)
     given = (("given", name, value) for name, value in overrides.items() if value is not None)

@@ -25,6 +25,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
+from palermo.settings.arguments import SettingArgumentsAndUrl
 from palermo.settings.settings import Settings
 from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, listing, named
 from palermo.testing.failures import JobFailure, failure_without_run, raise_all
@@ -58,7 +59,12 @@ class Palermo:
     """
 
     def __init__(
-        self, *, inline: bool = False, raise_failures: bool = True, accept: Iterable[str] = (), **settings: Any
+        self,
+        *,
+        inline: bool = False,
+        raise_failures: bool = True,
+        accept: Iterable[str] = (),
+        **settings: Unpack[SettingArgumentsAndUrl],
     ) -> None:
         """`accept` names serializers that the worker accepts besides the safe ones. `settings` are Palermo's settings.
 
@@ -77,8 +83,8 @@ class Palermo:
         # Not `:memory:`, which ends when the client is closed, as it is before a fork.
         self._folder = tempfile.mkdtemp(prefix="palermo-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
         self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        given = {"url": f"sqlite:///{self._folder}/jobs.db", "journal": "all"}
-        self._client = _TestClient(Settings.load(**{**given, **settings}), self)
+        given: SettingArgumentsAndUrl = {"url": f"sqlite:///{self._folder}/jobs.db", "journal": "all"}
+        self._client = _TestClient(Settings.load(**(given | settings)), self)
         self._enqueued = Enqueued(self._client, self._accept)
         self._thread: LoopThread | None = None
         self._since = 0.0

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal, Self, Unpack
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.times import Duration, in_seconds
 from palermo.errors import SettingInvalid
+from palermo.settings.arguments import SettingArguments
 from palermo.settings.environment import START_PIPE
 from palermo.settings.settings import Settings, environment
 from palermo.worker.options import POOLS, WorkerFailed
@@ -99,7 +100,7 @@ def start_worker(
     log_level: Literal["debug", "info", "warning", "error"] | None = None,
     log_format: Literal["text", "json"] | None = None,
     settings: Settings | None = None,
-    **overrides: Any,
+    **overrides: Unpack[SettingArguments],
 ) -> WorkerHandle:
     """Start `palermo worker` on these modules, in a process of its own that imports them from the current directory.
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from palermo import blocked_signals
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -136,23 +138,35 @@ def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
         signal.signal(number, handler)
 
 
+def end_before_start() -> None:
+    """Have TERM, INT and QUIT end this process, whose worker has not started; the other signals wait until it has.
+
+    The process then ends with the exit code 0, as a worker without running jobs does, and one line on stderr.
+    """
+    ending = [row.number for row in SIGNALS if row.action.ends]
+    for number in ending:
+        signal.signal(number, _end)
+    blocked_signals.unblock(ending)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    # No exception: it could be raised, and lost, in any import.
+    with suppress(OSError):
+        os.write(2, f"palermo: {signal.Signals(number).name[3:]} ended the worker before it had started\n".encode())
+    os._exit(0)
+
+
 def ignore_signals(loop: "asyncio.AbstractEventLoop") -> None:
     """Have this process, which is about to end, ignore further signals, so that it ends with its exit code.
 
     An event loop that is closed restores the defaults of the signals that it handles, so they are taken from it first.
     To take them restores the defaults too, so the signals are blocked meanwhile: the default of INT raises.
     """
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
-    for number in ending:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def ignore_renewal() -> None:
-    """Ignore HUP while this process starts anew: that is what HUP asks for."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    blocked_signals.block()
+    for row in SIGNALS:
+        loop.remove_signal_handler(row.number)
+        signal.signal(row.number, signal.SIG_IGN)
+    blocked_signals.unblock()
 
 
 def survive() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from palermo import blocked_signals
 from palermo.settings.environment import supervised_environment
 from palermo.worker.process import set_title
 from palermo.worker.signals import SIGNALS, Action, SignalRow, describe_status, listen_without_loop
@@ -64,6 +65,8 @@ class _Place:
         self._pipe, writing = os.pipe()
         os.set_blocking(self._pipe, False)
         self._told, self.began, self.waits = b"", time.monotonic(), False
+        # The worker inherits that, so a signal that is passed on waits until the worker obeys it.
+        blocked_signals.block()
         try:
             self.process = subprocess.Popen(
                 [sys.executable, *sys.orig_argv[1:]],
@@ -74,6 +77,7 @@ class _Place:
                 preexec_fn=_stop_with_supervisor,
             )
         finally:
+            blocked_signals.unblock()
             os.close(writing)
 
     @property
@@ -104,6 +108,7 @@ class _Supervisor:
     def run(self) -> int:
         set_title(f"palermo worker: supervises {len(self._places)}")
         listen_without_loop(self._pass_on)
+        blocked_signals.unblock()
         # The others start once the first has imported the modules: what is wrong with these is said once.
         self._places[0].start()
         code_seen = dict(_code_in(self._watched)) if self._watched else {}
@@ -147,12 +152,11 @@ class _Supervisor:
                 place.code = 0
             return
         if self._stopping or status == 0:
-            # A signal that came before the worker could hear it has ended it too.
             place.code = max(0, status)
-        elif self._watched is not None and status != -_ROWS[Action.RENEW].number:
+        elif self._watched is not None:
             log.error("worker %s, waits for the code to change pid=%d", describe_status(status), place.process.pid)
             place.waits = True
-        elif not place.started and self._watched is None:
+        elif not place.started:
             # It has said why, and the others would end in the same way.
             place.code = max(1, status)
             self._pass_on(_ROWS[Action.STOP])

@@ -3,17 +3,23 @@
 import os
 import re
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 from msgspec.structs import replace
 
 from palermo.core.address import DEFAULT_URL
-from palermo.core.times import parse_duration
+from palermo.core.fair_scheduling import TENANT_ORDERS
+from palermo.core.journal_records import JournalLevel
+from palermo.core.times import Duration, parse_duration
+from palermo.core.topology import QUEUE_TYPES
 from palermo.errors import SettingInvalid, UrlInvalid
 from palermo.settings import settings as program_settings
+from palermo.settings.arguments import SettingArguments, SettingArgumentsAndUrl
 from palermo.settings.environment import unknown_variables
+from palermo.settings.readers import READERS
 from palermo.settings.settings import Settings, environment, setting_origins
 
 
@@ -235,6 +241,47 @@ def test_a_table_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
 
     with pytest.raises(SettingInvalid, match=r"tool\.palermo in .* is not a table"):
         Settings.load()
+
+
+#: The type of an argument, by the type of the setting; a choice is Literal in the argument.
+ARGUMENT_TYPES: dict[Any, Any] = {
+    str: str | None,
+    bool: bool | None,
+    int: int | None,
+    float: Duration | str | None,
+    tuple[str, ...]: list[str] | tuple[str, ...] | None,
+    float | None: Duration | str | None,
+    int | None: int | Literal["none"] | None,
+    Mapping[str, Mapping[str, Any]]: Mapping[str, Mapping[str, Any]] | None,
+}
+
+CHOICES = {
+    "queue_type": set(QUEUE_TYPES),
+    "tenant_order": set(TENANT_ORDERS),
+    "journal": {level.value for level in JournalLevel},
+    "events_unsubscribed": {"keep", "refuse"},
+}
+
+
+def test_the_arguments_that_type_checkers_know_are_the_settings() -> None:
+    settings, arguments = get_type_hints(Settings), get_type_hints(SettingArgumentsAndUrl)
+
+    assert list(READERS) == list(settings)
+    assert set(arguments) == set(settings)
+    assert set(get_type_hints(SettingArguments)) == set(settings) - {"url"}
+    for name, argument in arguments.items():
+        if name in CHOICES:
+            choices, none = get_args(argument)
+            assert (set(get_args(choices)), none) == (CHOICES[name], type(None)), name
+        else:
+            assert argument == ARGUMENT_TYPES[settings[name]], name
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, of in get_type_hints(SettingArgumentsAndUrl).items() if "none" in str(of)]
+)
+def test_what_may_be_off_is_switched_off_by_none_as_text(name: str) -> None:
+    assert getattr(Settings.load(**{name: "none"}), name) is None  # type: ignore[arg-type]
 
 
 def test_signing_without_a_key_is_refused() -> None:

@@ -226,6 +226,15 @@ def test_the_current_job_is_known_inside_and_nothing_of_it_outside(bench: Bench)
     assert palermo.current_job() is None
 
 
+def test_the_current_job_names_the_job_that_enqueued_it(bench: Bench) -> None:
+    bench.job(lambda: bench.seen.append(palermo.current_job()))
+
+    bench.run(extra={"parent-id": "7"})
+    bench.run()
+
+    assert [job.parent for job in bench.seen] == ["7", ""]
+
+
 def test_pickle_runs_where_it_is_accepted(bench: Bench) -> None:
     bench.accept = Accept.default().also("pickle")
     bench.job(lambda a: bench.seen.append(a))

@@ -70,9 +70,10 @@ class RedisConsumer:
         self._served = ServedQueues(store, selection)
         self._commands = CommandListener(store, reported.id, on_command, self._holds)
         self._heartbeat = Heartbeat(store, holder, report, reported)
-        #: The claim of each slot that has an unsettled delivery, and the claims that are set aside.
+        #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
-        self._parked: set[Claim] = set()
+        #: The claims that occupy no slot: companions, and adopted jobs, which another worker runs.
+        self._detached: set[Claim] = set()
         #: The id of each job that is claimed.
         self._ids: dict[Claim, str] = {}
         #: Jobs that are done but not deleted yet.
@@ -181,10 +182,10 @@ class RedisConsumer:
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim and claim not in self._parked:
+        if self._held.get(delivery.slot) != claim and claim not in self._detached:
             raise self._not_ours(delivery)
         self._check()
-        run_end = key_report(delivery, settlement, parked=bool(delivery.running_at))
+        run_end = key_report(delivery, settlement, adopted=bool(delivery.running_at))
         if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
             # Deleted with the next claim, in one step.
             self._delete_soon(claim)
@@ -199,7 +200,7 @@ class RedisConsumer:
 
     async def free_slot(self, delivery: Delivery) -> None:
         claim = self._claim_of(delivery)
-        self._parked.add(claim)
+        self._detached.add(claim)
         self._free_slot(delivery.slot)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
@@ -211,7 +212,7 @@ class RedisConsumer:
             try:
                 there, found = await self._claim_similar(delivery)
                 if found is not None:
-                    self._parked.add(found.token)
+                    self._detached.add(found.token)
                     return found
                 left = until - self._loop.time()
                 if there or left <= 0:
@@ -254,7 +255,7 @@ class RedisConsumer:
             self._beating.cancel()
             await asyncio.wait({self._beating})
         self._lose(BrokerUnavailable("the consumer is closed."))
-        self._held, self._parked = {}, set()
+        self._held, self._detached = {}, set()
         for channel in (f"wake:{self.holder}", "bell:queues"):
             await self._store.unlisten(channel, self._on_wake)
         with contextlib.suppress(BrokerError):
@@ -510,8 +511,8 @@ class RedisConsumer:
         return claim
 
     def _unhold(self, delivery: Delivery) -> None:
-        if delivery.token in self._parked:
-            self._parked.discard(delivery.token)
+        if delivery.token in self._detached:
+            self._detached.discard(delivery.token)
         elif self._held.get(delivery.slot) == delivery.token:
             self._free_slot(delivery.slot)
 

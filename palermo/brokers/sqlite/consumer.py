@@ -101,7 +101,8 @@ class SqliteConsumer:
         self._heartbeat = Heartbeat(store, directory, holder, report, reported, lock.touch)
         #: The claim of each slot that has an unsettled delivery.
         self._held: dict[int, Claim] = {}
-        self._parked: set[Claim] = set()
+        #: The claims that occupy no slot: companions, and adopted jobs, which another worker runs.
+        self._detached: set[Claim] = set()
         #: Jobs that are done but not deleted yet: the next claim deletes them in its transaction.
         self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -224,7 +225,7 @@ class SqliteConsumer:
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim and claim not in self._parked:
+        if self._held.get(delivery.slot) != claim and claim not in self._detached:
             raise self._not_ours(delivery)
         self._check()
         key_change = self._key_change(delivery, settlement)
@@ -251,8 +252,8 @@ class SqliteConsumer:
 
                 found = await self._write(give_back)
                 self._notifier.notify()
-        if claim in self._parked:
-            self._parked.discard(claim)
+        if claim in self._detached:
+            self._detached.discard(claim)
         else:
             self._free_slot(delivery.slot)
         if not found:
@@ -261,7 +262,7 @@ class SqliteConsumer:
     async def free_slot(self, delivery: Delivery) -> None:
         if self._held.get(delivery.slot) != delivery.token:
             raise self._not_ours(delivery)
-        self._parked.add(delivery.token)
+        self._detached.add(delivery.token)
         self._free_slot(delivery.slot)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
@@ -270,7 +271,7 @@ class SqliteConsumer:
             self._check()
             there, found = await self._write(lambda db: self._claimer.claim_similar(db, delivery))
             if found is not None:
-                self._parked.add(found.token)
+                self._detached.add(found.token)
                 return found
             left = until - self._loop.time()
             if there or left <= 0:
@@ -299,8 +300,8 @@ class SqliteConsumer:
         self._beating.cancel()
         with contextlib.suppress(asyncio.CancelledError, BrokerError):
             await self._beating
-        held = [*self._held, *self._parked]
-        self._held, self._parked = {}, set()
+        held = [*self._held, *self._detached]
+        self._held, self._detached = {}, set()
         self._wake_all()
         if was_lost and (held or self._done or self._claimer.resumes):
             # The worker goes on: its next session gets the jobs. Perhaps nothing can be written now.

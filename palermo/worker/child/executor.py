@@ -422,6 +422,7 @@ class Executor:
             created_at=message.created_at,
             topic=message.topic,
             tenant=message.tenant,
+            parent=message.parent,
             headers=message.extra,
             batch=tuple(each.id for each in (message, *message.companions)) if batched else (),
             _reports=reports,

@@ -26,6 +26,7 @@ from collections import deque
 from functools import partial
 from typing import Any, NoReturn
 
+from palermo import blocked_signals
 from palermo.client import client
 from palermo.contract.serialization import Serializers
 from palermo.core.queue_selection import QueueSelection
@@ -83,6 +84,8 @@ class Template:
 
     def run(self) -> NoReturn:
         """Import the modules, then obey the parent until it closes the socket."""
+        signals.survive()
+        blocked_signals.unblock()
         die_with(self._parent)
         own_group()
         close_stdin()
@@ -95,7 +98,7 @@ class Template:
             name = "" if isinstance(error, WorkerFailed) else f"{type(error).__name__}: "
             self._report({"unstartable": f"{name}{error}", "misused": isinstance(error, MediaTypeUnknown)})
             exit_now(1)
-        signals.survive()
+        signals.survive()  # again: the modules may have installed handlers of their own
         set_title("palermo template")
         self._serve()
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import IO
 
+from palermo import blocked_signals
 from palermo.contract.broker import opener
 from palermo.errors import PalermoError
 from palermo.worker.options import WorkerFailed, WorkerOptions
@@ -34,6 +35,7 @@ async def run_parent(
     loop = asyncio.get_running_loop()
     importing = asyncio.ensure_future(pool.start())
     asked: list[Action] = []
+    for_worker: list[SignalRow] = []
     ended: Worker | None = None
 
     def cancel(row: SignalRow) -> None:
@@ -42,8 +44,11 @@ async def run_parent(
         if row.action.ends or row.action is Action.RENEW:
             asked.append(row.action)
             importing.cancel()
+        else:
+            for_worker.append(row)
 
     listen(loop, cancel, resque=options.resque_signals)
+    blocked_signals.unblock()
     orphans = asyncio.ensure_future(_reap_orphans(but=pool.children.template.pid)) if os.getpid() == 1 else None
     set_title(f"palermo worker: importing {','.join(options.modules)}")
     try:
@@ -57,6 +62,8 @@ async def run_parent(
         _tell_starter(starter, "")
         worker = Worker(options, pool, registered, host=host, pid=os.getpid(), show_title=set_title)
         listen(loop, worker.act, resque=options.resque_signals)
+        for row in for_worker:
+            worker.act(row)
         async with AsyncExitStack() as stack:
             if metrics is not None:
                 from palermo.metrics.totals import Totals
@@ -80,7 +87,9 @@ async def run_parent(
             finally:
                 loop_watch.close()
             ended = worker
-            if not isinstance(code, RestartReason):
+            if isinstance(code, RestartReason):
+                blocked_signals.block()  # until this process has started anew
+            else:
                 ignore_signals(loop)
             return code
     except WorkerFailed as error:
@@ -88,7 +97,11 @@ async def run_parent(
         raise
     except asyncio.CancelledError:
         pool.children.kill()
-        return RestartReason.REQUESTED if asked and all(action is Action.RENEW for action in asked) else DONE
+        if asked and all(action is Action.RENEW for action in asked):
+            blocked_signals.block()
+            return RestartReason.REQUESTED
+        ignore_signals(loop)
+        return DONE
     finally:
         if orphans is not None:
             orphans.cancel()

@@ -8,12 +8,12 @@ import sys
 import time
 from contextlib import ExitStack
 
-from palermo.settings.environment import take_start_pipe
+from palermo import blocked_signals
+from palermo.settings.environment import keep_start_pipe, take_start_pipe
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import Pidfile
 from palermo.worker.pools.fork import fork_pool
 from palermo.worker.process import flush, new_event_loop, set_title
-from palermo.worker.signals import ignore_renewal
 
 log = logging.getLogger("palermo.worker")
 
@@ -32,6 +32,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     """
     # First of all: the command line may hold a password.
     set_title("palermo worker: starting")
+    # Until the template has its own handlers, and the parent's event loop listens.
+    blocked_signals.block()
     started = time.monotonic()
     with ExitStack() as stack:
         pidfile = stack.enter_context(Pidfile(options.pidfile)) if options.pidfile else None
@@ -62,6 +64,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
 
         with asyncio.Runner(loop_factory=new_event_loop) as loop:
             code = loop.run(run_parent(options, pool, host=host, metrics=metrics, starter=starter))
+        if isinstance(code, RestartReason) and starter is not None and not starter.closed:
+            keep_start_pipe(starter.fileno())  # the starter still waits for the line
     match code:
         case RestartReason.REQUESTED:
             log.info("starting anew pid=%d", os.getpid())
@@ -71,6 +75,5 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         case _:
             return code
     flush()
-    ignore_renewal()
     # The same command in the same process, so that a supervisor that watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

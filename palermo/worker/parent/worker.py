@@ -153,7 +153,9 @@ class Worker:
         )
         self._show_title()
         self.job_events.worker_started(self.report())
-        self._start_taking()
+        # A signal may have come before.
+        if not self._paused and not self._quiet and not self.stopping.is_set():
+            self._start_taking()
         self._spawn(self._stall_watchdog.run())
         if self._size_watch is not None:
             self._spawn(self._size_watch.run())

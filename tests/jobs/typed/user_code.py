@@ -36,7 +36,7 @@ class Fetch(palermo.JobClass):
 def report(pages: int, pause: float = 0.1) -> Report:
     if (job := palermo.current_job()) is not None:
         job.progress(0.5, "half")
-        job.log(f"attempt {job.attempt}")
+        job.log(f"attempt {job.attempt} parent {job.parent}")
     if pages == 0:
         raise palermo.Snooze(60)
     return Report(pages, [page for page in palermo.track(range(pages)) if page % 7 == 0])
@@ -121,6 +121,16 @@ async def enqueue_async() -> None:
     await store.enqueue_async(1)  # wrong
     await count([1])
     await report.enqueue_async()  # wrong
+
+
+def connect() -> None:
+    palermo.connect("sqlite:///jobs.db", publish_timeout=timedelta(seconds=3), queue_type="quorum", imports=["shop"])
+    palermo.connect(exchange="shop", publish_timeout="5m", failed_max_count="none", sign=None)
+    palermo.connect(exchnge="shop")  # wrong
+    palermo.connect(queue_type="quorumm")  # wrong
+    palermo.connect(web_port="3000")  # wrong
+    palermo.start_worker(["shop.tasks"], max_deaths="3")  # wrong
+    palermo.Settings.load(url=3)  # wrong
 
 
 def look() -> None:

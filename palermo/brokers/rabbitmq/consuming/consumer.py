@@ -97,13 +97,16 @@ class RabbitmqConsumer:
         #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
         self._permits: dict[Any, tuple[str, str]] = {}
         self._closed = False
+        #: By slot, the delivery that occupies it.
         self._unsettled: dict[int, Delivery] = {}
-        self._parked: dict[int, Delivery] = {}
-        #: The parked deliveries that a slot runs together with its own one, by `id`; by slot, the channel they come on.
-        self._together: set[int] = set()
-        self._beside: dict[int, Channel] = {}
-        #: By slot, the channel on which the jobs behind an early one come.
-        self._behind: dict[int, Channel] = {}
+        #: By `id`, the unsettled deliveries without a slot: companions, and adopted jobs, which another worker runs.
+        self._detached: dict[int, Delivery] = {}
+        #: Of these the companions, by `id`: the deliveries that a slot runs in one batch with its own.
+        self._companions: set[int] = set()
+        #: By slot, the channel on which it gets the companions.
+        self._batch_channels: dict[int, Channel] = {}
+        #: By slot, the channel on which it looks ahead in a queue, past a job that is not due yet.
+        self._lookahead_channels: dict[int, Channel] = {}
         #: The queues from which jobs that may not run yet were moved away since the last call of `queues_with_jobs`.
         self._moved: set[str] = set()
         self._refusals = Refusals("jobs that are not due yet", first=_REFUSED, last=_STILL_REFUSED)
@@ -164,7 +167,7 @@ class RabbitmqConsumer:
 
     def held(self) -> Iterable[Delivery]:
         """The deliveries that were handed out to run here and are not settled."""
-        return [*self._unsettled.values(), *(self._parked[key] for key in self._together)]
+        return [*self._unsettled.values(), *(self._detached[key] for key in self._companions)]
 
     async def admit(self, delivery: Delivery) -> Delivery | None:
         if not needs_key(delivery):
@@ -216,15 +219,15 @@ class RabbitmqConsumer:
             raise DeliveryLost(f"job {delivery.message.id} is not, or no longer, this worker's to settle.")
 
     async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        parked = id(delivery) in self._parked
-        if not parked:
+        detached = id(delivery) in self._detached
+        if not detached:
             self._ours(delivery)
         channel, tag = delivery.token
-        told = key_report(delivery, settlement, parked=parked)
+        told = key_report(delivery, settlement, adopted=detached)
         match settlement:
             case Ack():
                 self._check(delivery)
-                if told is not None and not parked:
+                if told is not None and not detached:
                     await self._endings.begin(delivery, told)
                     self._source.ending(delivery)
                 else:
@@ -235,7 +238,7 @@ class RabbitmqConsumer:
                     channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
-                if not parked:
+                if not detached:
                     await self._run_log.leave(delivery.slot, delivery.message.id)
                     self._check(delivery)
                 channel.requeue(tag)
@@ -262,9 +265,9 @@ class RabbitmqConsumer:
 
     async def free_slot(self, delivery: Delivery) -> None:
         self._check(delivery)
-        await self._source.slots[delivery.slot - 1].park(delivery)
+        await self._source.slots[delivery.slot - 1].detach(delivery)
         self._ours(delivery)
-        self._parked[id(delivery)] = self._unsettled.pop(delivery.slot)
+        self._detached[id(delivery)] = self._unsettled.pop(delivery.slot)
         self._settled.set()
         self._end_permit(delivery)
 
@@ -273,7 +276,7 @@ class RabbitmqConsumer:
         name = amqp_queue(self._exchange, queue)
         while queue in self._source.queues:
             self._check(delivery)
-            channel = await self._channel(self._beside, delivery.slot)
+            channel = await self._channel(self._batch_channels, delivery.slot)
             try:
                 got = await channel.get(name)
             except PalermoError:
@@ -293,8 +296,8 @@ class RabbitmqConsumer:
                 # The job is back in its place before another one of this slot is settled, and the next is sent to it.
                 await channel.prefetch(0)
                 return None
-            self._parked[id(found)] = found
-            self._together.add(id(found))
+            self._detached[id(found)] = found
+            self._companions.add(id(found))
             return found
         return None
 
@@ -318,7 +321,7 @@ class RabbitmqConsumer:
         self._closed = True
         await self._endings.close()
         await quietly(self._source.close())
-        for delivery in [*self._unsettled.values(), *self._parked.values()]:
+        for delivery in [*self._unsettled.values(), *self._detached.values()]:
             give_back(delivery)
             self._forget(delivery)
         await quietly(self._steering.close())
@@ -410,7 +413,7 @@ class RabbitmqConsumer:
         """The next jobs of the queue, `count` or fewer."""
         name = amqp_queue(self._exchange, queue)
         try:
-            channel = await self._channel(self._behind, slot)
+            channel = await self._channel(self._lookahead_channels, slot)
             # It answers at once if no job waits, and says how many do.
             first = await channel.get(name)
             more = 0 if first is None else min(first.left, count - 1)
@@ -489,7 +492,7 @@ class RabbitmqConsumer:
         """Raise DeliveryLost if the delivery's channel is closed: on another channel its tag means another message."""
         channel, _ = delivery.token
         if not channel.is_open:
-            if id(delivery) not in self._parked:
+            if id(delivery) not in self._detached:
                 self._run_log.ended(delivery.slot, delivery.message.id, forget=False)
             self._forget(delivery)
             raise DeliveryLost(
@@ -497,16 +500,16 @@ class RabbitmqConsumer:
             ) from channel.error
 
     def _forget(self, delivery: Delivery) -> None:
-        parked = bool(self._parked) and self._parked.pop(id(delivery), None) is not None
-        if parked and id(delivery) in self._together:
-            self._together.discard(id(delivery))
+        detached = bool(self._detached) and self._detached.pop(id(delivery), None) is not None
+        if detached and id(delivery) in self._companions:
+            self._companions.discard(id(delivery))
             return
-        if not parked:
+        if not detached:
             if self._permits:
                 self._end_permit(delivery)
             self._unsettled.pop(delivery.slot, None)
             self._settled.set()
-        self._source.settled(delivery, parked=parked)
+        self._source.settled(delivery, detached=detached)
 
     def _end_permit(self, delivery: Delivery) -> None:
         """Tell the leader that this run has ended, if it had a permit."""
@@ -520,7 +523,7 @@ class RabbitmqConsumer:
             return
         late = "timed out" in str(channel.error)
         advice = "it runs longer than consumer_timeout: raise that" if late else "the log of RabbitMQ may say more"
-        for delivery in [*self._unsettled.values(), *self._parked.values()]:
+        for delivery in [*self._unsettled.values(), *self._detached.values()]:
             if delivery.token[0] is channel:
                 log.warning(
                     "the broker took a job back that goes on here id=%s job=%s queue=%s error=%r advice=%r",

@@ -134,14 +134,14 @@ class PollSource:
         self._ending.discard(delivery.token)
         self._idle_subscriptions.settled(channel)
 
-    def settled(self, delivery: Delivery, *, parked: bool) -> None:
-        """Note that a delivery has been settled; the channel of a parked one is not needed any more."""
+    def settled(self, delivery: Delivery, *, detached: bool) -> None:
+        """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
         channel, _ = delivery.token
-        if not parked:
+        if not detached:
             self.slots[delivery.slot - 1].settled(delivery)
         if delivery.token in self._ending:
             return
-        if not self._idle_subscriptions.settled(channel) and parked and channel.is_open:
+        if not self._idle_subscriptions.settled(channel) and detached and channel.is_open:
             channel.abandon()
 
     async def close(self) -> None:
@@ -527,7 +527,7 @@ class PollingSlot:
         else:
             channel.connection.raw.ack(channel.raw, tag)
             self._go_on()
-        self._source.settled(delivery, parked=False)
+        self._source.settled(delivery, detached=False)
 
     def settled(self, delivery: Delivery) -> None:
         """Go on to the next job, if this settled delivery is the one that the callback took."""
@@ -542,7 +542,7 @@ class PollingSlot:
         elif self._is_waited_for and self._is_free:
             self.look()
 
-    async def park(self, delivery: Delivery) -> None:
+    async def detach(self, delivery: Delivery) -> None:
         """Leave the channel to this unsettled delivery, and take the next job on another channel."""
         channel = delivery.token[0]
         if self._channel is channel:

@@ -64,10 +64,12 @@ class Slot:
         #: no other until it is acknowledged.
         self._ended: int | None = None
         self._stored = False
-        #: Whether a job from basic.get is asked for or runs, its delivery tag, and whether `receive` is to ask for one.
-        self._ahead = False
-        self._got: int | None = None
-        self._hungry = False
+        #: Whether a job is pulled: asked for by basic.get, or got by it and not settled.
+        self._pulling = False
+        #: The delivery tag of the pulled job; None while there is none.
+        self._pulled: int | None = None
+        #: Whether `receive` is to pull a job, because the last one has ended and its end is not stored yet.
+        self._wants_pull = False
         self._timer: asyncio.TimerHandle | None = None
         #: Whether anything has come since the last check, and the timer of the next check.
         self._heard = False
@@ -85,8 +87,8 @@ class Slot:
                 self._backlog.began()
                 return self._hand_out(self._backlog.take())
             try:
-                if self._ended is not None and self._hungry and (ahead := await self._get_ahead()) is not None:
-                    return self._hand_out(ahead)
+                if self._ended is not None and self._wants_pull and (pulled := await self._pull()) is not None:
+                    return self._hand_out(pulled)
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
@@ -124,7 +126,7 @@ class Slot:
             self._give_back()
             self._let_come(channel)
 
-    async def park(self, delivery: Delivery) -> None:
+    async def detach(self, delivery: Delivery) -> None:
         """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
         async with self._lock:
             channel, tag = self._channel, self._tag
@@ -192,7 +194,7 @@ class Slot:
     def _is_idle(self) -> bool:
         """Whether `receive` waits for a job, and the slot holds none."""
         waits = self._asked is not None and not self._asked.done()
-        return waits and not (self._taken or self._backlog.waiting or self._ahead) and self._ended is None
+        return waits and not (self._taken or self._backlog.waiting or self._pulling) and self._ended is None
 
     async def _renew(self) -> None:
         """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
@@ -215,24 +217,25 @@ class Slot:
         """Note that a job has ended; `acknowledge` is called once its end is stored."""
         channel, tag = token
         if channel is self._channel and self._tag:
-            if tag != self._got:
+            if tag != self._pulled:
                 self._ended, self._stored = tag, False
-            self._hungry = True
+            self._wants_pull = True
 
     def acknowledge(self, token: Token) -> None:
         """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if the next job runs."""
         channel, tag = token
         if channel is not self._channel or tag != self._ended:
             channel.connection.raw.ack(channel.raw, tag)
-        elif self._ahead:
+        elif self._pulling:
             self._stored = True
             self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
         else:
             self._stored = True
             self._let_come(channel)
 
-    async def _get_ahead(self) -> Delivery | None:
-        channel, self._hungry, self._ahead = self._channel, False, True
+    async def _pull(self) -> Delivery | None:
+        """Get the next job by basic.get: RabbitMQ delivers none until the last is acknowledged. None if none waits."""
+        channel, self._wants_pull, self._pulling = self._channel, False, True
         assert channel is not None
         got = None
         try:
@@ -243,16 +246,16 @@ class Slot:
                 raise
         finally:
             if got is None:
-                self._behind()
+                self._pull_ended()
         if got is None:
             return None
-        self._got = got.tag
+        self._pulled = got.tag
         message = read(got, self._source.queue)
         return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
 
-    def _behind(self) -> None:
-        """Note that the job from basic.get is settled, or that there was none."""
-        self._ahead, self._got = False, None
+    def _pull_ended(self) -> None:
+        """Note that the pulled job is settled, or that there was none."""
+        self._pulling, self._pulled = False, None
         if self._stored:
             self._let_come(self._channel)
 
@@ -352,8 +355,8 @@ class Slot:
         self._held = None
         if token[0] is not self._channel:
             token[0].abandon()
-        if token == (self._channel, self._got):
-            self._behind()
+        if token == (self._channel, self._pulled):
+            self._pull_ended()
         if self._backlog.measures:
             self._backlog.ended()
         if self._taken:
@@ -393,8 +396,8 @@ class Slot:
             self._tag = ""
             self._backlog.clear()
             self._backlog.left()
-            self._ended = self._got = None
-            self._ahead = self._stored = False
+            self._ended = self._pulled = None
+            self._pulling = self._stored = False
             self.wake()
         self._source.ended(channel)
 
@@ -485,10 +488,10 @@ class PushSource:
         """Acknowledge the delivery: the end of its job is stored."""
         self.slots[delivery.slot - 1].acknowledge(delivery.token)
 
-    def settled(self, delivery: Delivery, *, parked: bool) -> None:
-        """Note that a delivery has been settled; the channel of a parked one is not needed any more."""
+    def settled(self, delivery: Delivery, *, detached: bool) -> None:
+        """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
         channel, _ = delivery.token
-        if not parked:
+        if not detached:
             self.slots[delivery.slot - 1].settled(delivery.token)
         elif channel.is_open:
             channel.abandon()
@@ -513,7 +516,8 @@ class PrefetchBuffer:
         self.waiting: deque[Delivery] = deque()
         #: Whether the durations of jobs are measured.
         self.measures = prefetch.most > 1
-        self._ahead = AdaptivePrefetch(prefetch) if self.measures else None
+        #: How much to prefetch, by the durations of jobs; None if they are not measured.
+        self._adaptive = AdaptivePrefetch(prefetch) if self.measures else None
         self._slow = slow
         self._resize = resize
         #: When the running job began, by the loop's clock; 0 while none runs.
@@ -526,7 +530,7 @@ class PrefetchBuffer:
     @property
     def wanted(self) -> int:
         """How many deliveries the slot may hold now, the running one included."""
-        return 1 if self._ahead is None else self._ahead.allowed
+        return 1 if self._adaptive is None else self._adaptive.allowed
 
     def add(self, delivery: Delivery) -> None:
         """Add a delivery that has come."""
@@ -548,20 +552,20 @@ class PrefetchBuffer:
 
     def began(self) -> None:
         """Note that the slot starts a job."""
-        if self._ahead is not None:
+        if self._adaptive is not None:
             self._excused = False
             self._began = asyncio.get_running_loop().time()
             self._watch()
 
     def ended(self) -> None:
         """Note that the job has ended; its duration may change `wanted`."""
-        if self._ahead is None or not self._began:
+        if self._adaptive is None or not self._began:
             return
-        before, now = self._ahead.allowed, asyncio.get_running_loop().time()
+        before, now = self._adaptive.allowed, asyncio.get_running_loop().time()
         if not self._stood_still(now):
-            self._ahead.ended(now - self._began)
+            self._adaptive.ended(now - self._began)
         self._began = 0.0
-        if self._ahead.allowed != before:
+        if self._adaptive.allowed != before:
             self._resize()
 
     def left(self) -> None:
@@ -580,7 +584,7 @@ class PrefetchBuffer:
     def _look(self) -> None:
         now = asyncio.get_running_loop().time()
         stood_still, self._timer = self._stood_still(now), None
-        if not self.waiting or not self._began or self._ahead is None:
+        if not self.waiting or not self._began or self._adaptive is None:
             return
         if stood_still and not self._excused:
             # Only once: where there is never enough CPU, the jobs go back for others to take.
@@ -588,5 +592,5 @@ class PrefetchBuffer:
         if now - self._began < MAX_WAIT_BEHIND:
             self._watch()
             return
-        self._ahead.slow()
+        self._adaptive.slow()
         self._slow()

@@ -88,7 +88,7 @@ class Outbox:
 
         See palermo.contract.broker.Broker.
         """
-        window = Window()
+        window = ConfirmWindow()
         failed: dict[str, list[Message]] = {}
         count = 0
         for some in _by(_TOGETHER, messages):
@@ -104,10 +104,10 @@ class Outbox:
                 publisher = self._publisher
                 if publisher is None or not publisher.is_open:
                     publisher = await self.open()
-                self._send(publisher, message, place, window.sends(message, place))
+                self._send(publisher, message, place, window.add(message, place))
                 if window.full:
                     self._connection.raw.flush()
-                    await window.room()
+                    await window.wait_for_capacity()
                     await self._again(window)
             count += len(some)
             self._connection.raw.flush()
@@ -115,13 +115,13 @@ class Outbox:
                 await self._connection.raw.writable.wait()
         if sent is not None:
             sent()
-        await window.landed()
+        await window.wait_for_confirms()
         await self._again(window)
         for queue, stored in failed.items():
             await self._note_failed(queue, stored)
         return count
 
-    async def _again(self, window: "Window") -> None:
+    async def _again(self, window: "ConfirmWindow") -> None:
         """Publish the refused messages again."""
         refused, window.refused = window.refused, []
         for message, place, error in refused:
@@ -288,41 +288,47 @@ def _by(count: int, messages: Iterable[Message]) -> Iterator[list[Message]]:
 MOST, MOST_BYTES = 1_000, 16 * 1024 * 1024
 
 
-class Window:
+class ConfirmWindow:
     """Limits how many unconfirmed messages of one call, and how many bytes of them, are in flight at a time.
 
-    It counts the messages that were sent and are not confirmed. `room` returns when half of them are confirmed.
+    A message is in flight from its sending to its confirm or refusal.
     """
 
     def __init__(self) -> None:
         #: Refused messages that may be published again: the message, its place, and why.
         self.refused: list[tuple[Message, Place, PublishRefused | NotFound]] = []
+        #: The first error of a message that is not to be tried again.
         self._error: PalermoError | None = None
-        self._flying = self._bytes = 0
+        #: The messages in flight, and the bytes of their bodies.
+        self._in_flight = self._bytes = 0
+        #: How many may be in flight when the waiting call goes on.
         self._wanted = 0
         self._waiting: asyncio.Future[None] | None = None
 
-    def sends(self, message: Message, place: Place) -> OnPublished:
+    def add(self, message: Message, place: Place) -> OnPublished:
         """Count the message in; returns the callback to call with the outcome."""
-        self._flying += 1
+        self._in_flight += 1
         self._bytes += len(message.body)
         return partial(self._ended, message, place)
 
     @property
     def full(self) -> bool:
         """Whether no more messages may be sent now."""
-        return self._flying >= MOST or self._bytes > MOST_BYTES or self._error is not None
+        return self._in_flight >= MOST or self._bytes > MOST_BYTES or self._error is not None
 
-    async def room(self) -> None:
-        """Wait until there is room again. Raises the error of a message that is not to be tried again."""
+    async def wait_for_capacity(self) -> None:
+        """Wait until at most half of `MOST` messages are in flight.
+
+        Raises the error of a message that is not to be tried again.
+        """
         await self._until(MOST // 2)
 
-    async def landed(self) -> None:
-        """Wait until all are confirmed or refused. Raises as `room` does."""
+    async def wait_for_confirms(self) -> None:
+        """Wait until none is in flight: all are confirmed or refused. Raises as `wait_for_capacity` does."""
         await self._until(0)
 
     async def _until(self, most: int) -> None:
-        while self._error is None and (self._flying > most or self._bytes > MOST_BYTES):
+        while self._error is None and (self._in_flight > most or self._bytes > MOST_BYTES):
             self._wanted = most
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
@@ -330,12 +336,12 @@ class Window:
             raise self._error
 
     def _ended(self, message: Message, place: Place, error: PalermoError | None) -> None:
-        self._flying -= 1
+        self._in_flight -= 1
         self._bytes -= len(message.body)
         if isinstance(error, (Nacked, *GONE)):
             self.refused.append((message, place, error))
         elif error is not None:
             self._error = self._error or error
         waiting = self._waiting
-        if waiting is not None and (self._flying <= self._wanted or self._error is not None) and not waiting.done():
+        if waiting is not None and (self._in_flight <= self._wanted or self._error is not None) and not waiting.done():
             waiting.set_result(None)

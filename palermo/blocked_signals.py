@@ -1,0 +1,25 @@
+"""The signals that a process blocks while nobody can obey them: when a command starts, and when a worker starts anew.
+
+Law: it imports nothing but `signal`, since it comes before all other imports. A blocked signal waits in the kernel,
+also across an exec, and comes when it is unblocked. A child that is forked meanwhile has the same signals blocked, so
+it unblocks them.
+"""
+
+import signal
+from collections.abc import Iterable
+
+#: The signals that a worker obeys.
+OBEYED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGCONT),
+)
+
+
+def block() -> None:
+    """Block the signals that a worker obeys, in this thread and in those that it starts from now on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
+
+
+def unblock(numbers: Iterable[int] = OBEYED) -> None:
+    """Unblock them, or some of them. Those that came meanwhile come now: INT may raise KeyboardInterrupt here."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
