@@ -15,7 +15,7 @@ from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
-from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, pretty_json, rate
+from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
 from palermo.webui.state.waiting import WaitingHistory
@@ -316,6 +316,14 @@ def test_a_sample_is_shown_for_longer_if_it_took_long_but_not_after_a_change() -
     sampler.invalidate()
     last = sampler.last
     assert sampler.snapshot() is not last
+
+
+def test_a_long_name_is_broken_between_its_parts_and_a_short_one_nowhere() -> None:
+    assert name("shop.send_mail") == "shop.send_mail"
+    assert name("shop.mails.send_GenerateStockReport__v2") == (
+        "shop.<wbr>mails.<wbr>send_<wbr>Generate<wbr>Stock<wbr>Report__<wbr>v2"
+    )
+    assert name("<b>" * 8) == "&lt;b&gt;" * 8
 
 
 def test_while_a_user_looks_a_sample_that_took_long_is_renewed_before_it_is_too_old_to_be_shown() -> None:
