@@ -147,8 +147,10 @@ def _chosen(settings: Settings, overrides: dict[str, Any]) -> Settings:
     return replace(settings, **named)
 
 
-def error_response(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    """The response to an error: a page for people, {"error": …} under /api."""
+def error_response(
+    request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
+) -> Response:
+    """The response to an error: a page for people, {"error": …} under /api. `away` says that it is the broker's."""
     if status == 503:
         headers = {"Retry-After": "3", **(headers or {})}
     if request.scope["path"].removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
@@ -156,18 +158,22 @@ def error_response(request: Request, status: int, text: str, headers: dict[str, 
     visit: Visit | None = request.scope.get(VISIT)
     # The page of an error has what all pages have, such as names of queues: not for a visitor who has not signed in.
     template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
-    return page(request, template, status=status, headers=headers, error=text, renews=request.method == "GET")
+    renews = request.method == "GET"
+    return page(request, template, status=status, headers=headers, error=text, renews=renews, away=away)
 
 
-async def _error_in_thread(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+async def _error_in_thread(
+    request: Request, status: int, text: str, headers: dict[str, str] | None = None, *, away: bool = False
+) -> Response:
     """`error_response`, for which the event loop does not wait: its page counts problems, and may wait for a lock."""
-    return await run_in_threadpool(error_response, request, status, text, headers)
+    return await run_in_threadpool(error_response, request, status, text, headers, away=away)
 
 
 async def on_palermo_error(request: Request, error: Exception) -> Response:
     """The response to an exception that Palermo raised."""
     assert isinstance(error, PalermoError)
-    return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}")
+    away = isinstance(error, BrokerError)
+    return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}", away=away)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

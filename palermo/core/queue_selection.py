@@ -131,7 +131,7 @@ class QueueSelection(Struct, frozen=True):
 
     def _matches(self, known: Iterable[str]) -> Iterator[tuple[int | None, list[str]]]:
         """For each pattern of queues to serve its weight and the queues that it means, in their order."""
-        names = sorted(name for name in set(known) if not is_failed(name))
+        names = sorted(name for name in dict.fromkeys(known) if not is_failed(name))
         refuse = [_matcher(pattern[1:]) for pattern in self.patterns if pattern.startswith("!")]
         wanted = list(self._wanted()) or [("*", None)]
         literal = {pattern for pattern, _ in wanted if not _GLOB.intersection(pattern)}

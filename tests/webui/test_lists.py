@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from html import unescape
+from html import escape, unescape
 from urllib.parse import parse_qsl
 
 import httpx
@@ -66,6 +66,31 @@ def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) ->
     assert "Discarded 1 job." in done.text
     assert query_of(done) == {"by": "groups", "queue": "mail"}
     assert len(re.findall(r'<tr id="group-', done.text)) == 1
+
+
+def test_a_question_that_comes_before_the_failed_jobs_are_read_says_how_far_that_is(web: Web) -> None:
+    publish_failed(web.client, (message("a"), failure()), (message("b"), failure()))
+    question = "/failures/confirm?act=requeue&all=1"
+    with failed_jobs(web.app.state.site).view.exclusive():  # No reading begins meanwhile.
+        early = web.http.get(question)
+        listed = web.http.get("/api/failed")
+
+    assert (early.status_code, listed.status_code) == (503, 503)
+    assert re.findall("<h1>(.*)</h1>", early.text) == ["Not ready yet"]
+    assert "the failed jobs are still being read, 0 of 2 so far." in early.text
+    assert f'<noscript><a href="{escape(question)}">Load again</a></noscript>' in early.text
+    assert listed.json() == {"error": "the failed jobs are still being read, 0 of 2 so far. Ask again."}
+    assert "Requeue 2 jobs" in web.http.get(question).text
+
+
+def test_without_script_no_page_that_is_still_being_read_loads_itself(web: Web) -> None:
+    publish_failed(web.client, (message("a"), failure()))
+    with failed_jobs(web.app.state.site).view.exclusive():
+        pages = [web.http.get(path).text for path in ("/failures", "/search?q=a")]
+
+    for page in pages:
+        assert 'http-equiv="refresh"' not in page
+        assert "Load again" in page
 
 
 def test_a_long_command_leads_back_to_the_list_that_it_was_begun_from(web: Web) -> None:

@@ -15,7 +15,7 @@ from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot, difference
 from palermo.webui.render.charts import throughput_chart
-from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, pretty_json, rate
+from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
 from palermo.webui.state.waiting import WaitingHistory
@@ -316,6 +316,41 @@ def test_a_sample_is_shown_for_longer_if_it_took_long_but_not_after_a_change() -
     sampler.invalidate()
     last = sampler.last
     assert sampler.snapshot() is not last
+
+
+def test_a_long_name_is_broken_between_its_parts_and_a_short_one_nowhere() -> None:
+    assert name("shop.send_mail") == "shop.send_mail"
+    assert name("shop.mails.send_GenerateStockReport__v2") == (
+        "shop.<wbr>mails.<wbr>send_<wbr>Generate<wbr>Stock<wbr>Report__<wbr>v2"
+    )
+    assert name("<b>" * 8) == "&lt;b&gt;" * 8
+
+
+def test_while_a_user_looks_a_sample_that_took_long_is_renewed_before_it_is_too_old_to_be_shown() -> None:
+    broker, stop, now = Broker(), threading.Event(), [1_000.0]
+    stop.set()
+    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: now[0])
+
+    def due_in(seconds: float) -> float:
+        """Seconds from the end of a sample that took so many to the next one."""
+
+        def workers() -> list[dict[str, Any]]:
+            now[0] += seconds
+            return []
+
+        broker.workers = workers  # type: ignore[method-assign]
+        now[0] += 60
+        sampler.snapshot()
+        return round(sampler.due_in(), 3)
+
+    # 2 s, as for all; 10 * took - 2 * took; 2 - 2 * took; half of 2 s, so that the broker rests for as long.
+    assert [due_in(took) for took in (0.01, 0.1, 0.15, 0.4, 3.0)] == [2.0, 0.8, 1.2, 1.2, 1.0]
+    now[0] += 0.9
+    assert round(sampler.due_in(), 3) == 0.1
+    now[0] += 59.1
+    assert sampler.due_in() == 0
+    sampler.snapshot(by_person=False)
+    assert sampler.due_in() == 10.0
 
 
 def test_the_version_of_a_snapshot_changes_with_what_pages_show_and_only_then() -> None:

@@ -8,13 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from palermo.contract.rows import iso_instant
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.inspector.judges import Which
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, JobRow, Jobs, Rows, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, JobRow, Jobs, Rows, Text, meant_jobs
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import failed_filter
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.site import Visiting
 from palermo.webui.state.listings import MAX_LIMIT
 from palermo.webui.threads import Router
 
@@ -175,13 +174,15 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
     """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(actions.requeue(visit, _which(chosen), queue=chosen.queue), response)
+    return _row(
+        actions.requeue(visit, meant_jobs(chosen.ids, chosen.filter, _conditions), queue=chosen.queue), response
+    )
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
 def discard_many(visit: Visiting, chosen: Chosen, response: Response) -> OperationRow:
     """Throw failed jobs away: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(actions.discard(visit, _which(chosen)), response)
+    return _row(actions.discard(visit, meant_jobs(chosen.ids, chosen.filter, _conditions)), response)
 
 
 @router.get("/{id:palermo}", name="api_failed_job")
@@ -232,13 +233,8 @@ def _flag_text(flag: bool | None) -> str | None:
     return None if flag is None else str(flag).lower()
 
 
-def _which(chosen: Chosen) -> Which:
-    if chosen.ids is not None and chosen.filter is None:
-        return chosen.ids
-    if chosen.filter is not None and chosen.ids is None:
-        given = chosen.filter.model_dump()
-        return failed_filter({**given, "requeued": _flag_text(chosen.filter.requeued)})
-    raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
+def _conditions(filter: Filter) -> FailedFilter:
+    return failed_filter({**filter.model_dump(), "requeued": _flag_text(filter.requeued)})
 
 
 def _row(operation: Operation, response: Response) -> OperationRow:

@@ -3,12 +3,13 @@
 The fields and names of all rows of the API are those of palermo.contract.rows, a contract.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from fastapi import Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from palermo.webui.site import Refused
 from palermo.webui.state.listings import MAX_DEPTH, MAX_LIMIT
 
 #: The errors that any operation may answer, for the documentation.
@@ -60,6 +61,19 @@ PageLimit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="How many rows 
 
 
 R = TypeVar("R")
+
+#: A filter as a body gives it, and as the inspector takes it.
+F = TypeVar("F")
+C = TypeVar("C")
+
+
+def meant_jobs(ids: list[str] | None, filter: F | None, conditions: Callable[[F], C]) -> list[str] | C:
+    """The jobs that a body means: its ids, or the conditions of its filter. Raises Refused (422) for both or none."""
+    if ids is not None and filter is None:
+        return ids
+    if filter is not None and ids is None:
+        return conditions(filter)
+    raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
 
 
 class Rows(BaseModel, Generic[R]):

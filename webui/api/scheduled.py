@@ -14,7 +14,7 @@ from palermo.errors import NotFound
 from palermo.inspector.scheduled import Which
 from palermo.jobs.redaction import masked_row
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, JobRow, Jobs, Text
+from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, Instant, JobRow, Jobs, Text, meant_jobs
 from palermo.webui.filters import due_of, instant_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -123,13 +123,13 @@ def scheduled(
 @router.post("/cancel", name="api_cancel_scheduled_many")
 def cancel_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
     """Cancel jobs: those with these ids, or all that a filter matches ({} for all). Role: operator."""
-    return _altered(visit, CANCEL, _which(chosen.ids, chosen.filter))
+    return _altered(visit, CANCEL, meant_jobs(chosen.ids, chosen.filter, _of_body))
 
 
 @router.post("/run", name="api_run_scheduled_many")
 def run_many(visit: Visiting, chosen: ChosenScheduled) -> AlteredRows:
     """Put jobs into their queues now: by these ids, or all that a filter matches ({} for all). Role: operator."""
-    return _altered(visit, RUN, _which(chosen.ids, chosen.filter))
+    return _altered(visit, RUN, meant_jobs(chosen.ids, chosen.filter, _of_body))
 
 
 @router.post("/move", name="api_move_scheduled_many")
@@ -138,7 +138,7 @@ def move_many(visit: Visiting, chosen: ChosenForMove) -> AlteredRows:
 
     An instant in the past means now, and the state is then "enqueued".
     """
-    return _altered(visit, MOVE, _which(chosen.ids, chosen.filter), **_moment(chosen))
+    return _altered(visit, MOVE, meant_jobs(chosen.ids, chosen.filter, _of_body), **_moment(chosen))
 
 
 @router.get("/{id:palermo}", name="api_scheduled_job")
@@ -188,7 +188,7 @@ def retries(
 @retries_router.post("/run", name="api_run_retries_many")
 def retry_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
     """Try jobs again now: those with these ids, or all that a filter matches ({} for all). Role: operator."""
-    return _altered(visit, RETRY, _which(chosen.ids, chosen.filter))
+    return _altered(visit, RETRY, meant_jobs(chosen.ids, chosen.filter, _of_body))
 
 
 @retries_router.post("/give-up", name="api_give_up_many")
@@ -197,7 +197,7 @@ def give_up_many(visit: Visiting, chosen: ChosenRetries) -> AlteredRows:
 
     They become failed jobs, with all their attempts.
     """
-    return _altered(visit, GIVE_UP, _which(chosen.ids, chosen.filter))
+    return _altered(visit, GIVE_UP, meant_jobs(chosen.ids, chosen.filter, _of_body))
 
 
 @retries_router.post("/{id:palermo}/run", name="api_run_retry")
@@ -229,13 +229,9 @@ def _conditions(
     return Conditions(queue=queue, job=job, retries=retries, due=due)
 
 
-def _which(ids: list[str] | None, filter: Names | None) -> Which:
-    if ids is not None and filter is None:
-        return ids
-    if filter is not None and ids is None:
-        retries = filter.retries if isinstance(filter, ScheduledFilter) else True
-        return _conditions(filter.queue, filter.job, filter.due_from, filter.due_until, retries)
-    raise Refused(422, 'say which jobs: {"ids": ["…"]}, or {"filter": {}} for all, and not both.')
+def _of_body(filter: Names) -> Conditions:
+    retries = filter.retries if isinstance(filter, ScheduledFilter) else True
+    return _conditions(filter.queue, filter.job, filter.due_from, filter.due_until, retries)
 
 
 def _altered(

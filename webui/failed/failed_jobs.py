@@ -9,7 +9,7 @@ from palermo.inspector.judges import FindJudge, not_found_error
 from palermo.jobs.redaction import masked_row
 from palermo.webui.failed.operations import Operations
 from palermo.webui.failed.view import FailedJobReader, FailedView, ViewState
-from palermo.webui.site import Site
+from palermo.webui.site import Refused, Site
 
 #: If the view does not have a job, it is searched in the queues only if they hold at most this many jobs.
 MAX_SEARCHED = 2_000
@@ -26,14 +26,17 @@ class FailedJobs:
         self.operations = Operations(Inspector(site.client, hidden=site.hidden), self.view)
 
     def wait_until_read(self) -> ViewState:
-        """Wait until the view is filled. Returns its state. Raises BrokerUnavailable after publish_timeout."""
+        """Wait until the view is filled. Returns its state.
+
+        After publish_timeout it raises Refused (503) with what has been read, or BrokerUnavailable if reading failed.
+        """
         timeout = self._site.client.settings.publish_timeout
         state = self.view.update(timeout)
         if not state.ready:
-            raise BrokerUnavailable(
-                state.error
-                or f"the failed jobs are still being read, {state.seen:,} of {state.total:,} so far. Ask again."
-            )
+            if state.error:
+                raise BrokerUnavailable(state.error)
+            seen, total = f"{state.seen:,}", f"{state.total or state.behind:,}"
+            raise Refused(503, f"the failed jobs are still being read, {seen} of {total} so far. Ask again.")
         return state
 
     def message(self, id: str) -> Message:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from markupsafe import Markup
 from msgspec import Struct
 
 from palermo.core.text import count as plural
@@ -31,6 +32,16 @@ _TOKEN = re.compile(
 
 #: A list or an object stays on one line if the line has at most this many characters.
 _SHORT = 72
+
+
+#: Names with more characters than this may be broken into lines, where a part of them ends: behind one of . _ : / -, or
+#: before a capital letter.
+_LONG_NAME, _PART_END = 20, re.compile(r"(?<=[._:/-])(?![._:/-])|(?<=[a-z0-9])(?=[A-Z])")
+
+
+def name(text: str) -> Markup:
+    """A name of a job or an error. A browser breaks a long one into lines between its parts, not within a word."""
+    return Markup("<wbr>").join(_PART_END.split(text) if len(text) > _LONG_NAME else [text])
 
 
 def count(number: int | None) -> str:
@@ -164,6 +175,7 @@ def action(name: str) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "name": name,
     "count": count,
     "rate": rate,
     "duration": duration,

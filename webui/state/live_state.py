@@ -49,8 +49,8 @@ VIEWED_INTERVAL, IDLE_INTERVAL = 2.0, 10.0
 #: after which that one is too old.
 _PATIENCE, _STALE = 0.05, 30.0
 
-#: How many times as long as a sample took it is shown: see Sampler.
-_SHOWN_FOR = 10.0
+#: How many times as long as a sample took it is shown (see Sampler), and the seconds for which each is.
+_SHOWN_FOR, _MAX_AGE = 10.0, 0.5
 
 #: Seconds without a request for a page after which nobody looks.
 _VIEWED = 60.0
@@ -124,7 +124,7 @@ class LiveState:
         #: How many pages have a stream open. Only the event loop touches it.
         self.streams = 0
 
-    def snapshot(self, max_age: float = 0.5) -> Snapshot:
+    def snapshot(self, max_age: float = _MAX_AGE) -> Snapshot:
         """Queues and workers, at most `max_age` seconds old. Raises BrokerError."""
         snapshot = self.sampler.snapshot(max_age)
         self.recent_jobs.add_running(snapshot.workers)
@@ -394,7 +394,8 @@ class Sampler:
     that any number of readers load the broker no more than one.
 
     Law: a sample is shown for ten times as long as it took, for two seconds at most. RabbitMQ takes 25 µs for each
-    queue; with thousands of them a page shows a state that is a second or two old, and does not wait.
+    queue; with thousands of them a page shows a state that is a second or two old, and does not wait: while a user
+    looks, the next sample ends before the last one is too old.
     """
 
     def __init__(
@@ -432,7 +433,7 @@ class Sampler:
         self._is_invalid = False
         self._thread: threading.Thread | None = None
 
-    def snapshot(self, max_age: float = 0.5, *, by_person: bool = True) -> Snapshot:
+    def snapshot(self, max_age: float = _MAX_AGE, *, by_person: bool = True) -> Snapshot:
         """Queues and workers, at most `max_age` seconds old, if the broker answers soon; else as they were last.
 
         They may be older if asking takes long (see the class), unless `max_age` is 0. A request `by_person` makes the
@@ -445,7 +446,7 @@ class Sampler:
             last = None if self._is_invalid else self._samples.last
             age = self._clock() - last.at if last is not None else _STALE
             if max_age:
-                max_age = max(max_age, min(_SHOWN_FOR * self._took, VIEWED_INTERVAL))
+                max_age = max(max_age, self._shown_for)
             if last is not None and 0 <= age <= max_age:
                 return last
             asked = self._ask()
@@ -495,14 +496,10 @@ class Sampler:
 
     def _sample_regularly(self) -> None:
         unavailable = False
-        while True:
-            viewed = self._clock() - self._last_request < _VIEWED
-            if self._stop.wait(VIEWED_INTERVAL if viewed else IDLE_INTERVAL):
-                return
+        while not self._stop.wait(self.due_in() or self._interval):
             try:
                 with self._lock:
-                    is_due = self.last is None or self._clock() - self.last.at >= VIEWED_INTERVAL / 2
-                    asked = self._ask() if is_due else None
+                    asked = None if self.due_in() else self._ask()
                 if asked is not None:
                     asked.result()
                 # Without the lock: a worker may take a second to answer, and pages do not wait for that.
@@ -513,6 +510,27 @@ class Sampler:
                 if not unavailable:
                     log.warning("cannot sample the broker, and go on trying error=%s", error)
                 unavailable = True
+
+    @property
+    def _shown_for(self) -> float:
+        """Seconds for which the last sample is shown because it took long."""
+        return min(_SHOWN_FOR * self._took, VIEWED_INTERVAL)
+
+    def due_in(self) -> float:
+        """Seconds until the next sample is due that no page asks for; 0 if it is due now."""
+        age = self._clock() - self.last.at if self.last is not None else math.inf
+        return self._interval - age if 0 <= age < self._interval else 0.0
+
+    @property
+    def _interval(self) -> float:
+        """Seconds from the end of a sample to the beginning of the next one that no page asks for."""
+        if self._clock() - self._last_request >= _VIEWED:
+            return IDLE_INTERVAL
+        shown = self._shown_for
+        if shown <= _MAX_AGE:
+            return VIEWED_INTERVAL
+        # The next sample may take twice as long as the last one.
+        return shown - min(2 * self._took, shown / 2)
 
     def _ask(self) -> Future[Snapshot]:
         """The sample that is under way; a new one if there is none. The caller holds the lock."""

@@ -155,8 +155,8 @@ def test_new_failures_appear_by_themselves_but_not_while_something_is_selected(w
 
 
 def all_read(web: Web) -> None:
-    """Wait until the pages have read all failed jobs: before that a page without script is loaded anew by itself."""
-    eventually(lambda: 'http-equiv="refresh"' not in web.http.get("/failures").text)
+    """Wait until the pages have read all failed jobs: before that a page without script does not show them."""
+    eventually(lambda: "Load again" not in web.http.get("/failures").text)
 
 
 @pytest.mark.usefixtures("patient")
