@@ -2,7 +2,8 @@
 
 Each worker locks a file of its own for as long as its process lives. The kernel drops the lock with the process,
 however it ends. So a process id that is used again, or means another process in another container, cannot mislead.
-A process that finds a holder's file unlocked gives back the holder's jobs.
+A process that finds a holder's file unlocked gives back the holder's jobs, and counts a death for each. A worker that
+ends in good order removes its file, which a full disk allows: its jobs go back without a death.
 
 A caller writes a command into the file and polls for answers. A worker reads new commands at every heartbeat.
 """
@@ -38,36 +39,35 @@ _STALE_AFTER = 60.0
 
 
 class WorkerLock:
-    """A locked file with a name that was never used before."""
+    """A locked file with a name that was never used before. It is removed when the process or this object ends."""
 
     def __init__(self, directory: str) -> None:
         self.name = secrets.token_hex(8) + _SUFFIX
         self._path = os.path.join(directory, self.name)
-        self._file: int | None = None
         self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o660)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._end = weakref.finalize(self, _remove_and_close, self._path, self._file)
         os.register_at_fork(after_in_child=_closing_in_child(weakref.ref(self)))
-
-    def __del__(self) -> None:
-        self.close_file()
 
     def release(self) -> None:
         """Unlock and remove the file. May be called again."""
-        if self._file is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-        self.close_file()
+        self._end()
 
     def touch(self) -> None:
         """Give the file the time of now."""
-        with contextlib.suppress(OSError):  # somebody removed the file: then others take this worker for dead
+        with contextlib.suppress(OSError):  # somebody removed the file: then others give back the jobs of this worker
             os.utime(self._path)
 
     def close_file(self) -> None:
-        """Close the file without unlocking it for a parent process that shares it."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+        """Close the file without unlocking or removing it for a parent process that shares it."""
+        if self._end.detach() is not None:
+            os.close(self._file)
+
+
+def _remove_and_close(path: str, file: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    os.close(file)
 
 
 class CutOff(Struct, frozen=True):
@@ -138,7 +138,7 @@ def last_seen(directory: str, lock: str) -> float | None:
 
 
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
-    """Remove all dead holders and give back their jobs; returns how many jobs.
+    """Remove all holders that have ended and give back their jobs; returns how many jobs.
 
     It also gives back jobs that are held longer than their `lock_for` allows: their holder lives, but stands still.
 
@@ -147,16 +147,21 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
     holders = await store.read(
         lambda db: db.execute("select id, lock from holder where id <> ?", (except_for,)).fetchall()
     )
-    dead = [(number, name) for number, name in holders if not is_held(directory, name)]
+    # Whether the file exists is asked after its lock: a worker that ends removes the file first.
+    ended = [
+        (number, name, os.path.exists(os.path.join(directory, name)))
+        for number, name in holders
+        if not is_held(directory, name)
+    ]
     overdue = await store.read(_overdue)
-    if not dead and not overdue:
+    if not ended and not overdue:
         return 0
 
     def give_back(db: sqlite3.Connection) -> int:
-        return sum(remove(db, number, died=True) for number, _ in dead) + _release_overdue(db)
+        return sum(remove(db, number, died=died) for number, _, died in ended) + _release_overdue(db)
 
     released = await store.write(give_back)
-    for _, name in dead:
+    for _, name, _ in ended:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, name))
     return released
@@ -192,12 +197,14 @@ def _release_overdue(db: sqlite3.Connection) -> int:
     return release(db, "held_until < ?", (now,))
 
 
-def remove_stale_locks(directory: str) -> None:
-    """Remove files that no process locks and that are too old to belong to a holder on its way into the table."""
+async def remove_stale_locks(store: Store, directory: str) -> None:
+    """Remove files that no process locks, that have no row, and that are too old to be of a holder on its way there."""
+    known = {name for (name,) in await store.read(lambda db: db.execute("select lock from holder").fetchall())}
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if (
                 entry.name.endswith(_SUFFIX)
+                and entry.name not in known
                 and time.time() - entry.stat().st_mtime > _STALE_AFTER
                 and not is_held(directory, entry.name)
             ):
