@@ -81,10 +81,6 @@ def _coalesce(parts: list[str]) -> str:
     return f"coalesce({', '.join([*parts, 'null', 'null'])})"
 
 
-#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends by itself.
-LOCK_LAG = 2.0
-
-
 class JobClaimer:
     """Finds and claims jobs for one consumer, inside the caller's transaction."""
 
@@ -167,9 +163,7 @@ class JobClaimer:
             take_turn(db, queue, tenant, self._order)
         message = from_row(row, self._served_queues.name(queue))
         if message.lock_for is not None:
-            db.execute(
-                "update job set held_until = ? where id = ?", (time.time() + message.lock_for + LOCK_LAG, number)
-            )
+            db.execute("update job set held_until = ? where id = ?", (time.time() + message.lock_for, number))
         return self._delivery(db, Claim(number, self._holder, times), slot, message, deaths)
 
     def _delivery(

@@ -140,8 +140,6 @@ def last_seen(directory: str, lock: str) -> float | None:
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
     """Remove all holders that have ended and give back their jobs; returns how many jobs.
 
-    It also gives back jobs that are held longer than their `lock_for` allows: their holder lives, but stands still.
-
     `except_for` is the holder that calls this.
     """
     holders = await store.read(
@@ -153,14 +151,9 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
         for number, name in holders
         if not is_held(directory, name)
     ]
-    overdue = await store.read(_overdue)
-    if not ended and not overdue:
+    if not ended:
         return 0
-
-    def give_back(db: sqlite3.Connection) -> int:
-        return sum(remove(db, number, died=died) for number, _, died in ended) + _release_overdue(db)
-
-    released = await store.write(give_back)
+    released = await store.write(lambda db: sum(remove(db, number, died=died) for number, _, died in ended))
     for _, name, _ in ended:
         with contextlib.suppress(OSError):
             os.unlink(os.path.join(directory, name))
@@ -182,19 +175,56 @@ def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
     return released
 
 
-def _overdue(db: sqlite3.Connection) -> bool:
-    return bool(db.execute("select 1 from job where held_until < ? limit 1", (time.time(),)).fetchall())
+#: Heartbeats of one worker in which it hears none of another, after which that one stands still: two seconds.
+_SILENT_BEATS = 8
 
 
-def _release_overdue(db: sqlite3.Connection) -> int:
-    """Give back jobs that are held for too long. Each records its holder as one that died."""
-    now = time.time()
+class OverdueClaims:
+    """Gives back jobs that are held longer than their `lock_for` allows, by workers that live and stand still.
+
+    The wall clock may jump ahead, and all such claims end by it at once. So a claim ends only if besides its holder is
+    silent; a worker that goes on ends the run itself. Silence is counted in looks of the worker that asks: one that
+    stood still as well, with its machine or before a locked file, has not counted.
+    """
+
+    def __init__(self, store: Store, directory: str, holder: int) -> None:
+        self._store = store
+        self._directory = directory
+        self._holder = holder
+        #: By holder: its last heartbeat, and in how many looks that was the same.
+        self._silence: dict[int, tuple[float | None, int]] = {}
+
+    async def give_back(self) -> int:
+        """Look once, at each heartbeat; returns how many jobs went back."""
+        rows = await self._store.read(self._overdue)
+        silence: dict[int, tuple[float | None, int]] = {}
+        for holder, lock in rows:
+            seen_at = last_seen(self._directory, lock)
+            before, looks = self._silence.get(holder, (seen_at, 0))
+            silence[holder] = (seen_at, looks + 1 if seen_at == before else 0)
+        self._silence = silence
+        silent = [holder for holder, (_, looks) in silence.items() if looks > _SILENT_BEATS]
+        if not silent:
+            return 0
+        return await self._store.write(lambda db: sum(_release_overdue(db, holder) for holder in silent))
+
+    def _overdue(self, db: sqlite3.Connection) -> list[tuple[int, str]]:
+        return db.execute(
+            "select distinct holder.id, holder.lock from job join holder on holder.id = job.holder"
+            " where job.held_until < ? and holder.id <> ?",
+            (time.time(), self._holder),
+        ).fetchall()
+
+
+def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
+    """Give back the jobs that this holder has for too long. Each records it as one that died."""
+    overdue, values = "holder = ? and held_until < ?", (holder, time.time())
     db.execute(
         "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"
-        " where held_until < ?",
-        (now,),
+        f" where {overdue}",
+        values,
     )
-    return release(db, "held_until < ?", (now,))
+    return release(db, overdue, values)
 
 
 async def remove_stale_locks(store: Store, directory: str) -> None:
@@ -351,6 +381,7 @@ class Heartbeat:
         self._store = store
         self._directory = directory
         self._holder = holder
+        self._overdue_claims = OverdueClaims(store, directory, holder)
         self._report = report
         self._reported = reported
 
@@ -367,7 +398,8 @@ class Heartbeat:
             self._touch()
             await self._store_report()
             await commands.poll()
-            if await reap_dead(self._store, self._directory, except_for=self._holder):
+            released = await reap_dead(self._store, self._directory, except_for=self._holder)
+            if released + await self._overdue_claims.give_back():
                 notify()
             await self._store.renew()
             # A publisher may have died after its commit, before it notified anyone.

@@ -49,9 +49,6 @@ local function claim(holder, queue, stride)
           call('SREM', key('called:' .. permit), number)
         end
       end
-      if string.sub(blob, 1, 1) == 'L' then
-        call('ZADD', key('locks'), server_time() + (tonumber(parts_of(blob)[7]) or 0), holder .. ' ' .. number)
-      end
       if call('EXISTS', key('cancels')) == 1 then
         mark = call('HGET', key('cancels'), id_in(blob)) or ''
       end

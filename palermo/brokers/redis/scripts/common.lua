@@ -176,8 +176,8 @@ end
 -- The parts of a message; none of one that another program has changed so that it cannot be read. Its job goes on to a
 -- worker all the same, which says so: an error here would keep all jobs of its queue waiting.
 local function parts_of(blob)
-  local read, parts = pcall(cmsgpack.unpack, string.sub(blob, 2))
-  return read and type(parts) == 'table' and #parts == 7 and parts or {}
+  local read, parts = pcall(cmsgpack.unpack, blob)
+  return read and type(parts) == 'table' and #parts == 6 and parts or {}
 end
 
 -- The id in a message; '' if it cannot be read.
@@ -222,18 +222,13 @@ local function claim_of(holder, number)
   return packed and cmsgpack.unpack(packed) or nil
 end
 
-local function end_claim(holder, number)
-  call('HDEL', key('held:' .. holder), number)
-  call('ZREM', key('locks'), holder .. ' ' .. number)
-end
-
 -- Delete a job that the worker has claimed for the given time; returns whether the claim was still valid.
 local function drop(holder, number, times, keep_mark)
   local claim = claim_of(holder, number)
   if not claim or tostring(claim[1]) ~= times then
     return false
   end
-  end_claim(holder, number)
+  call('HDEL', key('held:' .. holder), number)
   forget(number, keep_mark)
   return true
 end
@@ -245,7 +240,7 @@ local function give_back(holder, number, died)
     return false
   end
   local times, score, queue, tenant = unpack(claim)
-  end_claim(holder, number)
+  call('HDEL', key('held:' .. holder), number)
   call('HSET', key('claims'), number, times)
   if died ~= '' then
     call('HSET', key('deaths'), number, (call('HGET', key('deaths'), number) or '') .. died .. '\n')

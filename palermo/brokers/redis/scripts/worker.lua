@@ -78,7 +78,7 @@ local function leases_count(now, lease, renews)
   return now >= tonumber(back_by or 0)
 end
 
--- Give back the jobs of workers that have died, and jobs that are claimed for longer than they allow.
+-- Give back the jobs of workers that have died.
 local function reap(lease, renews)
   local now, count = server_time(), 0
   if not leases_count(now, lease, renews) then
@@ -86,12 +86,6 @@ local function reap(lease, renews)
   end
   for _, worker in ipairs(call('ZRANGEBYSCORE', key('leases'), '-inf', now)) do
     count = count + leave(worker, call('HGET', key('worker:' .. worker), 'tag') or '?', '')
-  end
-  for _, lock in ipairs(call('ZRANGEBYSCORE', key('locks'), '-inf', now)) do
-    local worker, number = string.match(lock, '^(%S+) (%S+)$')
-    give_back(worker, number, call('HGET', key('worker:' .. worker), 'tag') or '?')
-    call('ZREM', key('locks'), lock)
-    count = count + 1
   end
   return count
 end
