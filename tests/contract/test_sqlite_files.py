@@ -381,7 +381,8 @@ async def test_a_worker_that_ends_in_good_order_on_a_full_disk_has_not_died_of_i
     broker: Broker, path: Path, how: str, deaths: tuple[str, ...]
 ) -> None:
     await broker.publish(message("7c9e"))
-    subprocess.run([sys.executable, "-c", _ENDS_ON_A_FULL_DISK, str(path), how], check=how != "killed")
+    command = [sys.executable, "-c", _ENDS_ON_A_FULL_DISK, str(path), how]
+    await asyncio.to_thread(subprocess.run, command, check=how != "killed")
     change(path, "drop trigger full_update")
     change(path, "drop trigger full_delete")
     for file in side_files(path):

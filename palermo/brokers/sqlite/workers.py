@@ -20,12 +20,20 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.claims import Claim, delete, release
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo
+from palermo.contract.stored_records import read_record
+from palermo.contract.worker_info import (
+    CommandReply,
+    OnCommand,
+    WorkerCommand,
+    WorkerInfo,
+    stored_worker,
+    unidentified_worker,
+)
 from palermo.errors import BrokerError, BrokerUnavailable
 
 _SUFFIX = ".lock"
@@ -102,10 +110,18 @@ def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
     return close_file
 
 
+def _path(directory: str, name: object) -> str:
+    """The path of a holder's lock; of a name that no lock has, as another program may write it, one where none is."""
+    good = (
+        isinstance(name, str) and name.endswith(_SUFFIX) and name.isascii() and name.isprintable() and "/" not in name
+    )
+    return os.path.join(directory, str(name) if good else f"none{_SUFFIX}")
+
+
 def is_held(directory: str, name: str) -> bool:
     """Whether a living process holds this lock."""
     try:
-        file = os.open(os.path.join(directory, name), os.O_RDONLY)
+        file = os.open(_path(directory, name), os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:
@@ -119,11 +135,12 @@ def is_held(directory: str, name: str) -> bool:
     return False
 
 
-def from_report(directory: str, report: str, lock: str) -> WorkerInfo:
+def from_report(directory: str, holder: int, tag: str, report: str, lock: str) -> WorkerInfo:
     """The worker that wrote this report and has this lock."""
+    worker = stored_worker(tag, report) or unidentified_worker(holder)
     seen_at = last_seen(directory, lock)
     answers = seen_at is None or time.time() - seen_at < _SILENT_AFTER
-    return replace(WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=answers)
+    return replace(worker, seen_at=seen_at, answers=answers)
 
 
 def last_seen(directory: str, lock: str) -> float | None:
@@ -132,7 +149,7 @@ def last_seen(directory: str, lock: str) -> float | None:
     In Unix seconds.
     """
     try:
-        return os.stat(os.path.join(directory, lock)).st_mtime
+        return os.stat(_path(directory, lock)).st_mtime
     except OSError:
         return None
 
@@ -147,7 +164,7 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
     )
     # Whether the file exists is asked after its lock: a worker that ends removes the file first.
     ended = [
-        (number, name, os.path.exists(os.path.join(directory, name)))
+        (number, name, last_seen(directory, name) is not None)
         for number, name in holders
         if not is_held(directory, name)
     ]
@@ -156,7 +173,7 @@ async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int
     released = await store.write(lambda db: sum(remove(db, number, died=died) for number, _, died in ended))
     for _, name, _ in ended:
         with contextlib.suppress(OSError):
-            os.unlink(os.path.join(directory, name))
+            os.unlink(_path(directory, name))
     return released
 
 
@@ -269,7 +286,11 @@ class CommandListener:
         """Begin to obey the commands since the last poll, and to end jobs that were cancelled after we took them."""
         commands, cancelled = await self._store.read(lambda db: (self._find(db), self._cancelled(db)))
         for number, body in commands:
-            self._begin(self._answer(number, WorkerCommand.from_plain(json.loads(body))))
+            command = read_record(
+                WorkerCommand.from_plain, body, what="a command to workers", name=number, remedy="give it again"
+            )
+            if command is not None:
+                self._begin(self._answer(number, command))
         for id, by in cancelled:
             if id not in self._cancelled_jobs:
                 self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
@@ -357,7 +378,14 @@ def _answers(
     rows = db.execute("select worker, body from answer where command = ?", (number,)).fetchall()
     alive = {tag for (tag,) in db.execute("select tag from holder where exchange = ?", (exchange,)).fetchall()}
     waiting = {tag for tag in alive if command.is_for(tag)} - {worker for worker, _ in rows}
-    return {worker: json.loads(body) for worker, body in rows if body is not None}, bool(waiting)
+    found = {
+        worker: read_record(
+            lambda plain: convert(plain, dict[str, Any]), body, what="an answer", name=worker, remedy="ask again"
+        )
+        for worker, body in rows
+        if body is not None
+    }
+    return {worker: values for worker, values in found.items() if values is not None}, bool(waiting)
 
 
 #: Seconds between two heartbeats. Other processes must know within a second what a worker does, and that it died.

@@ -59,7 +59,7 @@ end
 -- all workers get the time to come back. `renews` is whether this is a worker that renews its own.
 local function leases_count(now, lease, renews)
   local last, noticed, back_by = unpack(call('HMGET', key('renewals'), 'last', 'noticed', 'back-by'))
-  if last and noticed ~= last then
+  if tonumber(last) and noticed ~= last then
     local away = now - tonumber(last)
     if away < 0 then
       -- The server's clock was set back, and leases would go on for as long.
@@ -75,7 +75,7 @@ local function leases_count(now, lease, renews)
   if renews then
     call('HSET', key('renewals'), 'last', now)
   end
-  return now >= tonumber(back_by or 0)
+  return now >= (tonumber(back_by) or 0)
 end
 
 -- Give back the jobs of workers that have died.
