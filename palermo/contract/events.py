@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
+from palermo.contract.stored_records import read_record
 from palermo.core.topics import Event, matches
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ class Subscription(Struct, frozen=True, kw_only=True):
             function=str(plain.get("function", "")),
             since=float(plain.get("since", 0.0)),
         )
+
+    @classmethod
+    def from_stored(cls, group: str | bytes, stored: Any) -> "Subscription | None":
+        """The subscription in a stored text; None, with a warning, if it cannot be read."""
+        remedy = "its group gets no events until its worker starts again, or `palermo topics unsubscribe` removes it"
+        return read_record(cls.from_plain, stored, what="a subscription", name=group, remedy=remedy)
 
 
 class ReplayFilter(Struct, frozen=True, kw_only=True):

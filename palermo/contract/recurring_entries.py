@@ -16,6 +16,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
+from palermo.contract.stored_records import read_record
 from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
 from palermo.errors import NotFound
 
@@ -131,6 +132,12 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
             run_id=str(plain.get("run_id", "")),
             version=convert(plain["version"], int),
         )
+
+    @classmethod
+    def from_stored(cls, name: str | bytes, stored: Any) -> "RecurringEntry | None":
+        """The entry in a stored text; None, with a warning, if it cannot be read."""
+        remedy = "it fires no more until it is declared anew, or read by the version and on the machine that wrote it"
+        return read_record(cls.from_plain, stored, what="a recurring job", name=name, remedy=remedy)
 
 
 def _properties(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from typing import Any, Self
 
 from msgspec import Struct
 
+from palermo.contract.stored_records import read_record
+from palermo.core.unique_keys import Key
+
 #: The options that give a job a key, and those that say more of it; see palermo.jobs.options.ManyOptions.
 KEYED_BY = ("unique", "dedupe", "debounce", "throttle")
 KEY_OPTIONS = (*KEYED_BY, "on_duplicate", "unique_key")
@@ -68,6 +71,17 @@ class UniqueJob(Struct, frozen=True, kw_only=True):
         )
         _ = job.signature  # raises for parameters that are none
         return job
+
+    @classmethod
+    def from_stored(cls, name: str | bytes, stored: Any) -> Self | None:
+        """The job in a stored text; None, with a warning, if it cannot be read."""
+        remedy = "start a worker with its code, which announces it again"
+        return read_record(cls.from_plain, stored, what="the announcement of a unique job", name=name, remedy=remedy)
+
+
+def stored_key(name: str, stored: Any) -> Key:
+    """The key of unique jobs in a stored text; a free one, with a warning, if it cannot be read."""
+    return read_record(Key.from_plain, stored, what="a key", name=name, remedy="it counts as free") or Key(name=name)
 
 
 def _parameters(signature: inspect.Signature) -> tuple[tuple[Any, ...], ...] | None:

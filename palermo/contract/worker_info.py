@@ -5,8 +5,9 @@ import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct, convert, field, to_builtins
 
+from palermo.contract.stored_records import read_record
 from palermo.core.election import Duty
 from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 
@@ -191,6 +192,28 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
         duties = _duties_of(plain)
         pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
         return cls(**{**known, **lists, **pairs, "duties": duties, "jobs": jobs})
+
+
+def stored_worker(id: str | bytes, report: Any) -> WorkerInfo | None:
+    """The worker in a stored report; None, with a warning, if it cannot be read."""
+    remedy = "restart that worker"
+    return read_record(_checked_worker, report, what="the report of a worker", name=id, remedy=remedy)
+
+
+def _checked_worker(plain: Any) -> WorkerInfo:
+    return convert(to_builtins(WorkerInfo.from_plain(plain)), WorkerInfo)
+
+
+def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
+    """The patterns of queues that a worker has stored; none, with a warning, if they cannot be read."""
+    found = read_record(
+        lambda plain: convert(plain, tuple[str, ...]),
+        selection,
+        what="the queues of a worker",
+        name=id,
+        remedy="restart that worker",
+    )
+    return found or ()
 
 
 #: The state of a worker that does not answer, in listings.

@@ -22,7 +22,7 @@ from palermo.brokers.redis.journal import RedisJournal
 from palermo.brokers.redis.recurring import Recurring
 from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
-from palermo.brokers.redis.store import Store, open_store
+from palermo.brokers.redis.store import Store, open_store, text_of
 from palermo.brokers.redis.sweep import clear_tenant
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
@@ -148,10 +148,10 @@ class RedisBroker:
     async def overview(self) -> Overview:
         await self._sync()
         now, found, pauses, rows = await self._store.run("look", "queues")
-        waiting = {name.decode(): count for name, count in found}
+        waiting = {text_of(name): count for name, count in found}
         paused = paused_in(pauses)
         living = workers.living(float(now), rows)
-        held = Counter(queue.decode() for *_, queues in rows for queue in queues)
+        held = Counter(text_of(queue) for *_, queues in rows for queue in queues)
         served = Counter[str]()
         for patterns, count in Counter(worker.patterns for worker in living if worker.info.answers).items():
             served.update(dict.fromkeys(QueueSelection(patterns).select(waiting), count))
@@ -353,7 +353,7 @@ class RedisTenants:
 
     async def of(self, queue: str) -> list[Tenant]:
         found = [
-            Tenant(name=name.decode(), pending=pending, share=float(share))
+            Tenant(name=text_of(name), pending=pending, share=float(share))
             for name, pending, share in await self._store.run("look", "tenants", queue)
             if pending
         ]
@@ -361,7 +361,7 @@ class RedisTenants:
 
     async def totals(self) -> Mapping[str, int]:
         counts = await self._store.fields("tenant-jobs")
-        return {queue.decode(): int(count) for queue, count in counts.items()}
+        return {text_of(queue): int(count) for queue, count in counts.items()}
 
     async def clear(self, queue: str, tenant: str) -> int:
         removed = await clear_tenant(self._store, queue, tenant)

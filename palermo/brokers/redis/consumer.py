@@ -22,7 +22,7 @@ from palermo.brokers.redis import limits
 from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.served_queues import ServedQueues
-from palermo.brokers.redis.store import Refused, Step, Store
+from palermo.brokers.redis.store import Refused, Step, Store, text_of
 from palermo.brokers.redis.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
 from palermo.brokers.redis.workers import CommandListener, Heartbeat
 from palermo.contract import clock
@@ -227,7 +227,7 @@ class RedisConsumer:
     async def queues_with_jobs(self) -> set[str]:
         _, names, _, _ = await self._store.run("look", "queues")
         await self._served.refresh()
-        return {name.decode() for name, waiting in names if waiting and name.decode() in self._served}
+        return {text_of(name) for name, waiting in names if waiting and text_of(name) in self._served}
 
     async def pause_slot(self, slot: int) -> None:
         await self.flush()
@@ -362,7 +362,7 @@ class RedisConsumer:
 
     def _delivery(self, job: Sequence[bytes], slot: int = 0) -> Delivery:
         number, times, queue, deaths, mark, blob, *runs_at = job
-        message = from_blob(blob, queue.decode())
+        message = from_blob(blob, text_of(queue))
         by = cancelled_by(mark, message)
         return Delivery(
             message=message,
@@ -371,8 +371,8 @@ class RedisConsumer:
             redelivered=times != b"1",
             cancelled=by is not None,
             cancelled_by=by or "",
-            deaths=tuple(deaths.decode().split()),
-            running_at=runs_at[0].decode() if runs_at else "",
+            deaths=tuple(text_of(deaths).split()),
+            running_at=text_of(runs_at[0]) if runs_at else "",
         )
 
     async def _claim_similar(self, delivery: Delivery) -> tuple[bool, Delivery | None]:

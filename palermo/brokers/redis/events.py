@@ -75,7 +75,8 @@ class RedisEvents:
         return told
 
     async def unsubscribe(self, group: str) -> None:
-        await self._find(group)
+        if not await self._store.call("HEXISTS", self._store.key("groups"), group):  # also one that cannot be read
+            raise _no_group(group)
         await self._store.change((), _removed(group))
 
     async def unsubscribe_queue(self, queue: str) -> None:
@@ -134,13 +135,14 @@ class RedisEvents:
         """The version of the subscriptions, and all of them by group."""
         states = await self._store.fields("groups")
         version = states.pop(_VERSION.encode(), False)
-        return version, [Subscription.from_plain(json.loads(states[group])) for group in sorted(states)]
+        found = (Subscription.from_stored(group, states[group]) for group in sorted(states))
+        return version, [one for one in found if one is not None]
 
     async def _find(self, group: str) -> Subscription:
         for one in await self.subscriptions():
             if one.group == group:
                 return one
-        raise NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+        raise _no_group(group)
 
     def _matching(self, entries: Iterable[Entry], subscription: Subscription, old: ReplayFilter) -> list[Event]:
         oldest = clock.now() - self._age
@@ -149,6 +151,10 @@ class RedisEvents:
             for one in entries
             if one.at >= oldest and old.matches(subscription, one.topic, one.at)
         ]
+
+
+def _no_group(group: str) -> NotFound:
+    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
 
 
 def _changed() -> list[Step]:

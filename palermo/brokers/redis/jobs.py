@@ -15,9 +15,6 @@ from palermo.core.unique_keys import UNIQUE_KEY
 #: The priority of a job that has already waited for its turn or its permit: it goes before all others of its queue.
 FRONT_PRIORITY = MAX_PRIORITY + 1
 
-#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends by itself.
-LOCK_LAG = 2.0
-
 #: What reading a message raises if another program has changed it.
 _UNREADABLE = (ValueError, TypeError, AttributeError, msgpack.UnpackException)
 
@@ -43,7 +40,7 @@ def to_job(message: Message, queue: str | None = None) -> Job:
 
 
 def to_blob(message: Message) -> bytes:
-    """The message as bytes. The first is L for one whose claim ends after some seconds, of which the scripts know."""
+    """The message as bytes, which the scripts can read."""
     parts = (
         message.id,
         message.content_type,
@@ -51,11 +48,10 @@ def to_blob(message: Message) -> bytes:
         dumps(to_headers(message)),
         dumps(message.properties) if message.properties else "",
         message.body,
-        0 if message.lock_for is None else message.lock_for + LOCK_LAG,
     )
     # Redis's own msgpack, with which the scripts read the id, knows one type for text and bytes.
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
-    return (b"L" if message.lock_for is not None else b"-") + packed
+    return packed
 
 
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
@@ -103,7 +99,7 @@ def cancelled_by(mark: bytes | None, message: Message) -> str | None:
 
 def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
     """Id, content type, content encoding, headers, properties and body. Raises _UNREADABLE."""
-    *texts, body, _ = msgpack.unpackb(memoryview(blob)[1:], raw=True)
+    *texts, body = msgpack.unpackb(blob, raw=True)
     id, content_type, content_encoding, headers, properties = (text.decode() for text in texts)
     if not isinstance(body, bytes):
         raise TypeError(f"the body is {type(body).__name__}")

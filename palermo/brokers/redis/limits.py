@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from palermo.brokers.redis.store import Step, Store
 from palermo.contract import clock
-from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, Rate, RateState, RunLater, RunNow
+from palermo.contract.limits import stored_limit
+from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow
 
 #: About so many keys are read at once where those to forget are looked for.
 _LOOK_AT = 200
@@ -43,12 +44,11 @@ async def list_limits(store: Store) -> list[LimitInfo]:
     """All keys that have running or waiting jobs or reserved runs, by name."""
     now, found = clock.now(), list[LimitInfo]()
     for name, state, running, called, waiting in sorted(await store.run("look", "limits")):
-        plain, rates = json.loads(state), _rate_state(state)
-        rate = str(plain["rate"])
-        turns = int(max(0.0, rates.free - max(now, rates.next)) / Rate.parse(rate).gap) if rate else 0
-        waits = called + waiting + turns
+        stored = stored_limit(name, state)
+        waits = called + waiting + stored.turns(now)
         if running or waits:
-            found.append(LimitInfo(key=name.decode(), limit=plain["limit"], rate=rate, running=running, waiting=waits))
+            key = name.decode(errors="backslashreplace")
+            found.append(LimitInfo(key=key, limit=stored.limit, rate=stored.rate, running=running, waiting=waits))
     return found
 
 
@@ -69,10 +69,8 @@ async def forget_idle(store: Store, cursor: bytes) -> bytes:
 
 
 def _is_over(state: bytes, now: float) -> bool:
-    try:
-        return _rate_state(state).is_over(str(json.loads(state)["rate"]), now)
-    except (ValueError, KeyError, TypeError):
-        return True  # nobody can read it
+    stored = stored_limit("", state)
+    return stored.state.is_over(stored.rate, now)
 
 
 def _saved(demand: LimitDemand, rates: RateState) -> Step:
@@ -87,7 +85,4 @@ def _saved(demand: LimitDemand, rates: RateState) -> Step:
 
 
 def _rate_state(state: bytes | None) -> RateState:
-    if state is None:
-        return RateState()
-    plain = json.loads(state)
-    return RateState(next=plain["next"], free=plain["free"], again=plain["again"])
+    return RateState() if state is None else stored_limit("", state).state

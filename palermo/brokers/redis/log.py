@@ -3,17 +3,21 @@
 Each entry has its place by Redis's own time, so a later entry has a higher place, also after the log was deleted.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from palermo.brokers.redis.store import Step, Store
+from palermo.brokers.redis.store import Step, Store, text_of
 
 #: Appends between two checks of the bounds.
 _TRIM_EVERY = 50
 
 #: An id of a stream is milliseconds and a number; as one integer it has so many bits for the number.
 _BITS = 20
+
+#: A number as `repr` writes it; an entry of another program may have anything there.
+_NUMBER = re.compile(rb"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 class Entry(Struct, frozen=True):
@@ -79,7 +83,13 @@ def place_at(instant: float) -> int:
 def _entries(found: Sequence[tuple[bytes, Sequence[bytes]]]) -> Iterator[Entry]:
     for id, fields in found:
         values = dict(zip(fields[::2], fields[1::2], strict=True))
-        yield Entry(place_of(id), values[b"blob"], values[b"topic"].decode(), float(values[b"at"]))
+        at = values.get(b"at", b"")
+        yield Entry(
+            place_of(id),
+            values.get(b"blob", b""),
+            text_of(values.get(b"topic", b"")),
+            float(at) if _NUMBER.fullmatch(at) else 0.0,
+        )
 
 
 def place_of(id: bytes) -> int:

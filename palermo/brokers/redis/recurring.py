@@ -1,15 +1,11 @@
 """Recurring jobs: an entry changes in one step with the jobs that it publishes, and so each tick fires once."""
 
 import json
-import logging
 
 from palermo.brokers.redis.store import Step, Store, puts
 from palermo.contract import clock
 from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.core.message import Message
-from palermo.errors import PalermoError
-
-log = logging.getLogger("palermo.redis")
 
 #: So many jobs, and no other entry is fired in the same turn.
 _BATCH_SIZE = 200
@@ -27,14 +23,15 @@ class Recurring:
     async def all(self) -> list[RecurringEntry]:
         """All entries, by name; those that cannot be read here are left out."""
         states = await self._store.fields("recurring")
-        return [entry for name in sorted(states) if (entry := _read(states[name])) is not None]
+        found = (RecurringEntry.from_stored(name, states[name]) for name in sorted(states))
+        return [entry for entry in found if entry is not None]
 
     async def change(self, change: EntryChange) -> None:
         """Change an entry. Raises NotFound."""
 
         async def attempt() -> None:
             state = await self._store.call("HGET", self._store.key("recurring"), change.name)
-            old = None if state is None else _read(state)
+            old = None if state is None else RecurringEntry.from_stored(change.name, state)
             # An entry that cannot be read can be removed, or replaced by a new one.
             unreadable = state is not None and old is None
             removes = unreadable and change.action == REMOVE
@@ -56,22 +53,22 @@ class Recurring:
         for name in names:
             if len(jobs) >= _BATCH_SIZE:
                 break
-            jobs += await self._fire(name.decode(), now)
+            jobs += await self._fire(name, now)
         return jobs
 
     async def mend(self, now: float) -> None:
         """Have entries that a clock far ahead has fired fire again at their times."""
         states = await self._store.fields("recurring")
         for name, state in states.items():
-            entry = _read(state)
+            entry = RecurringEntry.from_stored(name, state)
             if entry is not None and entry.is_ahead(now):
-                condition = [("field", "recurring", name.decode(), state)]
+                condition = [("field", "recurring", name, state)]
                 await self._store.try_change(condition, [_written(entry.renewed(now))])
 
-    async def _fire(self, name: str, now: float) -> list[Message]:
+    async def _fire(self, name: bytes, now: float) -> list[Message]:
         async def attempt() -> list[Message]:
             state = await self._store.call("HGET", self._store.key("recurring"), name)
-            entry = None if state is None else _read(state)
+            entry = None if state is None else RecurringEntry.from_stored(name, state)
             condition = [("field", "recurring", name, state or False)]
             if entry is None:
                 kept = state or False
@@ -87,12 +84,3 @@ class Recurring:
 def _written(entry: RecurringEntry) -> Step:
     due = entry.next
     return ("entry", entry.name, json.dumps(entry.to_plain()), False if due is None else due)
-
-
-def _read(state: bytes) -> RecurringEntry | None:
-    try:
-        return RecurringEntry.from_plain(json.loads(state))
-    except (ValueError, KeyError, TypeError, AttributeError, PalermoError) as error:
-        # A later version wrote it, or this machine lacks its time zone.
-        log.warning("the state of a recurring job cannot be read error=%r state=%.200r", str(error), state)
-        return None

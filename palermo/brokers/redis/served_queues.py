@@ -2,7 +2,7 @@
 
 import random
 
-from palermo.brokers.redis.store import Store
+from palermo.brokers.redis.store import Store, text_of
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues, QueueRank, QueueSelection, draw_order
 
 
@@ -33,7 +33,7 @@ class ServedQueues:
         """Read which queues there are, and which of them are paused."""
         # The version first: if a queue is made meanwhile, all is read once more.
         version = await self._store.call("GET", self._store.key("version"))
-        names = {name.decode() for name in await self._store.call("HKEYS", self._store.key("queues"))}
+        names = {text_of(name) for name in await self._store.call("HKEYS", self._store.key("queues"))}
         paused = await paused_queues(self._store)
         places = self._selection.places(names)
         self._places = {name: place for name, place in places.items() if name in names and name not in paused}
@@ -47,5 +47,5 @@ async def paused_queues(store: Store) -> PausedQueues:
 
 def paused_in(names: list[bytes]) -> PausedQueues:
     """The paused queues, by their names in Redis."""
-    found = {name.decode() for name in names}
+    found = {text_of(name) for name in names}
     return PausedQueues(frozenset(found - {EVERY_QUEUE}), every=EVERY_QUEUE in found)

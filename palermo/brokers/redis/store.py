@@ -41,6 +41,11 @@ Step = tuple[Any, ...]
 _SCAN_SIZE = 500
 
 
+def text_of(name: bytes) -> str:
+    """A name in Redis as text; of one that is no UTF-8, as another program may write it, all bytes are shown."""
+    return name.decode(errors="backslashreplace")
+
+
 def puts(jobs: Iterable[Message]) -> list[Step]:
     """The changes that put these jobs into their queues."""
     now = clock.wall_clock()

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.redis.jobs import from_blob, id_in, to_job
-from palermo.brokers.redis.store import Step, Store
+from palermo.brokers.redis.store import Step, Store, text_of
 from palermo.brokers.redis.unique_keys import KeyStates, as_they_run, change_keys, jobs_removed, keys_of, read_states
 from palermo.contract import clock
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
@@ -45,7 +45,7 @@ async def extent_of(store: Store, queue: str) -> Extent:
     exists, last, total, tenants = await store.run("look", "extent", queue)
     if not exists:
         raise NotFound(f"there is no queue {queue!r} at {store.server}. `palermo queues` lists those there are.")
-    return Extent(int(last), total, tuple(tenant.decode() for tenant in tenants))
+    return Extent(int(last), total, tuple(text_of(tenant) for tenant in tenants))
 
 
 async def sweep(
@@ -103,7 +103,7 @@ async def _purge_places(store: Store, queue: str, tenants: Sequence[str], last: 
         removed += int(some)
         for tenant, number, blob in keyed:
             message = from_blob(blob, queue)
-            removed += await _remove_keyed(store, queue, tenant.decode(), number, message, drop_next=drop_next)
+            removed += await _remove_keyed(store, queue, text_of(tenant), number, message, drop_next=drop_next)
         if more == b"0":
             return removed
         await asyncio.sleep(0)

@@ -5,22 +5,19 @@ palermo/core/unique_rules.py decides; what it decides is written only if nobody 
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from palermo.brokers.redis.jobs import id_in
-from palermo.brokers.redis.store import Step, Store, puts
+from palermo.brokers.redis.store import Step, Store, puts, text_of
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
-from palermo.contract.unique_jobs import UniqueJob
+from palermo.contract.unique_jobs import UniqueJob, stored_key
 from palermo.core import unique_rules
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer, StartReason
 from palermo.errors import PublishRefused
-
-log = logging.getLogger("palermo.redis")
 
 #: The most claims, or due keys, that one step handles.
 _BATCH_SIZE = 200
@@ -147,9 +144,9 @@ class RedisKeys:
             await self._store.change((), changes)
 
     async def announced(self) -> dict[str, UniqueJob]:
-        states = await self._store.call("HVALS", self._store.key("unique-jobs"))
-        found = (UniqueJob.from_plain(json.loads(state)) for state in states)
-        return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+        states = await self._store.fields("unique-jobs")
+        found = (UniqueJob.from_stored(name, states[name]) for name in sorted(states))
+        return {one.name: one for one in found if one is not None}
 
     async def held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """The jobs among these that have keys, each with the key's name."""
@@ -160,7 +157,7 @@ class RedisKeys:
             *(self._store.call("ZRANGEBYLEX", holders, f"[{id}\0", f"({id}\x01") for id in ids)
         )
         return [
-            (id, member.decode().partition("\0")[2])
+            (id, text_of(member).partition("\0")[2])
             for id, members in zip(ids, found, strict=True)
             for member in members
         ]
@@ -170,7 +167,10 @@ class RedisKeys:
         found = await self._store.call(
             "ZRANGEBYSCORE", self._store.key("keys-due"), "-inf", now, "LIMIT", 0, _BATCH_SIZE
         )
-        names = [name.decode() for name in found]
+        names = [text_of(name) for name in found]
+        for name in found:
+            if text_of(name).encode() != name:  # no key of ours: it would be due for ever
+                await self._store.call("ZREM", self._store.key("keys-due"), name)
 
         def decide(states: KeyStates) -> None:
             for name in names:
@@ -195,7 +195,7 @@ class RedisKeys:
     async def _shown(self, text: str) -> list[Key]:
         now = clock.now()
         found = {name: state async for name, state in self._store.scan("keys")}
-        keys = (unique_rules.current(_key(name.decode(), found[name]), now) for name in sorted(found))
+        keys = (unique_rules.current(_key(text_of(name), found[name]), now) for name in sorted(found))
         return [key for key in keys if key.is_shown(text)]
 
 
@@ -267,10 +267,4 @@ def keys_of(messages: Iterable[Message]) -> list[str]:
 
 def _key(name: str, state: bytes | None) -> Key:
     """The key in this state; a free one if there is none, or if it cannot be read."""
-    if state is None:
-        return Key(name=name)
-    try:
-        return Key.from_plain(json.loads(state))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("a key cannot be read, and counts as free key=%r error=%r", name, str(error))
-        return Key(name=name)
+    return Key(name=name) if state is None else stored_key(name, state)

@@ -13,11 +13,21 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.brokers.redis.store import Store
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
+from palermo.contract.stored_records import read_record
+from palermo.contract.worker_info import (
+    CommandReply,
+    OnCommand,
+    WorkerCommand,
+    WorkerInfo,
+    WorkerList,
+    stored_patterns,
+    stored_worker,
+    unidentified_worker,
+)
 from palermo.errors import BrokerError
 
 #: Seconds after which a worker that has not renewed its lease has lost its jobs: a job whose worker was killed runs
@@ -40,6 +50,13 @@ _CHECK_EVERY = 0.25
 _ANSWER_TIMEOUT = 1.0
 
 
+class _Reply(Struct, frozen=True):
+    """A worker's answer to a command; without values if the command was not for it."""
+
+    worker: str
+    values: dict[str, Any] | None
+
+
 class LivingWorker(Struct, frozen=True):
     """A worker whose lease goes on."""
 
@@ -51,14 +68,13 @@ class LivingWorker(Struct, frozen=True):
 def living(now: float, rows: list[Any]) -> list[LivingWorker]:
     """The workers in an answer of scripts/look.lua, which tells the time with them."""
     found: list[LivingWorker] = []
-    for lease, tag, selection, report, _ in rows:
+    for number, (lease, tag, selection, report, _) in enumerate(rows):
         if not tag or float(lease) <= now:
             continue
         seen_at = float(lease) - LEASE
-        info = replace(
-            WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=now - seen_at < _SILENT_AFTER
-        )
-        found.append(LivingWorker(info, tuple(json.loads(selection))))
+        worker = stored_worker(tag, report) or unidentified_worker(number)
+        info = replace(worker, seen_at=seen_at, answers=now - seen_at < _SILENT_AFTER)
+        found.append(LivingWorker(info, stored_patterns(tag, selection)))
     return found
 
 
@@ -77,8 +93,11 @@ async def send_command(store: Store, command: WorkerCommand, *, timeout: float) 
 
     def on_reply(text: bytes) -> None:
         if text:
-            reply = json.loads(text)
-            answers[str(reply["worker"])] = reply["values"]
+            reply = read_record(
+                lambda plain: convert(plain, _Reply), text, what="an answer", name=channel, remedy="ask again"
+            )
+            if reply is not None:
+                answers[reply.worker] = reply.values
         told.set()
 
     await store.listen(channel, on_reply)
@@ -128,16 +147,29 @@ class CommandListener:
     def _on_message(self, text: bytes) -> None:
         if not text:
             return
-        plain = json.loads(text)
-        command = WorkerCommand.from_plain(plain["command"])
-        if command.is_for(self._worker):
-            self._begin(self._answer(command, str(plain["reply"])))
+        found = read_record(
+            lambda plain: (WorkerCommand.from_plain(plain["command"]), str(plain["reply"])),
+            text,
+            what="a command to workers",
+            name=self._store.commands,
+            remedy="give it again",
+        )
+        if found is not None and found[0].is_for(self._worker):
+            self._begin(self._answer(*found))
 
     def _on_cancel(self, text: bytes) -> None:
-        plain = json.loads(text) if text else {"ids": (), "by": ""}
-        for id in plain["ids"]:
+        if not text:
+            return
+        ids, by = read_record(
+            lambda plain: (convert(plain["ids"], list[str]), str(plain["by"])),
+            text,
+            what="a cancel of jobs",
+            name=self._store.cancels,
+            remedy="cancel them again",
+        ) or ([], "")
+        for id in ids:
             if self._holds(id):
-                self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=str(plain["by"]))))
+                self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
 
     def _begin(self, work: Awaitable[object]) -> None:
         task: asyncio.Task[object] = asyncio.ensure_future(work)

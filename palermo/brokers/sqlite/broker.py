@@ -21,14 +21,31 @@ from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
-from palermo.brokers.sqlite.tables.jobs import SHOWN_COLUMNS, Row, declare_queue, from_row, insert, insert_many, to_row
+from palermo.brokers.sqlite.tables.jobs import (
+    LISTED,
+    SHOWN_COLUMNS,
+    Row,
+    declare_queue,
+    from_row,
+    insert,
+    insert_many,
+    to_row,
+)
 from palermo.brokers.sqlite.tenants import SqliteTenants
 from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters
 from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
+from palermo.contract.worker_info import (
+    CommandReply,
+    OnCommand,
+    WorkerCommand,
+    WorkerInfo,
+    WorkerList,
+    ignore_command,
+    stored_patterns,
+)
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
@@ -55,7 +72,11 @@ async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
     """
     exchange = check_exchange_name(session.exchange)
     store = await open_store(session.address, session.timeout, warns=session.warns)
-    workers.remove_stale_locks(side_directory(store.path))
+    try:
+        await workers.remove_stale_locks(store, side_directory(store.path))
+    except BaseException:
+        store.close()
+        raise
     return SqliteBroker(store, exchange, session)
 
 
@@ -166,9 +187,11 @@ class SqliteBroker:
     async def workers(self) -> WorkerList:
         await self._sync()
         rows = await self._store.read(
-            lambda db: db.execute("select report, lock from holder where exchange = ?", (self._exchange,)).fetchall()
+            lambda db: db.execute(
+                "select id, tag, report, lock from holder where exchange = ?", (self._exchange,)
+            ).fetchall()
         )
-        return WorkerList(workers.from_report(self._directory, report, lock) for report, lock in rows)
+        return WorkerList(workers.from_report(self._directory, *row) for row in rows)
 
     async def command(self, command: WorkerCommand, *, timeout: float = 5.0) -> list[CommandReply]:
         await self._sync()
@@ -370,18 +393,20 @@ class SqliteBroker:
         return int(rows[0][0])
 
     def _overview(self, db: sqlite3.Connection) -> Overview:
-        names = dict(
-            db.execute("select id, name from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
-        )
+        names = dict(db.execute(f"select id, name from queue where {LISTED}", (self._exchange,)).fetchall())
         paused = pauses_and_cancels.paused(db, self._exchange)
         held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
-        rows = db.execute("select selection, report, lock from holder where exchange = ?", (self._exchange,)).fetchall()
-        known = [(patterns, workers.from_report(self._directory, report, lock)) for patterns, report, lock in rows]
+        rows = db.execute(
+            "select selection, id, tag, report, lock from holder where exchange = ?", (self._exchange,)
+        ).fetchall()
+        known = [
+            (stored_patterns(row[1], selection), workers.from_report(self._directory, *row)) for selection, *row in rows
+        ]
         alive = Counter(patterns for patterns, worker in known if worker.answers)
         served = Counter[str]()
         # Many workers serve the same queues: each selection is matched once.
         for patterns, count in alive.items():
-            served.update(dict.fromkeys(QueueSelection(tuple(json.loads(patterns))).select(names.values()), count))
+            served.update(dict.fromkeys(QueueSelection(patterns).select(names.values()), count))
         pending = "select count(*) from job where queue = ? and holder is null"
         found = [
             QueueInfo(

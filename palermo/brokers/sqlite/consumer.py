@@ -316,7 +316,7 @@ class SqliteConsumer:
             if held:
                 self._notifier.notify()
         finally:
-            # Whatever happened above: once the lock is dropped, others give back the jobs that we held.
+            # Whatever happened above: once the lock's file is gone, others give back the jobs that we held.
             self._lock.release()
 
     # -- claiming ------------------------------------------------------------

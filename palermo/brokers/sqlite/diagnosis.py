@@ -56,6 +56,7 @@ async def diagnose(store: Store, exchange: str) -> list[Finding]:
             ).fetchone()
         )
         found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
+        found += await store.read(_wrong_types)
     except PalermoError as error:
         found.append(Finding.problem("publish", str(error), ""))
     try:
@@ -84,6 +85,35 @@ def _settings(db: sqlite3.Connection) -> list[Finding]:
         )
     )
     return [journal, durability, Finding.ok("eviction", "none: a job stays until it is done or taken away")]
+
+
+#: The tables whose rows are as many as the jobs; their readers pass over nothing.
+_LARGE = ("job", "later", "journal", "event")
+
+#: What a column of each type may hold.
+_HOLDS = {"text": ("text",), "integer": ("integer",), "real": ("real", "integer"), "blob": ("blob",)}
+
+
+def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
+    """Values of wrong types, which only another program can have written: their rows are passed over."""
+    columns = db.execute(
+        'select t.name, c.name, lower(c.type), c."notnull" from sqlite_master t join pragma_table_info(t.name) c'
+        " where t.type = 'table'"
+    ).fetchall()
+    found = []
+    for table, column, type, required in columns:
+        if table in _LARGE or type not in _HOLDS:
+            continue
+        may = ", ".join(f"'{each}'" for each in (*_HOLDS[type], *(() if required else ("null",))))
+        wrong = f"typeof({column}) not in ({may})"
+        ((count,),) = db.execute(f"select count(*) from {table} where {wrong}").fetchall()
+        if count:
+            text = f"{count} row(s) of table {table} have a {column} of a wrong type and are passed over"
+            remedy = (
+                f'Another program has changed the file. Remove them: sqlite3 FILE "delete from {table} where {wrong}"'
+            )
+            found.append(Finding.warning("records", text, remedy))
+    return found
 
 
 async def _try_out(store: Store, exchange: str) -> Finding:

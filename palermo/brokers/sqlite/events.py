@@ -91,8 +91,9 @@ class SqliteEvents:
 
     async def unsubscribe(self, group: str) -> None:
         def remove(db: sqlite3.Connection) -> None:
-            self._find(db, group)
-            db.execute("delete from subscription where exchange = ? and name = ?", (self._exchange, group))
+            removed = "delete from subscription where exchange = ? and name = ?"  # also of one that cannot be read
+            if not db.execute(removed, (self._exchange, group)).rowcount:
+                raise _no_group(group)
 
         await self._store.write(remove)
 
@@ -140,7 +141,7 @@ class SqliteEvents:
         for one in subscriptions(db, self._exchange):
             if one.group == group:
                 return one
-        raise NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+        raise _no_group(group)
 
     def _last(self, db: sqlite3.Connection) -> int:
         ((last,),) = db.execute("select coalesce(max(id), 0) from event where exchange = ?", (self._exchange,))
@@ -150,7 +151,7 @@ class SqliteEvents:
         """The kept events from place `first` to `last` (below 0: to the newest), each with its place and instant."""
         rows: Iterable[tuple[Any, ...]] = db.execute(
             f"select id, at, topic, {COLUMNS} from event where exchange = ? and id >= ? and (id <= ? or ? < 0)"
-            " and at >= ? order by id",
+            " and at >= ? and typeof(at) in ('real', 'integer') and typeof(topic) = 'text' order by id",
             (self._exchange, first, last, last, now - self._session.events_age),
         )
         for id, at, topic, *row in rows:
@@ -166,10 +167,15 @@ class SqliteEvents:
         )
 
 
+def _no_group(group: str) -> NotFound:
+    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+
+
 def subscriptions(db: sqlite3.Connection, exchange: str) -> list[Subscription]:
     """All subscriptions, by group."""
-    rows = db.execute("select state from subscription where exchange = ? order by name", (exchange,)).fetchall()
-    return [Subscription.from_plain(json.loads(state)) for (state,) in rows]
+    rows = db.execute("select name, state from subscription where exchange = ? order by name", (exchange,)).fetchall()
+    found = (Subscription.from_stored(name, state) for name, state in rows)
+    return [one for one in found if one is not None]
 
 
 def unsubscribe_group_of(db: sqlite3.Connection, exchange: str, queue: str) -> None:

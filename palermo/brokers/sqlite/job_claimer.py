@@ -7,7 +7,7 @@ from functools import cache
 
 from palermo.brokers.sqlite.tables import pauses_and_cancels
 from palermo.brokers.sqlite.tables.claims import Claim
-from palermo.brokers.sqlite.tables.jobs import COLUMNS, TENANTS_NEXT_JOB, from_row, take_turn
+from palermo.brokers.sqlite.tables.jobs import COLUMNS, LISTED, TENANTS_NEXT_JOB, from_row, take_turn
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery
 from palermo.core.message import Message
@@ -49,7 +49,7 @@ class ServedQueues:
         ((version,),) = db.execute("select value from meta where key = 'queues'").fetchall()
         if version == self._version:
             return
-        rows = db.execute("select name, id from queue where exchange = ? and not hidden", (self._exchange,)).fetchall()
+        rows = db.execute(f"select name, id from queue where {LISTED}", (self._exchange,)).fetchall()
         known: dict[str, int] = dict(rows)
         paused = pauses_and_cancels.paused(db, self._exchange)
         places = self._selection.places(known)
@@ -79,10 +79,6 @@ def _first_job(queues: int) -> str:
 
 def _coalesce(parts: list[str]) -> str:
     return f"coalesce({', '.join([*parts, 'null', 'null'])})"
-
-
-#: Seconds by which a claim outlasts its `lock_for`: before that the worker kills the run, or the run ends by itself.
-LOCK_LAG = 2.0
 
 
 class JobClaimer:
@@ -167,9 +163,7 @@ class JobClaimer:
             take_turn(db, queue, tenant, self._order)
         message = from_row(row, self._served_queues.name(queue))
         if message.lock_for is not None:
-            db.execute(
-                "update job set held_until = ? where id = ?", (time.time() + message.lock_for + LOCK_LAG, number)
-            )
+            db.execute("update job set held_until = ? where id = ?", (time.time() + message.lock_for, number))
         return self._delivery(db, Claim(number, self._holder, times), slot, message, deaths)
 
     def _delivery(

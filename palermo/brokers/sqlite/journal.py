@@ -156,6 +156,6 @@ class SqliteJournalReader:
 
     def _find(self, db: sqlite3.Connection) -> list[tuple[int, bytes]]:
         return db.execute(
-            "select seq, body from journal where exchange = ? and seq >= ? order by seq limit ?",
+            "select seq, cast(body as blob) from journal where exchange = ? and seq >= ? order by seq limit ?",
             (self._exchange, self._next, _BATCH_SIZE),
         ).fetchall()

@@ -37,7 +37,7 @@ from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
-from palermo.errors import BrokerError, PalermoError
+from palermo.errors import BrokerError
 
 log = logging.getLogger("palermo.sqlite")
 
@@ -286,8 +286,8 @@ def _has_failed(headers: object) -> bool:
 
 def read_entries(db: sqlite3.Connection, exchange: str) -> list[RecurringEntry]:
     """All entries, by name; those that cannot be read here are left out."""
-    rows = db.execute("select state from recurring where exchange = ? order by name", (exchange,)).fetchall()
-    return [entry for (state,) in rows if (entry := _read(state)) is not None]
+    rows = db.execute("select name, state from recurring where exchange = ? order by name", (exchange,)).fetchall()
+    return [entry for name, state in rows if (entry := RecurringEntry.from_stored(name, state)) is not None]
 
 
 def change_entry(db: sqlite3.Connection, exchange: str, change: EntryChange, now: float) -> bool:
@@ -295,7 +295,7 @@ def change_entry(db: sqlite3.Connection, exchange: str, change: EntryChange, now
     found = db.execute(
         "select state from recurring where exchange = ? and name = ?", (exchange, change.name)
     ).fetchone()
-    old = None if found is None else _read(found[0])
+    old = None if found is None else RecurringEntry.from_stored(change.name, found[0])
     # An entry that cannot be read can be removed, or replaced by a new one.
     unreadable = found is not None and old is None
     entry, jobs = (None, []) if unreadable and change.action == REMOVE else change.made_to(old, now)
@@ -322,7 +322,7 @@ def fire_entries(db: sqlite3.Connection, exchange: str, now: float) -> list[Mess
     for name, state in rows:
         if len(jobs) >= _BATCH_SIZE:
             break
-        found = _read(state)
+        found = RecurringEntry.from_stored(name, state)
         if found is None:
             db.execute(
                 "update recurring set due = ? where exchange = ? and name = ?", (now + _RETRY_AFTER, exchange, name)
@@ -340,15 +340,6 @@ def mend_entries(db: sqlite3.Connection, exchange: str, now: float) -> None:
     for entry in read_entries(db, exchange):
         if entry.is_ahead(now):
             _write(db, exchange, entry.renewed(now))
-
-
-def _read(state: str) -> RecurringEntry | None:
-    try:
-        return RecurringEntry.from_plain(json.loads(state))
-    except (ValueError, KeyError, TypeError, AttributeError, PalermoError) as error:
-        # A later version wrote it, or this machine lacks its time zone.
-        log.warning("the state of a recurring job cannot be read error=%r state=%.200r", str(error), state)
-        return None
 
 
 def _write(db: sqlite3.Connection, exchange: str, entry: RecurringEntry) -> None:

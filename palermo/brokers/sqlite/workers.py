@@ -2,7 +2,8 @@
 
 Each worker locks a file of its own for as long as its process lives. The kernel drops the lock with the process,
 however it ends. So a process id that is used again, or means another process in another container, cannot mislead.
-A process that finds a holder's file unlocked gives back the holder's jobs.
+A process that finds a holder's file unlocked gives back the holder's jobs, and counts a death for each. A worker that
+ends in good order removes its file, which a full disk allows: its jobs go back without a death.
 
 A caller writes a command into the file and polls for answers. A worker reads new commands at every heartbeat.
 """
@@ -19,12 +20,20 @@ import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.claims import Claim, delete, release
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo
+from palermo.contract.stored_records import read_record
+from palermo.contract.worker_info import (
+    CommandReply,
+    OnCommand,
+    WorkerCommand,
+    WorkerInfo,
+    stored_worker,
+    unidentified_worker,
+)
 from palermo.errors import BrokerError, BrokerUnavailable
 
 _SUFFIX = ".lock"
@@ -38,36 +47,35 @@ _STALE_AFTER = 60.0
 
 
 class WorkerLock:
-    """A locked file with a name that was never used before."""
+    """A locked file with a name that was never used before. It is removed when the process or this object ends."""
 
     def __init__(self, directory: str) -> None:
         self.name = secrets.token_hex(8) + _SUFFIX
         self._path = os.path.join(directory, self.name)
-        self._file: int | None = None
         self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o660)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._end = weakref.finalize(self, _remove_and_close, self._path, self._file)
         os.register_at_fork(after_in_child=_closing_in_child(weakref.ref(self)))
-
-    def __del__(self) -> None:
-        self.close_file()
 
     def release(self) -> None:
         """Unlock and remove the file. May be called again."""
-        if self._file is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-        self.close_file()
+        self._end()
 
     def touch(self) -> None:
         """Give the file the time of now."""
-        with contextlib.suppress(OSError):  # somebody removed the file: then others take this worker for dead
+        with contextlib.suppress(OSError):  # somebody removed the file: then others give back the jobs of this worker
             os.utime(self._path)
 
     def close_file(self) -> None:
-        """Close the file without unlocking it for a parent process that shares it."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+        """Close the file without unlocking or removing it for a parent process that shares it."""
+        if self._end.detach() is not None:
+            os.close(self._file)
+
+
+def _remove_and_close(path: str, file: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+    os.close(file)
 
 
 class CutOff(Struct, frozen=True):
@@ -102,10 +110,18 @@ def _closing_in_child(lock: "weakref.ref[WorkerLock]") -> Callable[[], None]:
     return close_file
 
 
+def _path(directory: str, name: object) -> str:
+    """The path of a holder's lock; of a name that no lock has, as another program may write it, one where none is."""
+    good = (
+        isinstance(name, str) and name.endswith(_SUFFIX) and name.isascii() and name.isprintable() and "/" not in name
+    )
+    return os.path.join(directory, str(name) if good else f"none{_SUFFIX}")
+
+
 def is_held(directory: str, name: str) -> bool:
     """Whether a living process holds this lock."""
     try:
-        file = os.open(os.path.join(directory, name), os.O_RDONLY)
+        file = os.open(_path(directory, name), os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:
@@ -119,11 +135,12 @@ def is_held(directory: str, name: str) -> bool:
     return False
 
 
-def from_report(directory: str, report: str, lock: str) -> WorkerInfo:
+def from_report(directory: str, holder: int, tag: str, report: str, lock: str) -> WorkerInfo:
     """The worker that wrote this report and has this lock."""
+    worker = stored_worker(tag, report) or unidentified_worker(holder)
     seen_at = last_seen(directory, lock)
     answers = seen_at is None or time.time() - seen_at < _SILENT_AFTER
-    return replace(WorkerInfo.from_plain(json.loads(report)), seen_at=seen_at, answers=answers)
+    return replace(worker, seen_at=seen_at, answers=answers)
 
 
 def last_seen(directory: str, lock: str) -> float | None:
@@ -132,33 +149,31 @@ def last_seen(directory: str, lock: str) -> float | None:
     In Unix seconds.
     """
     try:
-        return os.stat(os.path.join(directory, lock)).st_mtime
+        return os.stat(_path(directory, lock)).st_mtime
     except OSError:
         return None
 
 
 async def reap_dead(store: Store, directory: str, *, except_for: int = 0) -> int:
-    """Remove all dead holders and give back their jobs; returns how many jobs.
-
-    It also gives back jobs that are held longer than their `lock_for` allows: their holder lives, but stands still.
+    """Remove all holders that have ended and give back their jobs; returns how many jobs.
 
     `except_for` is the holder that calls this.
     """
     holders = await store.read(
         lambda db: db.execute("select id, lock from holder where id <> ?", (except_for,)).fetchall()
     )
-    dead = [(number, name) for number, name in holders if not is_held(directory, name)]
-    overdue = await store.read(_overdue)
-    if not dead and not overdue:
+    # Whether the file exists is asked after its lock: a worker that ends removes the file first.
+    ended = [
+        (number, name, last_seen(directory, name) is not None)
+        for number, name in holders
+        if not is_held(directory, name)
+    ]
+    if not ended:
         return 0
-
-    def give_back(db: sqlite3.Connection) -> int:
-        return sum(remove(db, number, died=True) for number, _ in dead) + _release_overdue(db)
-
-    released = await store.write(give_back)
-    for _, name in dead:
+    released = await store.write(lambda db: sum(remove(db, number, died=died) for number, _, died in ended))
+    for _, name, _ in ended:
         with contextlib.suppress(OSError):
-            os.unlink(os.path.join(directory, name))
+            os.unlink(_path(directory, name))
     return released
 
 
@@ -177,27 +192,66 @@ def remove(db: sqlite3.Connection, holder: int, *, died: bool = False) -> int:
     return released
 
 
-def _overdue(db: sqlite3.Connection) -> bool:
-    return bool(db.execute("select 1 from job where held_until < ? limit 1", (time.time(),)).fetchall())
+#: Heartbeats of one worker in which it hears none of another, after which that one stands still: two seconds.
+_SILENT_BEATS = 8
 
 
-def _release_overdue(db: sqlite3.Connection) -> int:
-    """Give back jobs that are held for too long. Each records its holder as one that died."""
-    now = time.time()
+class OverdueClaims:
+    """Gives back jobs that are held longer than their `lock_for` allows, by workers that live and stand still.
+
+    The wall clock may jump ahead, and all such claims end by it at once. So a claim ends only if besides its holder is
+    silent; a worker that goes on ends the run itself. Silence is counted in looks of the worker that asks: one that
+    stood still as well, with its machine or before a locked file, has not counted.
+    """
+
+    def __init__(self, store: Store, directory: str, holder: int) -> None:
+        self._store = store
+        self._directory = directory
+        self._holder = holder
+        #: By holder: its last heartbeat, and in how many looks that was the same.
+        self._silence: dict[int, tuple[float | None, int]] = {}
+
+    async def give_back(self) -> int:
+        """Look once, at each heartbeat; returns how many jobs went back."""
+        rows = await self._store.read(self._overdue)
+        silence: dict[int, tuple[float | None, int]] = {}
+        for holder, lock in rows:
+            seen_at = last_seen(self._directory, lock)
+            before, looks = self._silence.get(holder, (seen_at, 0))
+            silence[holder] = (seen_at, looks + 1 if seen_at == before else 0)
+        self._silence = silence
+        silent = [holder for holder, (_, looks) in silence.items() if looks > _SILENT_BEATS]
+        if not silent:
+            return 0
+        return await self._store.write(lambda db: sum(_release_overdue(db, holder) for holder in silent))
+
+    def _overdue(self, db: sqlite3.Connection) -> list[tuple[int, str]]:
+        return db.execute(
+            "select distinct holder.id, holder.lock from job join holder on holder.id = job.holder"
+            " where job.held_until < ? and holder.id <> ?",
+            (time.time(), self._holder),
+        ).fetchall()
+
+
+def _release_overdue(db: sqlite3.Connection, holder: int) -> int:
+    """Give back the jobs that this holder has for too long. Each records it as one that died."""
+    overdue, values = "holder = ? and held_until < ?", (holder, time.time())
     db.execute(
         "update job set deaths = deaths || (select tag from holder where holder.id = job.holder) || char(10)"
-        " where held_until < ?",
-        (now,),
+        f" where {overdue}",
+        values,
     )
-    return release(db, "held_until < ?", (now,))
+    return release(db, overdue, values)
 
 
-def remove_stale_locks(directory: str) -> None:
-    """Remove files that no process locks and that are too old to belong to a holder on its way into the table."""
+async def remove_stale_locks(store: Store, directory: str) -> None:
+    """Remove files that no process locks, that have no row, and that are too old to be of a holder on its way there."""
+    known = {name for (name,) in await store.read(lambda db: db.execute("select lock from holder").fetchall())}
     with contextlib.suppress(OSError), os.scandir(directory) as entries:
         for entry in entries:
             if (
                 entry.name.endswith(_SUFFIX)
+                and entry.name not in known
                 and time.time() - entry.stat().st_mtime > _STALE_AFTER
                 and not is_held(directory, entry.name)
             ):
@@ -232,7 +286,11 @@ class CommandListener:
         """Begin to obey the commands since the last poll, and to end jobs that were cancelled after we took them."""
         commands, cancelled = await self._store.read(lambda db: (self._find(db), self._cancelled(db)))
         for number, body in commands:
-            self._begin(self._answer(number, WorkerCommand.from_plain(json.loads(body))))
+            command = read_record(
+                WorkerCommand.from_plain, body, what="a command to workers", name=number, remedy="give it again"
+            )
+            if command is not None:
+                self._begin(self._answer(number, command))
         for id, by in cancelled:
             if id not in self._cancelled_jobs:
                 self._begin(self._on_command(WorkerCommand(action="cancel", id=id, by=by)))
@@ -320,7 +378,14 @@ def _answers(
     rows = db.execute("select worker, body from answer where command = ?", (number,)).fetchall()
     alive = {tag for (tag,) in db.execute("select tag from holder where exchange = ?", (exchange,)).fetchall()}
     waiting = {tag for tag in alive if command.is_for(tag)} - {worker for worker, _ in rows}
-    return {worker: json.loads(body) for worker, body in rows if body is not None}, bool(waiting)
+    found = {
+        worker: read_record(
+            lambda plain: convert(plain, dict[str, Any]), body, what="an answer", name=worker, remedy="ask again"
+        )
+        for worker, body in rows
+        if body is not None
+    }
+    return {worker: values for worker, values in found.items() if values is not None}, bool(waiting)
 
 
 #: Seconds between two heartbeats. Other processes must know within a second what a worker does, and that it died.
@@ -344,6 +409,7 @@ class Heartbeat:
         self._store = store
         self._directory = directory
         self._holder = holder
+        self._overdue_claims = OverdueClaims(store, directory, holder)
         self._report = report
         self._reported = reported
 
@@ -360,7 +426,8 @@ class Heartbeat:
             self._touch()
             await self._store_report()
             await commands.poll()
-            if await reap_dead(self._store, self._directory, except_for=self._holder):
+            released = await reap_dead(self._store, self._directory, except_for=self._holder)
+            if released + await self._overdue_claims.give_back():
                 notify()
             await self._store.renew()
             # A publisher may have died after its commit, before it notified anyone.

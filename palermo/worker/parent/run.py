@@ -75,5 +75,6 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         case _:
             return code
     flush()
+    gc.collect()  # Locks that a lost session left end with their objects: exec would end them as a death does.
     # The same command in the same process, so that a supervisor that watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -3,10 +3,10 @@
 
 -- The tenant of the queue whose turn it is has had its turn.
 local function take_turn(queue, tenant, mark, stride)
-  local last = tonumber(call('HGET', key('marks'), queue) or 0)
+  local last = number_in('marks', queue, 0)
   call('HSET', key('marks'), queue, math.max(last, mark))
   if call('EXISTS', place_of(queue, tenant)) == 1 then
-    local share = tonumber(call('HGET', key('shares:' .. queue), tenant) or 1)
+    local share = number_in('shares:' .. queue, tenant, 1)
     call('ZADD', key('turns:' .. queue), mark + stride / math.max(0.001, math.min(1000, share)), tenant)
   end
   left(queue, tenant)
@@ -35,7 +35,7 @@ local function claim(holder, queue, stride)
   while number do
     local blob = call('HGET', key('jobs'), number)
     if blob then
-      local times = tonumber(call('HGET', key('claims'), number) or 0) + 1
+      local times = number_in('claims', number, 0) + 1
       local deaths, mark, runs_at = '', '', nil
       if times > 1 then
         deaths = call('HGET', key('deaths'), number) or ''
@@ -48,9 +48,6 @@ local function claim(holder, queue, stride)
         if permit then
           call('SREM', key('called:' .. permit), number)
         end
-      end
-      if string.sub(blob, 1, 1) == 'L' then
-        call('ZADD', key('locks'), server_time() + (tonumber(parts_of(blob)[7]) or 0), holder .. ' ' .. number)
       end
       if call('EXISTS', key('cancels')) == 1 then
         mark = call('HGET', key('cancels'), id_in(blob)) or ''

@@ -20,6 +20,11 @@ local function write_in_any_case()
   call('DEL', key('nothing'))
 end
 
+-- The number in a field of a hash; `default` if there is none, or if another program has written something else.
+local function number_in(name, field, default)
+  return tonumber(call('HGET', key(name), field) or default) or default
+end
+
 local function server_time()
   local time = call('TIME')
   return tonumber(time[1]) + tonumber(time[2]) / 1000000
@@ -78,9 +83,9 @@ local function add(queue, tenant, share, score, number)
       call('HSET', key('shares:' .. queue), tenant, share)
     end
     if not call('ZSCORE', key('turns:' .. queue), tenant) then
-      local mark = tonumber(call('HGET', key('marks'), queue) or 0)
+      local mark = number_in('marks', queue, 0)
       local own = share ~= '' and share or call('HGET', key('shares:' .. queue), tenant) or 1
-      call('ZADD', key('turns:' .. queue), mark + 1 / tonumber(own), tenant)
+      call('ZADD', key('turns:' .. queue), mark + 1 / (tonumber(own) or 1), tenant)
     end
   end
   wake(queue)
@@ -128,13 +133,31 @@ local function put_later(queue, tenant, share, priority, keyed, run_at, id, blob
   return number
 end
 
+-- The parts of a message; none of one that another program has changed so that it cannot be read. Its job goes on to a
+-- worker all the same, which says so: an error here would keep all jobs of its queue waiting.
+local function parts_of(blob)
+  local read, parts = pcall(cmsgpack.unpack, blob)
+  return read and type(parts) == 'table' and #parts == 6 and parts or {}
+end
+
+-- The id in a message; '' if it cannot be read.
+local function id_in(blob)
+  local id = parts_of(blob)[1]
+  return type(id) == 'string' and id or ''
+end
+
 -- Take a job from those that are due later; returns its place and its message, nil if it is not there any more.
 local function take_later(number)
   local packed = call('HGET', key('later-places'), number)
   if not packed then
     return nil
   end
-  local place, blob = cmsgpack.unpack(packed), call('HGET', key('jobs'), number)
+  local blob = call('HGET', key('jobs'), number)
+  local read, place = pcall(cmsgpack.unpack, packed)
+  if not read or type(place) ~= 'table' or #place ~= 6 then
+    -- Another program has changed it. The job is not lost: a person may requeue it.
+    place = { 'failed', '', '', 0, '', blob and id_in(blob) or '' }
+  end
   call('ZREM', key('later'), number)
   call('ZREM', key('later-ids'), place[6] .. '\0' .. number)
   call('HDEL', key('later-places'), number)
@@ -173,19 +196,6 @@ local function free_permit(number)
   end
 end
 
--- The parts of a message; none of one that another program has changed so that it cannot be read. Its job goes on to a
--- worker all the same, which says so: an error here would keep all jobs of its queue waiting.
-local function parts_of(blob)
-  local read, parts = pcall(cmsgpack.unpack, string.sub(blob, 2))
-  return read and type(parts) == 'table' and #parts == 7 and parts or {}
-end
-
--- The id in a message; '' if it cannot be read.
-local function id_in(blob)
-  local id = parts_of(blob)[1]
-  return type(id) == 'string' and id or ''
-end
-
 local function id_of(number)
   local blob = call('HGET', key('jobs'), number)
   return blob and id_in(blob) or ''
@@ -222,18 +232,13 @@ local function claim_of(holder, number)
   return packed and cmsgpack.unpack(packed) or nil
 end
 
-local function end_claim(holder, number)
-  call('HDEL', key('held:' .. holder), number)
-  call('ZREM', key('locks'), holder .. ' ' .. number)
-end
-
 -- Delete a job that the worker has claimed for the given time; returns whether the claim was still valid.
 local function drop(holder, number, times, keep_mark)
   local claim = claim_of(holder, number)
   if not claim or tostring(claim[1]) ~= times then
     return false
   end
-  end_claim(holder, number)
+  call('HDEL', key('held:' .. holder), number)
   forget(number, keep_mark)
   return true
 end
@@ -245,7 +250,7 @@ local function give_back(holder, number, died)
     return false
   end
   local times, score, queue, tenant = unpack(claim)
-  end_claim(holder, number)
+  call('HDEL', key('held:' .. holder), number)
   call('HSET', key('claims'), number, times)
   if died ~= '' then
     call('HSET', key('deaths'), number, (call('HGET', key('deaths'), number) or '') .. died .. '\n')

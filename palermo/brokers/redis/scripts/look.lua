@@ -11,7 +11,7 @@
 local what, queue = ARGV[1], ARGV[2]
 
 local function count(name)
-  return call('ZCARD', key('queue:' .. name)) + tonumber(call('HGET', key('tenant-jobs'), name) or 0)
+  return call('ZCARD', key('queue:' .. name)) + number_in('tenant-jobs', name, 0)
 end
 
 local function workers()
@@ -20,7 +20,10 @@ local function workers()
     local worker = call('HMGET', key('worker:' .. leases[index]), 'tag', 'selection', 'report')
     local held = {}
     for _, packed in ipairs(call('HVALS', key('held:' .. leases[index]))) do
-      held[#held + 1] = cmsgpack.unpack(packed)[3]
+      local read, claim = pcall(cmsgpack.unpack, packed)
+      if read and type(claim) == 'table' and type(claim[3]) == 'string' then
+        held[#held + 1] = claim[3]
+      end
     end
     found[#found + 1] = { leases[index + 1], worker[1], worker[2], worker[3], held }
   end
@@ -37,7 +40,7 @@ local function cut(blob, most)
     return blob
   end
   parts[6] = string.sub(parts[6], 1, most)
-  return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
+  return cmsgpack.pack(parts)
 end
 
 local looks = {

@@ -26,7 +26,7 @@ if wanted > 0 and current ~= version then
 end
 
 -- A job that is on its way to the worker has one of the slots.
-wanted = wanted - (tonumber(call('HGET', worker, 'given') or 0) - given)
+wanted = wanted - (number_in('worker:' .. holder, 'given', 0) - given)
 local queues = 7 + 2 * done
 local claimed = {}
 local index = queues

@@ -59,7 +59,7 @@ end
 -- all workers get the time to come back. `renews` is whether this is a worker that renews its own.
 local function leases_count(now, lease, renews)
   local last, noticed, back_by = unpack(call('HMGET', key('renewals'), 'last', 'noticed', 'back-by'))
-  if last and noticed ~= last then
+  if tonumber(last) and noticed ~= last then
     local away = now - tonumber(last)
     if away < 0 then
       -- The server's clock was set back, and leases would go on for as long.
@@ -75,10 +75,10 @@ local function leases_count(now, lease, renews)
   if renews then
     call('HSET', key('renewals'), 'last', now)
   end
-  return now >= tonumber(back_by or 0)
+  return now >= (tonumber(back_by) or 0)
 end
 
--- Give back the jobs of workers that have died, and jobs that are claimed for longer than they allow.
+-- Give back the jobs of workers that have died.
 local function reap(lease, renews)
   local now, count = server_time(), 0
   if not leases_count(now, lease, renews) then
@@ -86,12 +86,6 @@ local function reap(lease, renews)
   end
   for _, worker in ipairs(call('ZRANGEBYSCORE', key('leases'), '-inf', now)) do
     count = count + leave(worker, call('HGET', key('worker:' .. worker), 'tag') or '?', '')
-  end
-  for _, lock in ipairs(call('ZRANGEBYSCORE', key('locks'), '-inf', now)) do
-    local worker, number = string.match(lock, '^(%S+) (%S+)$')
-    give_back(worker, number, call('HGET', key('worker:' .. worker), 'tag') or '?')
-    call('ZREM', key('locks'), lock)
-    count = count + 1
   end
   return count
 end

@@ -111,6 +111,11 @@ def insert_many(db: sqlite3.Connection, exchange: str, rows: Iterable[tuple[str,
         )
 
 
+#: The condition of the queues that are shown and served. Another program may have written a name that is no text; such
+#: rows are passed over, here and elsewhere, and `palermo doctor` names them.
+LISTED = "exchange = ? and not hidden and typeof(name) = 'text'"
+
+
 def declare_queue(db: sqlite3.Connection, exchange: str, queue: str) -> int:
     """The number of the queue, which is made or shown again if need be."""
     found = db.execute("select id, hidden from queue where exchange = ? and name = ?", (exchange, queue)).fetchall()

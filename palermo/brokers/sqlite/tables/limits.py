@@ -11,7 +11,11 @@ from typing import Any
 
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, to_row
 from palermo.contract import clock
-from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, Rate, RateState, RunLater, RunNow
+from palermo.contract.limits import StoredLimit, stored_limit
+from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow
+
+#: The columns that `_stored` reads.
+_STATE = "most, rate, next, free, again"
 
 
 def decide(db: sqlite3.Connection, exchange: str, job: int, demand: LimitDemand, now: float) -> RunNow | RunLater:
@@ -69,19 +73,20 @@ def list_limits(db: sqlite3.Connection, exchange: str) -> list[LimitInfo]:
     """All keys that have running or waiting jobs or reserved runs, by name."""
     now, found = clock.now(), list[LimitInfo]()
     rows = db.execute(
-        "select key, most, rate, next, free from limited where exchange = ? order by key", (exchange,)
+        f"select key, {_STATE} from limited where exchange = ? and typeof(key) = 'text' order by key", (exchange,)
     ).fetchall()
-    for key, most, rate, after, free in rows:
+    for key, *stored in rows:
+        limit = _stored(key, *stored)
         permit = _permit_name(exchange, key)
         ((running,),) = db.execute(
             "select count(*) from job where permit = ? and holder is not null", (permit,)
         ).fetchall()
         ((called,),) = db.execute("select count(*) from job where permit = ? and holder is null", (permit,)).fetchall()
         ((waiting,),) = db.execute("select count(*) from later where permit = ?", (permit,)).fetchall()
-        turns = int(max(0.0, free - max(now, after)) / Rate.parse(rate).gap) if rate else 0
+        turns = limit.turns(now)
         if running or called or waiting or turns:
             waits = called + waiting + turns
-            found.append(LimitInfo(key=key, limit=most, rate=rate, running=running, waiting=waits))
+            found.append(LimitInfo(key=key, limit=limit.limit, rate=limit.rate, running=running, waiting=waits))
     return found
 
 
@@ -95,12 +100,14 @@ def find_idle(db: sqlite3.Connection, exchange: str, after: str) -> tuple[list[t
     """
     now, idle = clock.now(), list[tuple[str, RateState]]()
     rows = db.execute(
-        "select key, rate, next, free, again from limited where exchange = ? and key > ? order by key limit ?",
+        f"select key, {_STATE} from limited where exchange = ? and key > ? and typeof(key) = 'text'"
+        " order by key limit ?",
         (exchange, after, _LOOK_AT),
     ).fetchall()
-    for key, rate, *instants in rows:
-        state = _rate_state(*instants)
-        if state.is_over(rate, now) and not _is_used(db, _permit_name(exchange, key)):
+    for key, *stored in rows:
+        limit = _stored(key, *stored)
+        state = limit.state
+        if state.is_over(limit.rate, now) and not _is_used(db, _permit_name(exchange, key)):
             idle.append((key, state))
     return idle, len(rows), rows[-1][0] if len(rows) == _LOOK_AT else ""
 
@@ -136,12 +143,13 @@ def _save_limit(db: sqlite3.Connection, exchange: str, demand: LimitDemand, rate
 
 
 def _load_rate(db: sqlite3.Connection, exchange: str, key: str) -> RateState:
-    row = db.execute("select next, free, again from limited where exchange = ? and key = ?", (exchange, key)).fetchone()
-    return RateState() if row is None else _rate_state(*row)
+    row = db.execute(f"select {_STATE} from limited where exchange = ? and key = ?", (exchange, key)).fetchone()
+    return RateState() if row is None else _stored(key, *row).state
 
 
-def _rate_state(next: float, free: float, again: float) -> RateState:
-    return RateState(next=next, free=free, again=again)
+def _stored(key: str, most: Any, rate: Any, *instants: Any) -> StoredLimit:
+    values = {"limit": most, "rate": rate, **dict(zip(("next", "free", "again"), instants, strict=True))}
+    return stored_limit(key, json.dumps(values, default=repr))
 
 
 def _permit_name(exchange: str, key: str) -> str:

@@ -20,7 +20,8 @@ def resume(db: sqlite3.Connection, exchange: str, queue: str) -> None:
 
 
 def paused(db: sqlite3.Connection, exchange: str) -> PausedQueues:
-    names = {name for (name,) in db.execute("select queue from pause where exchange = ?", (exchange,)).fetchall()}
+    rows = db.execute("select queue from pause where exchange = ? and typeof(queue) = 'text'", (exchange,)).fetchall()
+    names = {name for (name,) in rows}
     return PausedQueues(frozenset(names - {EVERY_QUEUE}), every=EVERY_QUEUE in names)
 
 

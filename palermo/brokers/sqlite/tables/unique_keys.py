@@ -1,7 +1,6 @@
 """Keys of unique jobs, in a table: a key changes in the transaction that stores, starts or deletes its job."""
 
 import json
-import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
@@ -12,14 +11,12 @@ from palermo.brokers.sqlite.tables.jobs import insert_many, to_row
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
-from palermo.contract.unique_jobs import UniqueJob
+from palermo.contract.unique_jobs import UniqueJob, stored_key
 from palermo.core import unique_rules
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, KeyUpdate, StartAnswer
 from palermo.errors import PublishRefused
-
-log = logging.getLogger("palermo.sqlite")
 
 T = TypeVar("T")
 
@@ -64,7 +61,7 @@ class SqliteKeys:
     def _known(self, db: sqlite3.Connection, text: str = "") -> list[Key]:
         now = clock.now()
         rows = db.execute("select name, state from key where exchange = ? order by name", (self._exchange,)).fetchall()
-        keys = (unique_rules.current(_read(name, state), now) for name, state in rows)
+        keys = (unique_rules.current(stored_key(name, state), now) for name, state in rows)
         return [key for key in keys if key.is_shown(text)]
 
     async def free(self, names: Iterable[str]) -> list[str]:
@@ -91,7 +88,7 @@ class SqliteKeys:
                 (self._exchange,),
             ).fetchall()
             for name, state in rows:
-                key = unique_rules.current(_read(name, state), clock.now())
+                key = unique_rules.current(stored_key(name, state), clock.now())
                 holder = key.holder
                 if holder is not None and holder.until is None:
                     found.append(OrphanedKey(key=key.name, id=holder.id, queue=holder.queue, since=holder.since))
@@ -118,9 +115,10 @@ class SqliteKeys:
         await self._store.write(put)
 
     async def announced(self) -> dict[str, UniqueJob]:
-        query = "select state from unique_job where exchange = ? order by name"
+        query = "select name, state from unique_job where exchange = ? order by name"
         rows = await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall())
-        return {one.name: one for one in (UniqueJob.from_plain(json.loads(state)) for (state,) in rows)}
+        found = (UniqueJob.from_stored(name, state) for name, state in rows)
+        return {one.name: one for one in found if one is not None}
 
 
 def check_body_size(claims: Iterable[KeyRequest]) -> None:
@@ -195,7 +193,7 @@ def jobs_cancelled(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) ->
     for id in ids:
         rows = db.execute("select name, state from key where exchange = ? and holder = ?", (exchange, id)).fetchall()
         for name, state in rows:
-            _save(db, exchange, unique_rules.job_removed(_read(name, state), id, clock.now()))
+            _save(db, exchange, unique_rules.job_removed(stored_key(name, state), id, clock.now()))
 
 
 def next_due(db: sqlite3.Connection, exchange: str) -> float | None:
@@ -210,7 +208,7 @@ def publish_due(db: sqlite3.Connection, exchange: str, now: float) -> None:
         "select name, state from key where exchange = ? and due <= ? order by due limit ?", (exchange, now, _BATCH_SIZE)
     ).fetchall()
     for name, state in rows:
-        _save(db, exchange, unique_rules.publish_due(_read(name, state), now))
+        _save(db, exchange, unique_rules.publish_due(stored_key(name, state), now))
 
 
 def _enqueue(db: sqlite3.Connection, exchange: str, claim: KeyRequest) -> EnqueueAnswer:
@@ -221,16 +219,7 @@ def _enqueue(db: sqlite3.Connection, exchange: str, claim: KeyRequest) -> Enqueu
 
 def _load(db: sqlite3.Connection, exchange: str, name: str) -> Key:
     found = db.execute("select state from key where exchange = ? and name = ?", (exchange, name)).fetchone()
-    return Key(name=name) if found is None else _read(name, found[0])
-
-
-def _read(name: str, state: str) -> Key:
-    """The key in this state; a free one if the state cannot be read."""
-    try:
-        return Key.from_plain(json.loads(state))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("a key cannot be read, and counts as free key=%r error=%r", name, str(error))
-        return Key(name=name)
+    return Key(name=name) if found is None else stored_key(name, found[0])
 
 
 def _save(db: sqlite3.Connection, exchange: str, step: KeyUpdate) -> None:

@@ -1,0 +1,94 @@
+"""Rows of an SQLite file that another program changed: each is passed over, and all others go on.
+
+Every column of every table gets values of wrong types, read from the schema itself, so new tables are tested too.
+"""
+
+import asyncio
+import shutil
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from palermo.brokers.sqlite.file import opening
+from palermo.contract.broker import SessionParameters
+from palermo.core.address import parse_url
+from tests.contract.damaging import DAY, everything, fill
+
+#: What another program, or a fault of a disk, may leave in a column, as SQL.
+VALUES = ("null", "-1", "'{'", "x'ff'", "cast(x'ff' as text)")
+
+
+def columns() -> list[tuple[str, str]]:
+    """All columns of all tables of a new file, but for what keeps a second machine out."""
+    db = sqlite3.connect(":memory:")
+    for name in opening._SCHEMA:
+        db.executescript((Path(opening.__file__).parent / "schema" / name).read_text(encoding="utf-8"))
+    query = (
+        "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
+        " where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"
+    )
+    return db.execute(query).fetchall()
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with two rows in each table."""
+    path = tmp_path_factory.mktemp("damage") / "full.db"
+    asyncio.run(make(path))
+    return path.with_suffix(".copy.db")
+
+
+def session(path: Path) -> SessionParameters:
+    return SessionParameters(address=parse_url(f"sqlite:///{path}"), keep_events=True)
+
+
+async def make(path: Path) -> None:
+    opened = await fill(session(path))
+    db = sqlite3.connect(path)
+    with db:
+        for name in ("a", "b"):
+            number = db.execute(
+                "insert into command (exchange, body, until) values ('palermo', '{}', ?)", (time.time() + DAY,)
+            ).lastrowid
+            db.execute("insert into answer values (?, ?, '{}')", (number, name))
+            db.execute(
+                "insert or ignore into turn (queue, mark) select id, 1 from queue where name = ?", (f"{name}-queue",)
+            )
+    for table in dict(columns()):
+        ((rows,),) = db.execute(f"select count(*) from {table}").fetchall()
+        assert rows >= 2, f"{table} has {rows} row(s): fill it here, so that its columns are tested"
+    db.execute("vacuum into ?", (str(path.with_suffix(".copy.db")),))
+    db.close()
+    for broker in opened:
+        await broker.close()
+
+
+@pytest.mark.parametrize(("table", "column"), columns())
+def test_a_damaged_row_raises_nothing_foreign_and_stops_no_other(
+    full: Path, tmp_path: Path, table: str, column: str
+) -> None:
+    found = []
+    for number, value in enumerate(VALUES):
+        path = tmp_path / f"{number}.db"
+        shutil.copy(full, path)
+        path.chmod(0o600)
+        if damage(path, table, column, value):
+            found += [f"{value}: {one}" for one in asyncio.run(everything(session(path)))]
+
+    assert found == []
+
+
+def damage(path: Path, table: str, column: str, value: str) -> bool:
+    """Put the value into the first row of a table; returns whether its own rules let that be."""
+    db = sqlite3.connect(path)
+    key = ", ".join(name for name, *_ in db.execute("select name from pragma_table_info(?) where pk", (table,)))
+    try:
+        with db:
+            db.execute(f"update {table} set {column} = {value} where ({key}) = (select {key} from {table} limit 1)")
+    except sqlite3.IntegrityError:
+        return False
+    finally:
+        db.close()
+    return True
