@@ -117,11 +117,11 @@ async def test_messages_that_another_program_has_changed_are_shown_and_fail_and_
     await broker.publish_many(messages(5))
     store = broker._store
     numbers = await store.call("ZRANGE", store.key("queue:jobs"), 0, -1)
-    parts = msgpack.unpackb((await store.call("HGET", store.key("jobs"), numbers[0])), raw=True)
+    parts = msgpack.unpackb((await store.call("HGET", store.key("jobs"), numbers[0]))[1:], raw=True)
     broken = [
         b"L\xc1junk",
         b"",
-        *(msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")),
+        *(b"-" + msgpack.packb([*parts[:3], headers, *parts[4:]]) for headers in (b"{", b"[]")),
     ]
     for number, blob in zip(numbers, broken, strict=False):
         await store.call("HSET", store.key("jobs"), number, blob)

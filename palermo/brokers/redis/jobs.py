@@ -40,7 +40,11 @@ def to_job(message: Message, queue: str | None = None) -> Job:
 
 
 def to_blob(message: Message) -> bytes:
-    """The message as bytes, which the scripts can read."""
+    """The message as bytes, which the scripts can read.
+
+    The first byte and the last part say nothing any more. They stay, since earlier versions wrote and read them: a
+    database holds jobs of both, and workers of both run beside each other.
+    """
     parts = (
         message.id,
         message.content_type,
@@ -48,10 +52,11 @@ def to_blob(message: Message) -> bytes:
         dumps(to_headers(message)),
         dumps(message.properties) if message.properties else "",
         message.body,
+        0,
     )
     # Redis's own msgpack, with which the scripts read the id, knows one type for text and bytes.
     packed: bytes = msgpack.packb(parts, use_bin_type=False)
-    return packed
+    return b"-" + packed
 
 
 def from_blob(blob: bytes, taken_from: str | None) -> Message:
@@ -99,7 +104,7 @@ def cancelled_by(mark: bytes | None, message: Message) -> str | None:
 
 def _parts(blob: bytes) -> tuple[str, str, str, str, str, bytes]:
     """Id, content type, content encoding, headers, properties and body. Raises _UNREADABLE."""
-    *texts, body = msgpack.unpackb(blob, raw=True)
+    *texts, body, _ = msgpack.unpackb(memoryview(blob)[1:], raw=True)
     id, content_type, content_encoding, headers, properties = (text.decode() for text in texts)
     if not isinstance(body, bytes):
         raise TypeError(f"the body is {type(body).__name__}")

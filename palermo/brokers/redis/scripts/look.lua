@@ -40,7 +40,7 @@ local function cut(blob, most)
     return blob
   end
   parts[6] = string.sub(parts[6], 1, most)
-  return cmsgpack.pack(parts)
+  return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
 end
 
 local looks = {
