@@ -53,7 +53,7 @@ from palermo.contract.broker import Broker
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import RUNTIME
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.core.journal_records import RecordKind, encode
+from palermo.core.journal_records import RecordKind, encode, encode_record
 from palermo.core.message import Message
 from palermo.core.time_slots import time_slot_of
 
@@ -316,7 +316,7 @@ def history(place: Ground, size: int) -> Figures:
         for number, batch in enumerate(ids[first : first + 500] for first in range(0, size, 500)):
             at = time.time() - (size - number * 500) / 500
             done = {"kind": RecordKind.SUCCEEDED, "job": "bench", "queue": "jobs", "attempt": 1, "slot": 1}
-            records = [{**done, "at": at, "id": id, "wait": 0.001, "took": 0.002} for id in batch]
+            records = [encode_record({**done, "at": at, "id": id, "wait": 0.001, "took": 0.002}) for id in batch]
             await broker.journal.append(encode("host:1:bench", records, source="bench", number=number + 1))
 
     client = default_client()

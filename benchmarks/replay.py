@@ -25,7 +25,7 @@ from benchmarks.ground import Ground, ground
 from benchmarks.processes import cpu_seconds
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT
 from palermo.client.client import Client
-from palermo.core.journal_records import encode
+from palermo.core.journal_records import encode, encode_record
 from palermo.core.topology import internal
 from palermo.settings.settings import Settings
 
@@ -66,9 +66,9 @@ def batches(count: int) -> Iterator[bytes]:
             why = {"error": "shop.errors.Refused", "message": f"order {number} was not delivered"}
             held.append({"kind": "failed", "at": at, **run, **why})
         if len(held) >= _BATCH:
-            yield encode(f"pid:{kind}@worker-host", held)
+            yield encode(f"pid:{kind}@worker-host", [*map(encode_record, held)])
             held = []
-    yield encode("pid:1@worker-host", held)
+    yield encode("pid:1@worker-host", [*map(encode_record, held)])
 
 
 def fill(place: Ground, count: int) -> int:

@@ -192,7 +192,7 @@ class JobEvents:
         if not settled:
             kind, more, written = RecordKind.RELEASED, {}, False
         if not written and kind in self.recorder.wanted:
-            said = _run(slot, message, wait=wait, took=took) | more
+            said = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
                 # Here and not at its enqueue, which would cost a program much: until now the broker has them. A job
                 # that waits for a retry may be cancelled there, and no worker tells of its end.
