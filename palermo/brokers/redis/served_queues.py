@@ -37,7 +37,7 @@ class ServedQueues:
         paused = await paused_queues(self._store)
         places = self._selection.places(names)
         self._places = {name: place for name, place in places.items() if name in names and name not in paused}
-        self.version: bytes = version or b"0"
+        self.version = version or b"0"
 
 
 async def paused_queues(store: Store) -> PausedQueues:
