@@ -1,4 +1,4 @@
-"""What a user does with a broker whose records another program has changed: nothing foreign is raised."""
+"""All that a user does with a broker whose records another program has changed: nothing foreign is raised."""
 
 import asyncio
 import time

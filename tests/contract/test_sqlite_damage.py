@@ -77,7 +77,7 @@ def test_a_damaged_row_raises_nothing_foreign_and_stops_no_other(
         if damage(path, table, column, value):
             found += [f"{value}: {one}" for one in asyncio.run(everything(session(path)))]
 
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def damage(path: Path, table: str, column: str, value: str) -> bool:

@@ -361,7 +361,7 @@ class RedisTenants:
 
     async def totals(self) -> Mapping[str, int]:
         counts = await self._store.fields("tenant-jobs")
-        return {text_of(queue): int(count) for queue, count in counts.items()}
+        return {text_of(queue): int(count) for queue, count in counts.items() if count.isdigit()}
 
     async def clear(self, queue: str, tenant: str) -> int:
         removed = await clear_tenant(self._store, queue, tenant)

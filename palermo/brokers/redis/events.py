@@ -5,6 +5,7 @@ notes the newest of them: later ones come by themselves, and it is given the oth
 """
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterable
 
@@ -23,6 +24,9 @@ from palermo.errors import BrokerRefused, NoSubscriber, NotFound
 
 #: Old events that are given to a group in one step.
 _BATCH_SIZE = 500
+
+#: Two ids of a stream: the last event from before that a group was given, and the last that it is to get.
+_TOLD = re.compile(rb"\d+-\d+ \d+-\d+")
 
 #: The field of a log of which groups there are: it changes with each of them.
 _VERSION = "\0version"
@@ -121,6 +125,9 @@ class RedisEvents:
         group = subscription.group
         state = await self._store.call("HGET", self._store.key("groups-told"), group)
         if state is None:
+            return None
+        if not _TOLD.fullmatch(state):  # another program wrote it: the group gets what comes from now on
+            await self._store.change((), [("unset", "groups-told", group)])
             return None
         told, _, newest = state.partition(b" ")
         entries = await self._log.read(place_of(told) + 1, place_of(newest), _BATCH_SIZE)

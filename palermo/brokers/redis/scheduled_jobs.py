@@ -119,7 +119,7 @@ class ScheduledJobs:
         `edit` is for "move": it changes more of the jobs than their instant.
         """
         altered: dict[str, AlteredJob] = {}
-        last = int(await self._store.call("GET", self._store.key("number")) or 0)
+        last = self._store.count(await self._store.call("GET", self._store.key("number")), "number")
         some: list[tuple[str, Message]] = []
 
         async def step() -> None:

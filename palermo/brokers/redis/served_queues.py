@@ -15,7 +15,7 @@ class ServedQueues:
         #: The queues that are not paused, in order of priority.
         self._places: dict[str, QueueRank] = {}
         #: Changes with every queue that is made, deleted, paused or resumed.
-        self.version = ""
+        self.version = b""
 
     @property
     def shared(self) -> bool:
@@ -37,7 +37,7 @@ class ServedQueues:
         paused = await paused_queues(self._store)
         places = self._selection.places(names)
         self._places = {name: place for name, place in places.items() if name in names and name not in paused}
-        self.version = (version or b"0").decode()
+        self.version = version or b"0"
 
 
 async def paused_queues(store: Store) -> PausedQueues:

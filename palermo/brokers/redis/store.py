@@ -26,7 +26,7 @@ from palermo.contract import clock
 from palermo.contract.broker import OnPublished, SessionParameters
 from palermo.core.address import Address
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PalermoError
 
 T = TypeVar("T")
 
@@ -151,6 +151,15 @@ class Store:
             return self._connection.try_begin(answered, *command) if done is None else done
         self._connection.begin(*command).add_done_callback(answered)
         return True
+
+    def count(self, value: bytes | None, name: str) -> int:
+        """The whole number that Redis keeps under this name; 0 for none. Raises BrokerRefused for anything else."""
+        if value is None or value.isdigit():
+            return int(value or 0)
+        raise BrokerRefused(
+            f"Redis at {self.server}: {self.key(name)} is {value!r:.100} and must be a whole number: another program"
+            " has changed it. Set it to a number above all fields of the hash `jobs`."
+        )
 
     async def run(self, name: str, *arguments: Any) -> Any:
         """The answer of a script. Raises what `call` raises."""

@@ -45,7 +45,7 @@ async def extent_of(store: Store, queue: str) -> Extent:
     exists, last, total, tenants = await store.run("look", "extent", queue)
     if not exists:
         raise NotFound(f"there is no queue {queue!r} at {store.server}. `palermo queues` lists those there are.")
-    return Extent(int(last), total, tuple(text_of(tenant) for tenant in tenants))
+    return Extent(store.count(last, "number"), total, tuple(text_of(tenant) for tenant in tenants))
 
 
 async def sweep(
@@ -91,7 +91,7 @@ async def purge(store: Store, queue: str) -> int:
 
 async def clear_tenant(store: Store, queue: str, tenant: str) -> int:
     """Remove the jobs of a tenant that wait in a queue; returns how many."""
-    last = int(await store.call("GET", store.key("number")) or 0)
+    last = store.count(await store.call("GET", store.key("number")), "number")
     return await _purge_places(store, queue, (tenant,), last, drop_next=False)
 
 
