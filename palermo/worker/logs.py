@@ -6,7 +6,6 @@ writes an event once for both formats. Lines of other libraries and of the jobs 
 formatters add the job.
 """
 
-import asyncio
 import json
 import logging
 import re
@@ -26,10 +25,6 @@ LEVELS = ("debug", "info", "warning", "error")
 
 #: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
-
-#: The lines of so many events are written together, or those of so many seconds. So many are mostly less than 4,096
-#: bytes, of which no other process that writes into the same pipe gets in between.
-_TOGETHER, _LATER = 16, 0.02
 
 _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
 _PAIR = re.compile(r"(?:^| )([a-z_]+)=(%[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))(?= |$)")
@@ -57,18 +52,12 @@ def configure(*, level: str = "info", format: str = "text", stream: TextIO | Non
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes the line of each record to a stream.
-
-    The lines of `log_event` are made and written together: some milliseconds later, and before any other line.
-    """
+    """Writes the line of each record to a stream."""
 
     def __init__(self, stream: TextIO, formatter: "TextFormatter | JsonFormatter") -> None:
         super().__init__(stream)
         self.setFormatter(formatter)
         self._lines = formatter
-        #: The events whose lines are not written yet: when they occurred, and what `write` was given.
-        self._events: list[tuple[float, logging.Logger, int, str, tuple[Any, ...]]] = []
-        self._timed = False
 
     def gets_alone(self, logger: logging.Logger) -> bool:
         """Whether nothing but this handler sees the records of the logger: no other handler, filter or factory.
@@ -86,45 +75,14 @@ class LineHandler(logging.StreamHandler[TextIO]):
         )
 
     def write(self, logger: logging.Logger, level: int, text: str, args: tuple[Any, ...]) -> None:
-        """Write what the record with these values would become: in a moment, or at once outside of an event loop."""
-        with self.lock or nullcontext():
-            self._events.append((time.time(), logger, level, text, args))
-        if len(self._events) >= _TOGETHER:
-            self.flush()
-        elif not self._timed:
-            try:
-                asyncio.get_running_loop().call_later(_LATER, self._in_time)
-                self._timed = True
-            except RuntimeError:
-                self.flush()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._write_events()
-        super().emit(record)
-
-    def flush(self) -> None:
-        with self.lock or nullcontext():
-            self._write_events()
-        super().flush()
-
-    def _in_time(self) -> None:
-        self._timed = False
-        self.flush()
-
-    def _write_events(self) -> None:
-        """Write the lines of all events that wait. The caller holds the lock."""
-        if not self._events:
-            return
-        events, self._events = self._events, []
-        line = self._lines.line
+        """Write what the record with these values would become."""
         try:
-            # One write: the standard error flushes after each.
-            self.stream.write(
-                "".join([f"{line(at, level, log.name, text, args)}\n" for at, log, level, text, args in events])
-            )
+            line = self._lines.line(time.time(), level, logger.name, text, args)
+            with self.lock or nullcontext():
+                self.stream.write(line + "\n")
+                self.stream.flush()
         except Exception:
-            _, log, level, text, args = events[0]
-            self.handleError(log.makeRecord(log.name, level, "(unknown file)", 0, text, args, None))
+            self.handleError(logger.makeRecord(logger.name, level, "(unknown file)", 0, text, args, None))
 
 
 def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:
@@ -140,7 +98,6 @@ def log_event(logger: logging.Logger, level: int, text: str, *args: Any) -> None
     """Do as `logger.log(level, text, *args)`, for the lines that a worker's parent writes for each job.
 
     Fast path: no record is made that only LineHandler would see. A line in benchmarks.logged: 65 µs without, 28 with.
-    Lines are written together: XX.
     """
     if logger.isEnabledFor(level):
         handlers = logging.root.handlers

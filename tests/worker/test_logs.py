@@ -1,6 +1,5 @@
 """A worker's log: one line per event, as text or JSON with the same keys, and the job's own lines name the job."""
 
-import asyncio
 import contextvars
 import io
 import json
@@ -15,7 +14,6 @@ import pytest
 from palermo.jobs import current
 from palermo.worker import logs
 from palermo.worker.logs import JsonFormatter, TextFormatter
-from tests.contract.tools import until
 from tests.helpers import eventually
 from tests.worker.site import Site
 
@@ -235,31 +233,6 @@ def test_whoever_watches_the_log_sees_the_lines_of_each_job(where: str, monkeypa
     logs.log_event(log, logging.INFO, EVENT, "finished", "1", "shop.send", "mail", 2, 0.5)
 
     assert seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
-
-
-def test_lines_of_jobs_are_written_soon_and_before_any_line_that_comes_after_them() -> None:
-    stream, log = io.StringIO(), logging.getLogger("palermo.worker")
-    logs.configure(stream=stream)
-
-    def told() -> list[str]:
-        return [line.split(" ", 2)[2] for line in stream.getvalue().splitlines()]
-
-    async def told_last() -> list[str]:
-        return told()[3:]
-
-    async def main() -> None:
-        for number in range(2):
-            logs.log_event(log, logging.INFO, "job finished id=%s", f"{number}")
-        log.warning("worker stops")
-        logs.log_event(log, logging.INFO, "job finished id=%s", "2")
-        assert told() == ["job finished id=0", "job finished id=1", "worker stops"]
-        await until(told_last, ["job finished id=2"])
-
-        logs.log_event(log, logging.INFO, "job finished id=%s", "3")
-        logging.getLogger().handlers[0].flush()
-        assert told()[4:] == ["job finished id=3"]
-
-    asyncio.run(main())
 
 
 def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
