@@ -31,10 +31,6 @@ log = logging.getLogger("palermo.journal")
 FLUSH_EVERY = 0.25
 BATCH, BATCH_BYTES = 500, 500_000
 
-#: How many notes are taken together. One after another they take some 20 µs each, and 60 µs between other work, when
-#: the processor's caches hold nothing of what they need.
-TOGETHER = 32
-
 #: Counts are stored once there are COUNTS of them, else some seconds after the last ones: at first COUNTS_SOON, then
 #: twice as many each time up to COUNTS_EVERY, and from the first again after a rest. Each time they take some 300
 #: bytes for every job of every queue: four times a second that would be a gigabyte in ten days of one worker.
@@ -92,8 +88,6 @@ class Recorder:
         #: The records that wait, each with the future that somebody waits for until it is stored, and their bytes.
         self._waiting: deque[tuple[msgspec.Raw, asyncio.Future[None] | None]] = deque()
         self._size = 0
-        #: What `later` was given.
-        self._notes: list[Callable[[], None]] = []
         self._counts: dict[tuple[str, str], JobCounts] = {}
         #: How many jobs are in them; when the last were stored, by the loop's clock; how long the next may wait.
         self._counted = 0
@@ -132,7 +126,6 @@ class Recorder:
     def add(self, kind: str, fields: Record, *, at: float | None = None) -> None:
         """Add a record, if records of its kind are written; `at` is when it happened, now unless given."""
         if kind in self.wanted:
-            self._take_notes()
             self._append({"kind": kind, "at": round(self._now() if at is None else at, 3), **fields})
 
     def count(self, outcome: str, queue: str, job: str, wait: float | None = None, took: float | None = None) -> None:
@@ -149,14 +142,6 @@ class Recorder:
             counts.run.add(took)
         self._counted += 1
         if self._timer is None or self._counted == COUNTS:
-            self.remind()
-
-    def later(self, note: Callable[[], None]) -> None:
-        """Have `note` add its records and counts together with others, but before any other record is added."""
-        self._notes.append(note)
-        if len(self._notes) >= TOGETHER:
-            self._take_notes()
-        else:
             self.remind()
 
     def remind(self) -> None:
@@ -187,7 +172,6 @@ class Recorder:
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._awaited.add(future)
-        self._take_notes()
         self._append({"kind": kind, "at": round(self._now(), 3), **fields}, future)
         if self._journal is not None and self._sending is None:
             self._flush()
@@ -226,7 +210,7 @@ class Recorder:
     @property
     def _has_records(self) -> bool:
         """Whether there is anything besides counts."""
-        return bool(self._waiting or self._notes or self.tentative or self._unstored or self._lost)
+        return bool(self._waiting or self.tentative or self._unstored or self._lost)
 
     @property
     def _counts_in(self) -> float:
@@ -234,11 +218,6 @@ class Recorder:
         if self._flushing or self._counted >= COUNTS:
             return 0.0
         return max(0.0, self._counts_at + self._counts_pause - asyncio.get_running_loop().time())
-
-    def _take_notes(self) -> None:
-        notes, self._notes = self._notes, []
-        for note in notes:
-            note()
 
     def _append(self, record: Record, stored: "asyncio.Future[None] | None" = None) -> None:
         if len(self._waiting) >= MOST_WAITING and stored is None:
@@ -253,7 +232,6 @@ class Recorder:
             self.remind()
 
     def _flush(self) -> None:
-        self._take_notes()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -6,7 +6,6 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 
 import pytest
 
@@ -89,31 +88,6 @@ async def test_records_are_stored_together_and_in_order() -> None:
         assert [len(batch.records) for batch in journal.batches] == [500, 201]
         assert [(batch.writer, batch.number) for batch in journal.batches] == [("pid:1@h", 1), ("pid:1@h", 2)]
         assert len({batch.source for batch in journal.batches}) == 1
-
-
-async def test_what_is_noted_later_keeps_its_place_before_what_comes_after_it() -> None:
-    async with tape() as journal:
-        recorder = Recorder(JournalLevel.ALL, "pid:1@h")
-        noted = list[str]()
-
-        def note(id: str) -> None:
-            noted.append(id)
-            recorder.add(RecordKind.SUCCEEDED, fields(id))
-
-        for number in range(recording.TOGETHER - 1):
-            recorder.later(partial(note, f"{number}"))
-        assert noted == []
-        recorder.later(partial(note, "together"))
-        assert len(noted) == recording.TOGETHER
-        recorder.later(partial(note, "alone"))
-        recorder.add(RecordKind.FAILED, fields("after"))
-        recorder.later(partial(note, "last"))
-        recorder.attach(journal)
-
-        found = await journal.until(recording.TOGETHER + 3)
-
-        ids = [one["id"] for one in found]
-        assert ids == [*map(str, range(recording.TOGETHER - 1)), "together", "alone", "after", "last"]
 
 
 async def test_what_the_level_leaves_out_is_counted_all_the_same() -> None:

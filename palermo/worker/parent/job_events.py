@@ -45,9 +45,6 @@ STORE_TIMEOUT, AWAY_TIMEOUT = 10.0, 0.5
 #: Seconds that the worker's shutdown waits for its journal.
 _CLOSE_TIMEOUT = 2.0
 
-#: The end of a job with a larger body, in bytes, is noted at once, so that the bodies of ended jobs take little memory.
-_LARGE = 65_536
-
 #: The most characters of an error's text.
 _MAX_TEXT = 500
 
@@ -159,35 +156,15 @@ class JobEvents:
         If not `settled`, the broker could not store that, and the job may run again. A job that was cancelled before
         it ran has `began_at` = `ended_at`. `written` is what `store_result` returned.
         """
-        if self._every_run:
-            self.recorder.tentative.pop(slot, None)
-
-        def note() -> None:
-            self._note_end(slot, message, result, began_at, ended_at, settled, by, written)
-
-        if len(message.body) > _LARGE:
-            note()
-        else:
-            self.recorder.later(note)
-
-    def _note_end(
-        self,
-        slot: int,
-        message: Message,
-        result: Result,
-        began_at: float,
-        ended_at: float,
-        settled: bool,
-        by: str,
-        written: bool,
-    ) -> None:
         more: Mapping[str, Any]
         kind, more = (RecordKind.SUCCEEDED, {}) if result is SUCCEEDED else _kind(result, by)
         wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
         self.recorder.count(kind, message.queue, message.job, wait, took)
         if self.count_run is not None:
             self.count_run(kind, message.queue, message.job, wait, took)
-        if not self._every_run and kind is RecordKind.SUCCEEDED and settled:
+        if self._every_run:
+            self.recorder.tentative.pop(slot, None)
+        elif kind is RecordKind.SUCCEEDED and settled:
             return
         if not settled:
             kind, more, written = RecordKind.RELEASED, {}, False
