@@ -504,13 +504,15 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
                 place.amqp_name(queue), auto_ack=True, inactivity_timeout=0.5
             ):
                 if properties is not None:
-                    late.append((at := float(properties.headers["run-at"]), time.time() - at))
+                    late.append((at := float(properties.message_id), time.time() - at))
                 elif ended.is_set():
                     return
 
     def send() -> None:
         while not ended.wait(0.1):
-            jobs.noop.options(queue=queue).enqueue_at(time.time() + 1.0, jobs.ORDER)
+            at = time.time() + 1.0
+            # The instant is the id too: pika reads a header with a fraction as a whole number.
+            jobs.noop.options(queue=queue, id=f"{at}").enqueue_at(at, jobs.ORDER)
 
     threads = [threading.Thread(target=receive), threading.Thread(target=send)]
     for thread in threads:

@@ -5,7 +5,7 @@ handler, a closed descriptor. The worker replaces such a process. Only state tha
 is checked; docs/guides/pools.md lists what is not.
 """
 
-# The functions of `signal` make an enum of each answer, which takes 25 times as long.
+# signal.getsignal() makes an enum of each answer, which takes 25 times as long.
 import _signal  # type: ignore[import-not-found]
 import os
 import resource
@@ -24,12 +24,7 @@ _RESERVED = tuple(int(number) for number in (*SURVIVED, signal.SIGCHLD, signal.S
 
 _STREAMS = {1: "standard output", 2: "standard error"}
 
-_sigmask, _getrlimit, _setitimer, _REAL = (
-    _signal.pthread_sigmask,
-    resource.getrlimit,
-    signal.setitimer,
-    signal.ITIMER_REAL,
-)
+_getrlimit, _setitimer, _REAL = resource.getrlimit, signal.setitimer, signal.ITIMER_REAL
 
 
 class PipeLost(Exception):
@@ -62,12 +57,12 @@ class ProcessState:
             # This resets the umask to what it was: no call only reads it.
             os.umask(self._umask),
             _working_directory(),
-            (*map(_getrlimit, _NUMBERS),),
-            (*map(_signal.getsignal, _RESERVED),),
+            [_getrlimit(number) for number in _NUMBERS],
+            {number: _signal.getsignal(number) for number in _RESERVED},
             _file(1),
             _file(2),
             # The signal mask, and whether an alarm is set: it would end the next job, and reading it also stops it.
-            *(() if self._shared else (_sigmask(signal.SIG_BLOCK, ()), _setitimer(_REAL, 0)[0] > 0)),
+            *(() if self._shared else (signal.pthread_sigmask(signal.SIG_BLOCK, ()), _setitimer(_REAL, 0)[0] > 0)),
         )
 
     def _describe(self, now: tuple[Any, ...]) -> Iterator[str]:
@@ -79,7 +74,7 @@ class ProcessState:
         for name, limit, old in zip(_LIMITS, now[3], before[3], strict=True):
             if limit != old:
                 yield f"limit {name} is {limit}, was {old}"
-        for number, new, old in zip(_RESERVED, now[4], before[4], strict=True):
+        for (number, new), (_, old) in zip(now[4].items(), before[4].items(), strict=True):
             if new != old:
                 yield f"the handler of {_name(number)} is another"
         for number, new, old in ((1, now[5], before[5]), (2, now[6], before[6])):
