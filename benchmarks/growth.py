@@ -510,9 +510,8 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
 
     def send() -> None:
         while not ended.wait(0.1):
-            at = time.time() + 1.0
             # The instant is the id too: pika reads a header with a fraction as a whole number.
-            jobs.noop.options(queue=queue, id=f"{at}").enqueue_at(at, jobs.ORDER)
+            jobs.noop.options(queue=queue, id=f"{(at := time.time() + 1.0)}").enqueue_at(at, jobs.ORDER)
 
     threads = [threading.Thread(target=receive), threading.Thread(target=send)]
     for thread in threads:
