@@ -495,7 +495,7 @@ def scheduled(place: Ground, size: int) -> Figures:
 
 @contextmanager
 def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
-    """Jobs that come due in this queue, ten a second. Yields when each was due, and how many seconds late it came."""
+    """Jobs in this queue, ten a second. Yields when each was due (its id: pika cuts the header), and how late it was."""
     late, ended = list[tuple[float, float]](), threading.Event()
 
     def receive() -> None:
@@ -510,7 +510,6 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
 
     def send() -> None:
         while not ended.wait(0.1):
-            # The instant is the id too: pika reads a header with a fraction as a whole number.
             jobs.noop.options(queue=queue, id=f"{(at := time.time() + 1.0)}").enqueue_at(at, jobs.ORDER)
 
     threads = [threading.Thread(target=receive), threading.Thread(target=send)]
