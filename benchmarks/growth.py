@@ -495,7 +495,7 @@ def scheduled(place: Ground, size: int) -> Figures:
 
 @contextmanager
 def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
-    """Jobs in this queue, ten a second. Yields when each was due (its id: pika cuts the header), and how late it was."""
+    """Jobs in this queue, ten a second. Yields when each was due (its id: pika cuts headers), and how late it was."""
     late, ended = list[tuple[float, float]](), threading.Event()
 
     def receive() -> None:
