@@ -20,6 +20,11 @@ def block() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, OBEYED)
 
 
+def are_blocked() -> bool:
+    """Whether this process has blocked them: the command line that another program runs within itself has not."""
+    return signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def unblock(numbers: Iterable[int] = OBEYED) -> None:
     """Unblock them, or some of them. Those that came meanwhile come now: INT may raise KeyboardInterrupt here."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

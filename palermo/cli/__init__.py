@@ -63,12 +63,12 @@ class Commands(CommandGroup):
                 ctx.fail(f"No such command {cmd_name!r}.{nearest(cmd_name, COMMANDS)}")
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        if cmd_name == "worker":
+        if cmd_name != "worker":
+            blocked_signals.unblock()
+        elif blocked_signals.are_blocked():
             from palermo.worker.signals import end_before_start
 
             end_before_start()
-        else:
-            blocked_signals.unblock()
         with imports():
             command: click.Command = getattr(import_module(module), name)
         return command

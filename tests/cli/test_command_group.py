@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 
 import click
@@ -43,6 +44,14 @@ def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
 def test_help_of_every_command_begins_with_what_the_overview_says(palermo: Palermo, name: str) -> None:
     assert palermo(name, "--help").stdout.startswith(f"Usage: main {name}")
     assert f"  {name} " in palermo("--help").stdout
+
+
+def test_a_program_that_runs_the_command_line_within_itself_keeps_its_signals(palermo: Palermo) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+
+    palermo("worker", "--help")
+
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Nacked, Publisher, RecordQueue, Unroutable
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import Place, TenantQueue
@@ -230,7 +230,7 @@ def test_a_job_is_stored_at_its_place_also_after_that_was_deleted(
             queue = f"{exchange}.{key}" if exchange else key
             found = []
             for gone in (queue, session.exchange, ""):
-                await outbox.destinations.publish(place, to_properties(job), job.body)
+                await outbox.destinations.publish(place, job)
                 found.append((await connection.probe(queue)).messages)
                 assert outbox.destinations.has(place)
                 if gone:
