@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import update_wrapper
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from palermo.client import forking
 from palermo.client.handle import Job
@@ -24,11 +24,9 @@ from palermo.jobs.options import (
     JOB_OPTIONS,
     RECURRING_OPTIONS,
     Arguments,
-    BackoffOption,
+    BatchOptions,
     EnqueueOptions,
-    Missed,
-    OnDuplicate,
-    Unique,
+    JobOptions,
     read_options,
     recurring_job,
     split_arguments,
@@ -36,7 +34,6 @@ from palermo.jobs.options import (
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
-    from palermo.core.retry_policy import ErrorTypes
     from palermo.jobs.batch import Batch
 
 P = ParamSpec("P")
@@ -335,76 +332,9 @@ def job(target: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionJob[P, Corout
 @overload
 def job(target: Callable[P, R], /) -> FunctionJob[P, R, R]: ...
 @overload
-def job(
-    *,
-    batch: int,
-    batch_wait: Duration | None = None,
-    queue: str | None = None,
-    name: str | None = None,
-    serializer: str | None = None,
-    compression: str | None = None,
-    sign: bool | None = None,
-    arguments: Literal["", "one"] = "",
-    timeout: Duration | None = None,
-    priority: int | None = None,
-    expires: Duration | None = None,
-    delay: Duration | None = None,
-    unique_key: str | Callable[..., str] | None = None,
-    debounce: Duration | None = None,
-    throttle: Duration | None = None,
-    tenant: str | Callable[..., str] | None = None,
-    share: float | None = None,
-    retries: int | None = None,
-    backoff: BackoffOption | None = None,
-    retry_for: Duration | None = None,
-    retry_on: "ErrorTypes | None" = None,
-    discard_on: "ErrorTypes | None" = None,
-    cron: str | None = None,
-    every: Duration | None = None,
-    tz: str | None = None,
-    missed: Missed | None = None,
-    schedule_name: str | None = None,
-    schedule_args: Arguments | None = None,
-) -> BatchDecorator: ...
+def job(**options: Unpack[BatchOptions]) -> BatchDecorator: ...
 @overload
-def job(
-    *,
-    queue: str | None = None,
-    name: str | None = None,
-    serializer: str | None = None,
-    compression: str | None = None,
-    sign: bool | None = None,
-    arguments: Literal["", "one"] = "",
-    timeout: Duration | None = None,
-    lock_for: Duration | None = None,
-    priority: int | None = None,
-    limit: int | None = None,
-    limit_key: str | Callable[..., str] | None = None,
-    rate: str | None = None,
-    expires: Duration | None = None,
-    delay: Duration | None = None,
-    keep_result: bool | None = None,
-    unique: Unique | Duration | None = None,
-    unique_key: str | Callable[..., str] | None = None,
-    on_duplicate: OnDuplicate | None = None,
-    dedupe: Duration | None = None,
-    debounce: Duration | None = None,
-    throttle: Duration | None = None,
-    tenant: str | Callable[..., str] | None = None,
-    share: float | None = None,
-    default: bool = False,
-    retries: int | None = None,
-    backoff: BackoffOption | None = None,
-    retry_for: Duration | None = None,
-    retry_on: "ErrorTypes | None" = None,
-    discard_on: "ErrorTypes | None" = None,
-    cron: str | None = None,
-    every: Duration | None = None,
-    tz: str | None = None,
-    missed: Missed | None = None,
-    schedule_name: str | None = None,
-    schedule_args: Arguments | None = None,
-) -> JobDecorator: ...
+def job(**options: Unpack[JobOptions]) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
 

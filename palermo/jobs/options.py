@@ -1,7 +1,7 @@
 """The options of a job: their names and types. jobs/option_values.py checks their values."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 
 from palermo.core.text import nearest
 from palermo.core.times import Duration, Instant
@@ -79,16 +79,70 @@ class EnqueueOptions(ManyOptions, total=False):
     id: str | None
 
 
-class SubscribeOptions(TypedDict, total=False):
-    """The options of `@palermo.subscribe`: those of a job that concern its run."""
+class RunOptions(TypedDict, total=False):
+    """The options of a run, whatever declares the job; None where the settings decide."""
 
     timeout: Duration | None
-    keep_result: bool | None
     retries: int | None
     backoff: BackoffOption | None
     retry_for: Duration | None
     retry_on: "ErrorTypes | None"
     discard_on: "ErrorTypes | None"
+
+
+class SubscribeOptions(RunOptions, total=False):
+    """The options of `@palermo.subscribe`: those of a job that concern its run."""
+
+    keep_result: bool | None
+
+
+class _RecurringOptions(TypedDict, total=False):
+    cron: str | None
+    every: Duration | None
+    tz: str | None
+    missed: Missed | None
+    schedule_name: str | None
+    schedule_args: "Arguments | None"
+
+
+class _DeclaredOptions(RunOptions, _RecurringOptions, total=False):
+    """The options of `@palermo.job`, with `batch` and without."""
+
+    queue: str | None
+    name: str | None
+    serializer: str | None
+    compression: str | None
+    sign: bool | None
+    arguments: Literal["", "one"]
+    priority: int | None
+    expires: Duration | None
+    delay: Duration | None
+    unique_key: str | Callable[..., str] | None
+    debounce: Duration | None
+    throttle: Duration | None
+    tenant: str | Callable[..., str] | None
+    share: float | None
+
+
+class BatchOptions(_DeclaredOptions, total=False):
+    """The options of `@palermo.job` for a job that is called with a list."""
+
+    batch: Required[int]
+    batch_wait: Duration | None
+
+
+class JobOptions(_DeclaredOptions, total=False):
+    """The options of `@palermo.job` for a job that is called once for each message."""
+
+    lock_for: Duration | None
+    limit: int | None
+    limit_key: str | Callable[..., str] | None
+    rate: str | None
+    keep_result: bool | None
+    unique: Unique | Duration | None
+    on_duplicate: OnDuplicate | None
+    dedupe: Duration | None
+    default: bool
 
 
 class PublishOptions(TypedDict, total=False):
@@ -105,17 +159,9 @@ class PublishOptions(TypedDict, total=False):
 Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 #: The options of recurring jobs.
-RECURRING_OPTIONS = ("cron", "every", "tz", "missed", "schedule_name", "schedule_args")
-
+RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
 #: The options of `@palermo.job`.
-JOB_OPTIONS = (
-    *("queue", "name", "serializer", "compression", "sign", "arguments", "timeout", "expires", "delay", "keep_result"),
-    *("tenant", "share", "batch", "batch_wait", "default"),
-    *("retries", "backoff", "retry_for", "retry_on", "discard_on"),
-    *("lock_for", "priority", "limit", "limit_key", "rate"),
-    *("unique", "unique_key", "on_duplicate", "dedupe", "debounce", "throttle"),
-    *RECURRING_OPTIONS,
-)
+JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
 #: The options of `@palermo.subscribe`.
 SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
 #: The options of `palermo.publish`.
