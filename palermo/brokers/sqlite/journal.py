@@ -1,16 +1,14 @@
 """The journal as a table: each row is a batch. A session that appends also deletes what is too old or too much."""
 
-import asyncio
 import sqlite3
-from contextlib import suppress
+from collections.abc import Sequence
 
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.journal import FROM_START, OnBatch, ReadFrom, Wants
-from palermo.core.journal_records import decode
-from palermo.errors import BrokerError
+from palermo.contract.journal_poll import JournalPoll
 
 #: Appends between two checks of the bounds. A check reads what it deletes, and one batch more.
 _TRIM_EVERY = 200
@@ -29,7 +27,7 @@ class SqliteJournal:
         self._store = store
         self._notifier = notifier
         self._session = session
-        self._readers: set[SqliteJournalReader] = set()
+        self._readers: set[JournalPoll] = set()
         self._appended = 0
 
     async def append(self, batch: bytes) -> None:
@@ -49,9 +47,7 @@ class SqliteJournal:
         await self._store.write(insert, publishing=True)
         self._notifier.notify()
 
-    async def read(
-        self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None
-    ) -> "SqliteJournalReader":
+    async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> JournalPoll:
         exchange = self._session.exchange
 
         def find(db: sqlite3.Connection) -> tuple[int, int]:
@@ -71,8 +67,14 @@ class SqliteJournal:
             return begin or end + 1, end
 
         begin, end = await self._store.read(find)
-        reader = SqliteJournalReader(self._store, self._notifier, exchange, on_batch, wants, begin=begin, end=end)
+
+        async def stop() -> None:
+            self._notifier.unlisten(reader.look_again)
+
+        reader = JournalPoll(self._find, on_batch, wants, begin=begin, end=end, every=_POLL_EVERY, stop=stop)
         self._readers.add(reader)
+        self._notifier.listen(reader.look_again)
+        reader.start()
         return reader
 
     async def close(self) -> None:
@@ -80,6 +82,14 @@ class SqliteJournal:
         for reader in self._readers:
             await reader.close()
         self._notifier.close()
+
+    async def _find(self, position: int) -> Sequence[tuple[int, bytes]]:
+        return await self._store.read(
+            lambda db: db.execute(
+                "select seq, cast(body as blob) from journal where exchange = ? and seq >= ? order by seq limit ?",
+                (self._session.exchange, position, _BATCH_SIZE),
+            ).fetchall()
+        )
 
     def _trim(self, db: sqlite3.Connection, now: float) -> None:
         bounds = {
@@ -97,65 +107,3 @@ class SqliteJournal:
                 f" where exchange = :exchange and {kept} order by seq limit 1)",
                 bounds,
             )
-
-
-class SqliteJournalReader:
-    """A reader of the journal that goes on as batches come. See palermo.contract.journal.JournalReader."""
-
-    def __init__(
-        self,
-        store: Store,
-        notifier: Notifier,
-        exchange: str,
-        on_batch: OnBatch,
-        wants: Wants | None,
-        *,
-        begin: int,
-        end: int,
-    ) -> None:
-        self._store = store
-        self._notifier = notifier
-        self._exchange = exchange
-        self._on_batch = on_batch
-        self._wants = wants
-        self.begin = begin
-        self.end = end
-        self.deleted = False
-        self.caught_up = asyncio.Event()
-        self.ended = asyncio.Event()
-        self._next = begin
-        self._notified = asyncio.Event()
-        notifier.listen(self._notified.set)
-        self._task = asyncio.ensure_future(self._run())
-
-    async def close(self) -> None:
-        self._notifier.unlisten(self._notified.set)
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        self.ended.set()
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                self._notified.clear()
-                rows = await self._store.read(self._find)
-                for seq, body in rows:
-                    self._next = seq + 1
-                    if self._wants is None or self._wants(body):
-                        self._on_batch(decode(seq, body))
-                if self._next > self.end or not rows:
-                    self.caught_up.set()
-                if rows:
-                    await asyncio.sleep(0)
-                    continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_POLL_EVERY):
-                        await self._notified.wait()
-        except BrokerError:
-            self.ended.set()
-
-    def _find(self, db: sqlite3.Connection) -> list[tuple[int, bytes]]:
-        return db.execute(
-            "select seq, cast(body as blob) from journal where exchange = ? and seq >= ? order by seq limit ?",
-            (self._exchange, self._next, _BATCH_SIZE),
-        ).fetchall()
