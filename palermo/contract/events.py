@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract.stored_records import read_record
-from palermo.core.topics import Event, matches
+from palermo.core.message import Message
+from palermo.core.topics import Event, as_job, matches
+from palermo.errors import BrokerRefused, NoSubscriber, NotFound
 
 if TYPE_CHECKING:
     from palermo.contract.sweep import SweepProgress
@@ -38,6 +41,14 @@ class Subscription(Struct, frozen=True, kw_only=True):
     def wants(self, topic: str) -> bool:
         """Whether events of this topic come to the group."""
         return any(matches(pattern, topic) for pattern in self.topics)
+
+    def job(self, event: Event, *, run: str = "", old: bool = False) -> Message:
+        """The job that an event becomes in the group's queue; see palermo.core.topics.as_job for `run`.
+
+        That of an `old` event has no time of publication, so that its wait is not counted from then.
+        """
+        job = as_job(event.message, group=self.group, topic=event.topic, run=run)
+        return replace(job, queue=self.queue, queued_at=None if old else job.queued_at)
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
@@ -65,6 +76,24 @@ class Subscription(Struct, frozen=True, kw_only=True):
         """The subscription in a stored text; None, with a warning, if it cannot be read."""
         remedy = "its group gets no events until its worker starts again, or `palermo topics unsubscribe` removes it"
         return read_record(cls.from_plain, stored, what="a subscription", name=group, remedy=remedy)
+
+
+def no_group(group: str) -> NotFound:
+    """The error for a group that does not subscribe."""
+    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+
+
+def no_subscriber(event: Event) -> NoSubscriber:
+    """The error for an event that no group gets, and that is not kept."""
+    return NoSubscriber(
+        f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a worker that"
+        " subscribes, or have such events kept by the setting events_unsubscribed."
+    )
+
+
+def not_kept() -> BrokerRefused:
+    """The error for a replay where events are not kept."""
+    return BrokerRefused("events are not kept here, so none can be told again; see setting events_unsubscribed.")
 
 
 class ReplayFilter(Struct, frozen=True, kw_only=True):

@@ -23,12 +23,12 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
-from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
+from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription, no_group, no_subscriber, not_kept
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import EVENT_ID, Message
-from palermo.core.topics import Event, as_job
+from palermo.core.topics import Event
 from palermo.core.topology import amqp_queue, internal
-from palermo.errors import BrokerRefused, BrokerUnavailable, NoSubscriber, NotFound
+from palermo.errors import BrokerUnavailable, NotFound
 
 
 class Subscriptions:
@@ -158,9 +158,7 @@ class RabbitmqEvents:
         self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: Callable[[SweepProgress], None] | None = None
     ) -> int:
         if not self._event_log.wanted:
-            raise BrokerRefused(
-                "events are not kept here, so none can be told again: see the setting events_unsubscribed."
-            )
+            raise not_kept()
         found = await self._find(group)
         await self._wire()
         connection = await self._reading()
@@ -205,10 +203,7 @@ class RabbitmqEvents:
         try:
             await Destination(self._wire, self._unwire).publish(lambda: self._event_log.publish(send))
         except Unroutable as error:
-            raise NoSubscriber(
-                f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
-                " worker that subscribes, or have such events kept by the setting events_unsubscribed."
-            ) from error
+            raise no_subscriber(event) from error
 
     def _unwire(self) -> None:
         """Note that an exchange or a binding was deleted, or that no group wants an event."""
@@ -244,7 +239,7 @@ class RabbitmqEvents:
     async def _find(self, group: str) -> Subscription:
         known = await self.known()
         if group not in known:
-            raise NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
+            raise no_group(group)
         return known[group]
 
     async def _bind(self, subscription: Subscription) -> None:
@@ -333,8 +328,7 @@ class RabbitmqEvents:
 
 
 def _as_job(found: Found, subscription: Subscription, run: str) -> Message:
-    """The job that an old event becomes. Its waiting time does not count from the event's publication."""
+    """The job that an old event becomes."""
     message = read(found.entry, subscription.queue)
     event = replace(message, id=str(message.extra[EVENT_ID])) if EVENT_ID in message.extra else message
-    job = as_job(event, group=subscription.group, topic=found.entry.routing_key, run=run)
-    return replace(job, queue=subscription.queue, queued_at=None)
+    return subscription.job(Event(found.entry.routing_key, event), run=run, old=True)

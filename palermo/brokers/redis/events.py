@@ -16,11 +16,9 @@ from palermo.brokers.redis.log import Entry, Log, id_of, place_of
 from palermo.brokers.redis.store import Step, Store, puts
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
-from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
+from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription, no_group, no_subscriber, not_kept
 from palermo.contract.sweep import SweepProgress
-from palermo.core.message import Message
-from palermo.core.topics import Event, as_job
-from palermo.errors import BrokerRefused, NoSubscriber, NotFound
+from palermo.core.topics import Event
 
 #: Old events that are given to a group in one step.
 _BATCH_SIZE = 500
@@ -47,11 +45,8 @@ class RedisEvents:
             version, subscriptions = await self._groups()
             wanting = [one for one in subscriptions if one.wants(event.topic)]
             if not wanting and not self._keep:
-                raise NoSubscriber(
-                    f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
-                    " worker that subscribes, or have such events kept by the setting events_unsubscribed."
-                )
-            steps = puts(_job(event, one) for one in wanting)
+                raise no_subscriber(event)
+            steps = puts(one.job(event) for one in wanting)
             if self._keep:
                 at = event.message.queued_at or now
                 steps += self._log.appended(to_blob(event.message), now, event.topic, at)
@@ -80,7 +75,7 @@ class RedisEvents:
 
     async def unsubscribe(self, group: str) -> None:
         if not await self._store.call("HEXISTS", self._store.key("groups"), group):  # also one that cannot be read
-            raise _no_group(group)
+            raise no_group(group)
         await self._store.change((), _removed(group))
 
     async def unsubscribe_queue(self, queue: str) -> None:
@@ -96,7 +91,7 @@ class RedisEvents:
         self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: Callable[[SweepProgress], None] | None = None
     ) -> int:
         if not self._keep:
-            raise BrokerRefused("events are not kept here, so none can be told again; see setting events_unsubscribed.")
+            raise not_kept()
         subscription = await self._find(group)
         run = uuid.uuid4().hex[:8]
         last = await self._log.last()
@@ -105,7 +100,7 @@ class RedisEvents:
         while entries := await self._log.read(next, last, _BATCH_SIZE):
             next = entries[-1].place + 1
             seen += len(entries)
-            jobs = [_old(_job(event, subscription, run=run)) for event in self._matching(entries, subscription, old)]
+            jobs = [subscription.job(event, run=run, old=True) for event in self._matching(entries, subscription, old)]
             await self._store.change((), puts(jobs))
             replayed += len(jobs)
             if progress is not None:
@@ -131,7 +126,7 @@ class RedisEvents:
             return None
         told, _, newest = state.partition(b" ")
         entries = await self._log.read(place_of(told) + 1, place_of(newest), _BATCH_SIZE)
-        jobs = [_old(_job(event, subscription)) for event in self._matching(entries, subscription, ALL_EVENTS)]
+        jobs = [subscription.job(event, old=True) for event in self._matching(entries, subscription, ALL_EVENTS)]
         after: Step = ("unset", "groups-told", group)
         if entries:
             after = ("set", "groups-told", group, f"{id_of(entries[-1].place)} {newest.decode()}")
@@ -149,7 +144,7 @@ class RedisEvents:
         for one in await self.subscriptions():
             if one.group == group:
                 return one
-        raise _no_group(group)
+        raise no_group(group)
 
     def _matching(self, entries: Iterable[Entry], subscription: Subscription, old: ReplayFilter) -> list[Event]:
         oldest = clock.now() - self._age
@@ -160,23 +155,9 @@ class RedisEvents:
         ]
 
 
-def _no_group(group: str) -> NotFound:
-    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
-
-
 def _changed() -> list[Step]:
     return [("set", "groups", _VERSION, uuid.uuid4().hex)]
 
 
 def _removed(group: str) -> list[Step]:
     return [("unset", "groups", group), ("unset", "groups-told", group), *_changed()]
-
-
-def _job(event: Event, subscription: Subscription, *, run: str = "") -> Message:
-    job = as_job(event.message, group=subscription.group, topic=event.topic, run=run)
-    return replace(job, queue=subscription.queue)
-
-
-def _old(job: Message) -> Message:
-    """The job without its time of publication, so that its wait is not counted from then."""
-    return replace(job, queued_at=None)

@@ -16,11 +16,10 @@ from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import COLUMN_COUNT, COLUMNS, declare_queue, from_row, insert_many, to_row
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
-from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription
+from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription, no_group, no_subscriber, not_kept
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
-from palermo.core.topics import Event, as_job
-from palermo.errors import BrokerRefused, NoSubscriber, NotFound
+from palermo.core.topics import Event
 
 #: Events published between two checks of the bounds: a check reads a page of the file for each kept event.
 _TRIM_EVERY = 200
@@ -47,11 +46,8 @@ class SqliteEvents:
             now = clock.now()
             groups = [one for one in subscriptions(db, self._exchange) if one.wants(event.topic)]
             if not groups and not self._session.keep_events:
-                raise NoSubscriber(
-                    f"no group subscribes to topic {event.topic!r}: event {event.message.id} was refused. Start a"
-                    " worker that subscribes, or have such events kept by the setting events_unsubscribed."
-                )
-            _publish(db, self._exchange, [_job(event, one) for one in groups])
+                raise no_subscriber(event)
+            _publish(db, self._exchange, [one.job(event) for one in groups])
             if self._session.keep_events:
                 row = to_row(event.message)[:COLUMN_COUNT]
                 marks = ", ".join("?" * (COLUMN_COUNT + 3))
@@ -83,7 +79,7 @@ class SqliteEvents:
                 for _, at, event in self._kept(db, 0, -1, now)
                 if ALL_EVENTS.matches(subscription, event.topic, at)
             )
-            return _publish(db, self._exchange, [_old(_job(event, subscription)) for event in kept])
+            return _publish(db, self._exchange, [subscription.job(event, old=True) for event in kept])
 
         replayed = await self._store.write(put)
         self._notifier.notify()
@@ -93,7 +89,7 @@ class SqliteEvents:
         def remove(db: sqlite3.Connection) -> None:
             removed = "delete from subscription where exchange = ? and name = ?"  # also of one that cannot be read
             if not db.execute(removed, (self._exchange, group)).rowcount:
-                raise _no_group(group)
+                raise no_group(group)
 
         await self._store.write(remove)
 
@@ -104,7 +100,7 @@ class SqliteEvents:
         self, group: str, old: ReplayFilter = ALL_EVENTS, *, progress: Callable[[SweepProgress], None] | None = None
     ) -> int:
         if not self._session.keep_events:
-            raise BrokerRefused("events are not kept here, so none can be told again; see setting events_unsubscribed.")
+            raise not_kept()
         run = uuid.uuid4().hex[:8]
         last = await self._store.read(lambda db: self._last(db))
         next, replayed = 1, 0
@@ -114,7 +110,7 @@ class SqliteEvents:
             jobs, seen = list[Message](), last
             for place, at, event in self._kept(db, next, last, clock.now()):
                 if old.matches(subscription, event.topic, at):
-                    jobs.append(_old(_job(event, subscription, run=run)))
+                    jobs.append(subscription.job(event, run=run, old=True))
                 if len(jobs) >= _BATCH_SIZE:
                     seen = place
                     break
@@ -141,7 +137,7 @@ class SqliteEvents:
         for one in subscriptions(db, self._exchange):
             if one.group == group:
                 return one
-        raise _no_group(group)
+        raise no_group(group)
 
     def _last(self, db: sqlite3.Connection) -> int:
         ((last,),) = db.execute("select coalesce(max(id), 0) from event where exchange = ?", (self._exchange,))
@@ -167,10 +163,6 @@ class SqliteEvents:
         )
 
 
-def _no_group(group: str) -> NotFound:
-    return NotFound(f"no group {group!r} subscribes to events; `palermo topics` lists those that do.")
-
-
 def subscriptions(db: sqlite3.Connection, exchange: str) -> list[Subscription]:
     """All subscriptions, by group."""
     rows = db.execute("select name, state from subscription where exchange = ? order by name", (exchange,)).fetchall()
@@ -183,16 +175,6 @@ def unsubscribe_group_of(db: sqlite3.Connection, exchange: str, queue: str) -> N
     for one in subscriptions(db, exchange):
         if one.queue == queue:
             db.execute("delete from subscription where exchange = ? and name = ?", (exchange, one.group))
-
-
-def _job(event: Event, subscription: Subscription, *, run: str = "") -> Message:
-    job = as_job(event.message, group=subscription.group, topic=event.topic, run=run)
-    return replace(job, queue=subscription.queue)
-
-
-def _old(job: Message) -> Message:
-    """The job without its time of publication, so that its wait is not counted from then."""
-    return replace(job, queued_at=None)
 
 
 def _publish(db: sqlite3.Connection, exchange: str, jobs: list[Message]) -> int:
