@@ -7,7 +7,7 @@ import pytest
 
 from tests.acceptance.place import Place
 from tests.chaos.outpost import Outpost
-from tests.rabbitmq_node import Node
+from tests.rabbitmq_node import Node, url_of
 
 
 @pytest.fixture
@@ -34,3 +34,10 @@ def outpost(shared: Outpost) -> Outpost:
     """The same, for one test."""
     shared.seen()
     return shared
+
+
+@pytest.fixture
+def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+    """The user's place, on a RabbitMQ that the tests of a module may harm."""
+    with Place(tmp_path, url_of(module_node), exchange) as place:
+        yield place

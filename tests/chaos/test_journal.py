@@ -1,7 +1,6 @@
 """A journal that is deleted, refused, blocked or full: jobs go on, a warning says it, and it comes back by itself."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pika
 import pytest
@@ -16,12 +15,6 @@ from tests.rabbitmq_node import Node, url_of
 
 #: Few, so that a batch of 250 ms holds them.
 JOBS = 20
-
-
-@pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, url_of(module_node), exchange) as place:
-        yield place
 
 
 def work(place: Place, name: str, count: int = JOBS) -> None:

@@ -1,9 +1,7 @@
 """Junk sent where workers listen to each other: nothing dies, nothing loops, and orders are still obeyed."""
 
 import json
-from collections.abc import Iterator
 from itertools import cycle
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,7 @@ from tests.acceptance.place import Place
 from tests.helpers import eventually
 from tests.hostile import MESSAGES
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import Node, url_of, version_of
+from tests.rabbitmq_node import Node, version_of
 from tests.raw_amqp import RawClient, properties, short, table, table_of, text
 
 #: The deepest that a JSON text of a few kilobytes can be.
@@ -59,12 +57,6 @@ JUNK: tuple[bytes, ...] = (
         )
     ),
 )
-
-
-@pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, url_of(module_node), exchange) as place:
-        yield place
 
 
 def own_queues(node: Node, exchange: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Bodies of 100 MB and bodies that grow: refused to those who ask, and no worker, command or page is hurt by one."""
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import zstandard
 from palermo.errors import BodyTooLarge
 from tests.acceptance.place import Place, Worker
 from tests.helpers import eventually
-from tests.rabbitmq_node import Node, url_of
 from tests.webui.process import WebProcess
 
 HUGE = 100_000_000
@@ -20,12 +18,6 @@ MOST_MB = 600.0
 
 #: What `palermo web` may take: 580 as a rule, and more while two of its looks at one body meet.
 MOST_MB_OF_PAGES = 900.0
-
-
-@pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, url_of(module_node), exchange) as place:
-        yield place
 
 
 def highest(pid: int) -> float:

@@ -1,7 +1,6 @@
 """The contract of every broker. A broker's own test module subclasses BrokerContract and gives it a session."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
@@ -54,14 +53,6 @@ class BrokerContract(
     def session(self) -> SessionParameters:
         """A broker that holds nothing of this exchange."""
         raise NotImplementedError
-
-    @pytest.fixture
-    def sessions(self, runner: asyncio.Runner) -> Iterator[list[Broker]]:
-        """What is open, to be closed in the end."""
-        opened: list[Broker] = []
-        yield opened
-        for broker in reversed(opened):
-            runner.run(broker.close())
 
     @pytest.fixture
     def another(self, session: SessionParameters, sessions: list[Broker]) -> Open:

@@ -1,23 +1,15 @@
 """Redis keeps the contract."""
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.address import parse_url
-from tests import redis_node
 from tests.contract.broker_contract import BrokerContract
 from tests.contract.tools import PATIENT
 from tests.redis_node import RedisNode
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[RedisNode]:
-    with redis_node.running() as node:
-        yield node
 
 
 class TestRedis(BrokerContract):

@@ -4,7 +4,6 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Iterator
 
 import msgpack
 import pytest
@@ -19,36 +18,16 @@ from palermo.core.lifecycle import Fail, fail
 from tests import redis_node
 from tests.contract.limiting import forget_what_is_over
 from tests.contract.recurring import entry, fires
+from tests.contract.test_redis_server import opened
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, PATIENT, Report, consume, counts, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed
 from tests.redis_node import RedisNode
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[RedisNode]:
-    with redis_node.running() as node:
-        yield node
-
-
 @pytest.fixture
 def session(node: RedisNode) -> SessionParameters:
     return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
-
-
-@pytest.fixture
-def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
-    opened: list[Broker] = []
-    yield opened
-    for broker in reversed(opened):
-        runner.run(broker.close())
-
-
-async def opened(session: SessionParameters, sessions: list[Broker]) -> RedisBroker:
-    broker = await open_broker(session)
-    sessions.append(broker)
-    assert isinstance(broker, RedisBroker)
-    return broker
 
 
 async def test_after_redis_was_away_nobody_takes_jobs_of_workers_that_have_had_no_time_to_come_back(

@@ -59,23 +59,9 @@ from tests.redis_node import RedisNode
 PERMISSIONS = re.findall(r"ACL SETUSER shop on >secret (.+)", (ROOT / "docs/guides/redis.md").read_text())[0].split()
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[RedisNode]:
-    with redis_node.running() as node:
-        yield node
-
-
 @pytest.fixture
 def session(node: RedisNode) -> SessionParameters:
     return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
-
-
-@pytest.fixture
-def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
-    opened: list[Broker] = []
-    yield opened
-    for broker in reversed(opened):
-        runner.run(broker.close())
 
 
 async def opened(session: SessionParameters, sessions: list[Broker]) -> RedisBroker:

@@ -1,4 +1,7 @@
-"""The session that many tests of the adapter for RabbitMQ use."""
+"""The session and the loops that many tests of the adapter for RabbitMQ use."""
+
+import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -10,3 +13,17 @@ from tests.contract.tools import PATIENT
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop for all tests of the module."""
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()

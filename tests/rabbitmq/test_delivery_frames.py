@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -163,13 +163,6 @@ def scripts(draw: st.DrawFn) -> Script:
             frames.append(method(channel, spec.Channel.Close(406, "enough", 0, 0)))
             alive.discard(channel)
     return Script(frames)
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
 
 
 @given(script=scripts(), data=st.data())

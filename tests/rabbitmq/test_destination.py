@@ -29,12 +29,6 @@ from tests.rabbitmq_node import Node, url_of
 
 
 @pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture
 def delete(rabbitmq_url: str) -> Iterator[Callable[[str], None]]:
     """Deletes the exchange and the queue of this name, as another program does."""
     connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))

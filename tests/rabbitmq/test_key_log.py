@@ -12,18 +12,12 @@ import pytest
 from palermo.brokers.rabbitmq.unique import key_log, unique_keys
 from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent
 from palermo.contract.broker import SessionParameters, open_broker
-from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.unique_keys import Cooldown, Key, message_to_plain
 from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, until
+from tests.contract.tools import until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.helpers import HANGS, eventually
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(

@@ -1,7 +1,6 @@
 """The questions of a worker on several queues, sent past pika: the same bytes, and the same answers, as by pika."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -98,13 +97,6 @@ def streams(draw: st.DrawFn) -> bytes:
             frames.append(method(1, spec.Channel.Close(404, "no queue", 60, 70)))
             break
     return b"".join(frames)
-
-
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    yield made
-    made.close()
 
 
 def same(ours: Asker, theirs: Asker) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -20,26 +20,14 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.recurring_entries import PUT, REMOVE, SWITCH, TICK, EntryChange, RecurringEntry
 from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.address import parse_url
 from palermo.core.topology import internal
 from palermo.errors import NotFound
 from tests.contract.recurring import entry, seldom
 from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, Report, consume, ids, message, nothing_for, take_and_ack, until
+from tests.contract.tools import Report, consume, ids, message, nothing_for, take_and_ack, until
 from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600.0
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
 
 
 class Wall:

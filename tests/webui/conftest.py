@@ -16,6 +16,7 @@ from tests.brokers import BROKERS, url_of_broker
 from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
 from tests.webui.server import Web, answer_at_the_end
+from tests.worker.site import Site
 
 #: Serves the pages with these options of create_app, and an environment that knows only them.
 Serve = Callable[..., Web]
@@ -116,3 +117,11 @@ def any_served(request: pytest.FixtureRequest, tidy: Tidy, tmp_path_factory: pyt
         yield web
     if request.param == "rabbitmq":
         tidy(url, exchange)
+
+
+@pytest.fixture
+def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+    """Workers on the broker whose pages `any_web` serves."""
+    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield site
+    site.close()

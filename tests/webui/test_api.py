@@ -1,8 +1,6 @@
 """The API: the rows of the command line, over HTTP; everything that the pages do, programs can do too."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -28,14 +26,6 @@ from tests.worker.site import Site
 def web(shared_web: Web) -> Web:
     """One server for the module."""
     return shared_web
-
-
-@pytest.fixture
-def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
-    """Workers on the broker whose pages are served."""
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
-    yield site
-    site.close()
 
 
 _IDS = ["a", "a/b", "..a", "100 %", "%2F", "ä€😀", "x" * 255, "€" * 85, "?a=b&c#d", "<script>"]

@@ -2,8 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,14 +19,6 @@ from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 from tests.worker.site import Site
-
-
-@pytest.fixture
-def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
-    """Workers on the broker whose pages are served."""
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
-    yield site
-    site.close()
 
 
 def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:

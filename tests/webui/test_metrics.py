@@ -2,7 +2,6 @@
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,7 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(shared_web: Web) -> 
     assert found.value("palermo_workers", state="idle") == 0
 
 
-@pytest.fixture
-def any_site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
-    """Workers on the same broker, of which nobody has heard before."""
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
-    yield site
-    site.close()
-
-
-def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(any_site: Site, serve: Serve) -> None:
-    site = any_site
+def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(site: Site, serve: Serve) -> None:
     for number in range(5):
         site.enqueue("note", str(site.notes_path), str(number))
     site.burst()

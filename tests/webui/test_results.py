@@ -2,8 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from palermo.core.journal_records import encode, encode_record
 from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
-from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.webui.server import Web
 from tests.worker.site import Site
@@ -21,14 +18,6 @@ from tests.worker.site import Site
 def web(shared_web: Web) -> Web:
     """One server for the module."""
     return shared_web
-
-
-@pytest.fixture
-def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
-    """Workers on the broker whose pages are served."""
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
-    yield site
-    site.close()
 
 
 def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:

@@ -3,9 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 from urllib.parse import quote
@@ -14,7 +12,6 @@ import pytest
 
 from palermo.core.version import VERSION
 from palermo.inspector.inspector import Inspector
-from palermo.settings.settings import Settings
 from palermo.webui.pages import queues
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.state import usage
@@ -49,14 +46,6 @@ Task shop.fetch 7c9e:
   File "/usr/lib/python3.11/asyncio/tasks.py", line 649, in sleep
     return await future
 """
-
-
-@pytest.fixture
-def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
-    """Workers on the broker whose pages are served."""
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
-    yield site
-    site.close()
 
 
 @pytest.fixture
