@@ -75,7 +75,7 @@ class Overview(Struct, frozen=True, kw_only=True):
     #: As from `Broker.queues` and `Broker.workers`.
     queues: list[QueueInfo]
     workers: WorkerList
-    #: Whether `pause_all` holds.
+    #: Whether the pause of all queues holds.
     all_paused: bool
 
 
@@ -365,23 +365,18 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
     async def pause(self, queue: str, *, by: str = "") -> None:
         """Let no worker take jobs from the queue until `resume`, across restarts; returns once that is stored.
 
-        `by` says who did it. Running jobs go on; the queue need not exist.
+        `by` says who did it. Running jobs go on; the queue need not exist. EVERY_QUEUE stands for all queues, and holds
+        for workers that start later and queues that are made later.
         """
 
     async def resume(self, queue: str, *, by: str = "") -> None:
-        """End a pause. Does nothing to a queue that is not paused."""
+        """End a pause. Does nothing to a queue that is not paused.
 
-    async def pause_all(self, *, by: str = "") -> None:
-        """Let no worker take jobs from any queue until `resume_all`, across restarts; returns once that is stored.
-
-        It holds for workers that start later, and for queues that are made later. Running jobs go on.
+        After the pause of all queues, those that were paused by name stay so.
         """
 
-    async def resume_all(self, *, by: str = "") -> None:
-        """End `pause_all`. Queues that were paused by name stay paused."""
-
     async def all_paused(self) -> bool:
-        """Whether `pause_all` holds."""
+        """Whether the pause of all queues holds."""
 
     async def cancel(self, ids: Iterable[str], *, by: str = "", created_at: int | None = None) -> None:
         """Mark jobs as cancelled: a worker that takes a marked job, enqueued in this second or before, drops it.

@@ -21,6 +21,7 @@ from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState
+from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.core.times import Duration
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
@@ -170,13 +171,13 @@ class Inspector(Context):
         enqueued. `by` says who did it, and `reason` why, as for `pause`.
         """
         by = by or self._actor.name
-        self._ask(lambda broker: broker.pause_all(by=by))
+        self._ask(lambda broker: broker.pause(EVERY_QUEUE, by=by))
         self._record("pause all", by=by, **({"what": reason} if reason else {}))
 
     def resume_all(self, *, by: str = "") -> None:
         """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
         by = by or self._actor.name
-        self._ask(lambda broker: broker.resume_all(by=by))
+        self._ask(lambda broker: broker.resume(EVERY_QUEUE, by=by))
         self._record("resume all", by=by)
 
     def all_paused(self) -> bool:

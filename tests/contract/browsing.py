@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, open_broker
 from palermo.core.lifecycle import Ack
+from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.errors import NotFound
 from tests.contract.tools import (
     FAILURE,
@@ -53,7 +54,7 @@ class LookingContract:
 
         assert (found.queues, found.workers) == (await broker.queues(), await broker.workers())
         assert (len(found.queues), len(found.workers), found.all_paused) == (2, 1, False)
-        await broker.pause_all()
+        await broker.pause(EVERY_QUEUE)
         paused = await broker.overview()
         assert (paused.all_paused, {queue.paused for queue in paused.queues}) == (True, {True})
 

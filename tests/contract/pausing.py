@@ -13,6 +13,7 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Ack, Release, requeue
+from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.inspector.control import cancel
 from tests.contract.tools import (
     Open,
@@ -124,7 +125,7 @@ class MarkingContract:
         await broker.publish(message("before"))
         held = await take(one)
 
-        await broker.pause_all(by="anna@desk")
+        await broker.pause(EVERY_QUEUE, by="anna@desk")
         await broker.publish_many([*messages(2), *messages(1, "made later")])
 
         assert await broker.all_paused()
@@ -136,7 +137,7 @@ class MarkingContract:
         await one.close()
         await several.close()
 
-        await broker.resume_all(by="anna@desk")
+        await broker.resume(EVERY_QUEUE, by="anna@desk")
 
         assert not await broker.all_paused()
         assert (await take_and_ack(later)).id == "made later-0"
@@ -147,7 +148,7 @@ class MarkingContract:
     ) -> None:
         await broker.publish_many([*messages(1, "a"), *messages(1, "b")])
         await broker.pause("b")
-        await broker.pause_all()
+        await broker.pause(EVERY_QUEUE)
         await broker.publish_many(messages(1, "made later"))
 
         async def paused() -> dict[str, bool]:
@@ -158,8 +159,8 @@ class MarkingContract:
         await broker.resume("a")
         await until(paused, {"a": True, "b": True, "made later": True})
 
-        await broker.resume_all()
-        await broker.resume_all()
+        await broker.resume(EVERY_QUEUE)
+        await broker.resume(EVERY_QUEUE)
 
         await until(paused, {"a": False, "b": True, "made later": False})
         consumer = await consume(await another(), "b,a")
@@ -167,7 +168,7 @@ class MarkingContract:
         await nothing_for(consumer)
 
     async def test_a_pause_of_all_on_another_exchange_does_not_count(self, broker: Broker, elsewhere: Open) -> None:
-        await (await elsewhere()).pause_all()
+        await (await elsewhere()).pause(EVERY_QUEUE)
         await broker.publish(message("7c9e"))
 
         assert not await broker.all_paused()

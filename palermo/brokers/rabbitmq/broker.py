@@ -42,7 +42,7 @@ from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues, QueueSelection
+from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
@@ -261,12 +261,6 @@ class RabbitmqBroker:
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         await self._pauses_and_cancels.resume(queue, by)
-
-    async def pause_all(self, *, by: str = "") -> None:
-        await self.pause(EVERY_QUEUE, by=by)
-
-    async def resume_all(self, *, by: str = "") -> None:
-        await self.resume(EVERY_QUEUE, by=by)
 
     async def all_paused(self) -> bool:
         return (await self._pauses_and_cancels.paused()).every

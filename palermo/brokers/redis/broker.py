@@ -37,7 +37,7 @@ from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError
 
@@ -180,12 +180,6 @@ class RedisBroker:
 
     async def resume(self, queue: str, *, by: str = "") -> None:
         await self._store.change((), [("unset", "pauses", queue), ("queues_changed",)])
-
-    async def pause_all(self, *, by: str = "") -> None:
-        await self.pause(EVERY_QUEUE, by=by)
-
-    async def resume_all(self, *, by: str = "") -> None:
-        await self.resume(EVERY_QUEUE, by=by)
 
     async def all_paused(self) -> bool:
         return (await paused_queues(self._store)).every
