@@ -4,6 +4,7 @@ A Broker is one session with the place where jobs wait. It belongs to one event 
 reconnects: once it is lost, every call raises BrokerUnavailable, and its owner (the client, the worker) opens another.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from palermo.core.lifecycle import Settlement
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
-from palermo.core.queue_selection import QueueSelection
+from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.unique_keys import Key, KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
@@ -77,6 +78,35 @@ class Overview(Struct, frozen=True, kw_only=True):
     workers: WorkerList
     #: Whether the pause of all queues holds.
     all_paused: bool
+
+    @classmethod
+    def of(
+        cls,
+        pending: Mapping[str, int],
+        *,
+        in_progress: Mapping[str, int],
+        selections: Iterable[tuple[QueueSelection, int]],
+        workers: WorkerList,
+        paused: PausedQueues,
+    ) -> "Overview":
+        """The overview of queues with so many waiting jobs; a paused queue is listed even if it does not exist.
+
+        `selections` has what the workers serve that answer, and how many serve it: with many workers that is faster.
+        """
+        served = Counter[str]()
+        for selection, count in selections:
+            served.update(dict.fromkeys(selection.select(pending), count))
+        queues = [
+            QueueInfo(
+                name=name,
+                pending=pending.get(name, 0),
+                in_progress=in_progress.get(name, 0),
+                workers=served[name],
+                paused=name in paused,
+            )
+            for name in sorted({*pending, *paused.names})
+        ]
+        return cls(queues=queues, workers=workers, all_paused=paused.every)
 
 
 class Page(Struct, frozen=True, kw_only=True):

@@ -225,28 +225,24 @@ class RabbitmqBroker:
     async def overview(self) -> Overview:
         await self._registration.done()
         (paused, probes), apart, workers = await together(self._probe_all(), self.tenants.apart(), self.workers())
-        running = Counter(job.queue for worker in workers for job in worker.jobs)
-        serving = Counter[str]()
-        # Many workers serve the same queues: each selection is read and matched once.
-        for selection, count in Counter(worker.queues for worker in workers if worker.answers).items():
-            serving.update(dict.fromkeys(QueueSelection.parse(selection).select(probes), count))
-        queues = [
-            QueueInfo(
-                name=name,
-                pending=(probe.messages if probe.exists else 0) + apart.get(name, 0),
-                in_progress=running[name],
-                workers=serving[name],
-                paused=name in paused,
-            )
-            for name, probe in probes.items()
-            if probe.exists or name in paused.names
-        ]
-        return Overview(queues=queues, workers=workers, all_paused=paused.every)
+        serving = Counter(worker.queues for worker in workers if worker.answers)
+        return Overview.of(
+            {
+                name: (probe.messages if probe.exists else 0) + apart.get(name, 0)
+                for name, probe in probes.items()
+                if probe.exists or name in paused.names
+            },
+            in_progress=Counter(job.queue for worker in workers for job in worker.jobs),
+            selections=((QueueSelection.parse(text), count) for text, count in serving.items()),
+            workers=workers,
+            paused=paused,
+        )
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
         """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""
         names, paused = await together(self._registry.names(self._connection), self._pauses_and_cancels.paused())
         # Those that begin with ~ are marks of migrations, see migrate.
+        paused = replace(paused, names=frozenset(name for name in paused.names if not name.startswith("~")))
         shown = sorted(name for name in names | {FAILED_QUEUE} | paused.names if not name.startswith("~"))
         return paused, await self._registry.probe(self._connection, shown)
 

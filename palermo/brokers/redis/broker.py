@@ -148,23 +148,14 @@ class RedisBroker:
     async def overview(self) -> Overview:
         await self._sync()
         now, found, pauses, rows = await self._store.run("look", "queues")
-        waiting = {text_of(name): count for name, count in found}
-        paused = paused_in(pauses)
         living = workers.living(float(now), rows)
-        held = Counter(text_of(queue) for *_, queues in rows for queue in queues)
-        served = Counter[str]()
-        for patterns, count in Counter(worker.patterns for worker in living if worker.info.answers).items():
-            served.update(dict.fromkeys(QueueSelection(patterns).select(waiting), count))
-        listed = [
-            QueueInfo(name=name, pending=pending, in_progress=held[name], workers=served[name], paused=name in paused)
-            for name, pending in waiting.items()
-        ]
-        unmade = paused.names.difference(waiting)
-        listed += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
-        return Overview(
-            queues=sorted(listed, key=lambda info: info.name),
+        serving = Counter(worker.patterns for worker in living if worker.info.answers)
+        return Overview.of(
+            {text_of(name): count for name, count in found},
+            in_progress=Counter(text_of(queue) for *_, queues in rows for queue in queues),
+            selections=((QueueSelection(patterns), count) for patterns, count in serving.items()),
             workers=WorkerList(worker.info for worker in living),
-            all_paused=paused.every,
+            paused=paused_in(pauses),
         )
 
     async def workers(self) -> WorkerList:

@@ -388,36 +388,21 @@ class SqliteBroker:
 
     def _overview(self, db: sqlite3.Connection) -> Overview:
         names = dict(db.execute(f"select id, name from queue where {LISTED}", (self._exchange,)).fetchall())
-        paused = pauses_and_cancels.paused(db, self._exchange)
-        held = dict(db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall())
+        held = db.execute("select queue, count(*) from job where holder is not null group by queue").fetchall()
         rows = db.execute(
             "select selection, id, tag, report, lock from holder where exchange = ?", (self._exchange,)
         ).fetchall()
         known = [
             (stored_patterns(row[1], selection), workers.from_report(self._directory, *row)) for selection, *row in rows
         ]
-        alive = Counter(patterns for patterns, worker in known if worker.answers)
-        served = Counter[str]()
-        # Many workers serve the same queues: each selection is matched once.
-        for patterns, count in alive.items():
-            served.update(dict.fromkeys(QueueSelection(patterns).select(names.values()), count))
+        serving = Counter(patterns for patterns, worker in known if worker.answers)
         pending = "select count(*) from job where queue = ? and holder is null"
-        found = [
-            QueueInfo(
-                name=name,
-                pending=db.execute(pending, (number,)).fetchone()[0],
-                in_progress=held.get(number, 0),
-                workers=served[name],
-                paused=name in paused,
-            )
-            for number, name in names.items()
-        ]
-        unmade = paused.names.difference(names.values())
-        found += [QueueInfo(name=name, pending=0, in_progress=0, workers=0, paused=True) for name in unmade]
-        return Overview(
-            queues=sorted(found, key=lambda info: info.name),
+        return Overview.of(
+            {name: db.execute(pending, (number,)).fetchone()[0] for number, name in names.items()},
+            in_progress={names[number]: count for number, count in held if number in names},
+            selections=((QueueSelection(patterns), count) for patterns, count in serving.items()),
             workers=WorkerList(worker for _, worker in known),
-            all_paused=paused.every,
+            paused=pauses_and_cancels.paused(db, self._exchange),
         )
 
 
