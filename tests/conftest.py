@@ -3,8 +3,10 @@
 A node is started when the first test asks for it, and never for tests that do not.
 """
 
+import asyncio
 import contextlib
 import gc
+import inspect
 import os
 import secrets
 import signal
@@ -102,6 +104,24 @@ def _function_and_broker(item: pytest.Item) -> tuple[str, str]:
     """The test's function, and the broker that it runs on; "" if it is about one of them, or about none."""
     function, _, parameters = item.nodeid.partition("[")
     return function, next((name for name in BROKERS if name in parameters.rstrip("]").split("-")), "")
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """The loop of a coroutine test, for fixtures that use the same one."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = pyfuncitem.funcargs
+    test = pyfuncitem.obj(**{name: given[name] for name in inspect.signature(pyfuncitem.obj).parameters})
+    given["runner"].run(test) if "runner" in given else asyncio.run(test)
+    return True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

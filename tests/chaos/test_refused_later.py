@@ -40,36 +40,33 @@ def limit(node: Node, name: str, most: int, *, with_others: bool = False) -> Non
     set_policy(node, name, f"^{re.escape(name)}{end}", {"max-length": most, "overflow": "reject-publish"})
 
 
-def test_far_jobs_are_not_doubled_while_the_list_of_stretches_is_full(module_node: Node, exchange: str) -> None:
+async def test_far_jobs_are_not_doubled_while_the_list_of_stretches_is_full(module_node: Node, exchange: str) -> None:
     session = SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange, timeout=PATIENT)
     full = internal(exchange, "later")
     far = TimeSlot(1, int(time.time() // 300) + 100)
     known, unknown = (TimeSlot(0, far.index * 30 + number) for number in (3, 4))
 
-    async def work() -> None:
-        link = await open_connection(session, "test")
-        try:
-            outbox = Outbox(session, link, declarer(link, session))
-            for stretch in (far, known):
-                await outbox.delay_queues.ensure(stretch)
-            publisher = await outbox.open()
-            for number, stretch in enumerate((known, known, known, unknown)):
-                job = message(f"{number}", run_at=stretch.begins + 1)
-                await publisher.send("", delay_queue_name(session.exchange, far), to_properties(job), job.body)
-            await asyncio.to_thread(limit, module_node, full, 2)
+    link = await open_connection(session, "test")
+    try:
+        outbox = Outbox(session, link, declarer(link, session))
+        for stretch in (far, known):
+            await outbox.delay_queues.ensure(stretch)
+        publisher = await outbox.open()
+        for number, stretch in enumerate((known, known, known, unknown)):
+            job = message(f"{number}", run_at=stretch.begins + 1)
+            await publisher.send("", delay_queue_name(session.exchange, far), to_properties(job), job.body)
+        await asyncio.to_thread(limit, module_node, full, 2)
 
-            for _ in range(3):
-                await spread(session, link, far, outbox)
-
-            counts = await outbox.delay_queues.counts([far, known])
-            assert counts == {far: 1, known: 3}
-            await asyncio.to_thread(clear_policy, module_node, full)
+        for _ in range(3):
             await spread(session, link, far, outbox)
-            assert await outbox.delay_queues.counts([far, known, unknown]) == {far: 0, known: 3, unknown: 1}
-        finally:
-            await link.close()
 
-    asyncio.run(work())
+        counts = await outbox.delay_queues.counts([far, known])
+        assert counts == {far: 1, known: 3}
+        await asyncio.to_thread(clear_policy, module_node, full)
+        await spread(session, link, far, outbox)
+        assert await outbox.delay_queues.counts([far, known, unknown]) == {far: 0, known: 3, unknown: 1}
+    finally:
+        await link.close()
 
 
 def declarer(link: Connection, session: SessionParameters) -> Declarer:

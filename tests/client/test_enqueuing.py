@@ -328,17 +328,14 @@ def test_an_asyncio_program_enqueues_without_being_held_up(client: Client, waiti
     assert {job.id for job in jobs} == {message.id for message in waiting()}
 
 
-def test_an_asyncio_program_gets_the_errors_and_the_veto_too(client: Client) -> None:
+async def test_an_asyncio_program_gets_the_errors_and_the_veto_too(client: Client) -> None:
     @palermo.hook
     def before_enqueue(definition: Any, path: str) -> bool:
         return path != "secret.png"
 
-    async def main() -> None:
-        with pytest.raises(ArgumentsInvalid):
-            await SendMail.enqueue_async()  # type: ignore[call-arg]
-        assert not await resize.enqueue_async("secret.png")
-
-    asyncio.run(main())
+    with pytest.raises(ArgumentsInvalid):
+        await SendMail.enqueue_async()  # type: ignore[call-arg]
+    assert not await resize.enqueue_async("secret.png")
 
 
 # -- threads and clients

@@ -1,4 +1,4 @@
-"""The session and the loops that many tests of the adapter for RabbitMQ use."""
+"""The session and the loop that many tests of the adapter for RabbitMQ use."""
 
 import asyncio
 from collections.abc import Iterator
@@ -13,12 +13,6 @@ from tests.contract.tools import PATIENT
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
 
 
 @pytest.fixture(scope="module")

@@ -85,26 +85,23 @@ async def outbox_on(connection: Connection, session: SessionParameters) -> Outbo
     return Outbox(session, connection, declarer)
 
 
-def test_a_record_is_stored_in_a_queue_that_was_deleted_since_it_was_made(
-    runner: asyncio.Runner, session: SessionParameters, delete: Callable[[str], None]
+async def test_a_record_is_stored_in_a_queue_that_was_deleted_since_it_was_made(
+    session: SessionParameters, delete: Callable[[str], None]
 ) -> None:
-    async def go() -> list[tuple[bool, int]]:
-        found = []
-        async with connected(session) as (connection, publisher):
+    found = []
+    async with connected(session) as (connection, publisher):
 
-            async def ours() -> Publisher:
-                return publisher
+        async def ours() -> Publisher:
+            return publisher
 
-            records = RecordQueue(internal(session.exchange, "records"), connection, ours, {"x-queue-type": "classic"})
-            found.append((await records.exists(), 0))
-            for _ in range(2):
-                await records.write({"number": 1})
-                await records.write({"number": 2})
-                found.append((await records.exists(), (await connection.probe(records.name)).messages))
-                delete(records.name)
-        return found
-
-    assert runner.run(go()) == [(False, 0), (True, 2), (True, 2)]
+        records = RecordQueue(internal(session.exchange, "records"), connection, ours, {"x-queue-type": "classic"})
+        found.append((await records.exists(), 0))
+        for _ in range(2):
+            await records.write({"number": 1})
+            await records.write({"number": 2})
+            found.append((await records.exists(), (await connection.probe(records.name)).messages))
+            delete(records.name)
+    assert found == [(False, 0), (True, 2), (True, 2)]
 
 
 async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.Task[object]":

@@ -139,27 +139,24 @@ def test_a_session_that_gave_up_waiting_leaves_no_lock_behind(
 # -- probes and declarations
 
 
-def test_a_probe_says_what_there_is_and_leaves_the_connection_usable(
-    runner: asyncio.Runner, session: SessionParameters, lock: str
+async def test_a_probe_says_what_there_is_and_leaves_the_connection_usable(
+    session: SessionParameters, lock: str
 ) -> None:
-    async def main() -> None:
-        async with two(session) as (first, second):
-            missing = await first.probe(lock)
-            assert not missing.exists
-            with pytest.raises(NotFound):
-                _ = missing.messages
-            async with Mutex(lock).held(second):
-                locked = await first.probe(lock)
-                assert (locked.exists, locked.locked) == (True, True)
-                with pytest.raises(BrokerRefused):
-                    _ = locked.messages
-            assert await first.declare(lock) is None
-            found = await first.probe(lock)
-            assert (found.exists, found.locked, found.messages, found.consumers) == (True, False, 0, 0)
-            assert await first.delete_unused(lock)
-            assert await first.purge(lock) is None
-
-    runner.run(main())
+    async with two(session) as (first, second):
+        missing = await first.probe(lock)
+        assert not missing.exists
+        with pytest.raises(NotFound):
+            _ = missing.messages
+        async with Mutex(lock).held(second):
+            locked = await first.probe(lock)
+            assert (locked.exists, locked.locked) == (True, True)
+            with pytest.raises(BrokerRefused):
+                _ = locked.messages
+        assert await first.declare(lock) is None
+        found = await first.probe(lock)
+        assert (found.exists, found.locked, found.messages, found.consumers) == (True, False, 0, 0)
+        assert await first.delete_unused(lock)
+        assert await first.purge(lock) is None
 
 
 def test_a_probe_of_a_missing_queue_fails_no_other_call(
@@ -179,23 +176,18 @@ def test_a_probe_of_a_missing_queue_fails_no_other_call(
     assert runner.run(main()) == [True, False] * 20
 
 
-def test_a_declaration_says_how_an_existing_queue_differs(
-    runner: asyncio.Runner, session: SessionParameters, lock: str
-) -> None:
-    async def main() -> None:
-        connection = await open_connection(session, "test")
-        try:
-            await connection.declare(lock, {"x-max-length": 5})
-            difference = await connection.declare(lock, {"x-max-length": 6})
-            assert difference is not None
-            assert difference.argument == "x-max-length"
-            assert "6" in difference.ours
-            assert "5" in difference.theirs
-            await connection.delete(lock)
-        finally:
-            await connection.close()
-
-    runner.run(main())
+async def test_a_declaration_says_how_an_existing_queue_differs(session: SessionParameters, lock: str) -> None:
+    connection = await open_connection(session, "test")
+    try:
+        await connection.declare(lock, {"x-max-length": 5})
+        difference = await connection.declare(lock, {"x-max-length": 6})
+        assert difference is not None
+        assert difference.argument == "x-max-length"
+        assert "6" in difference.ours
+        assert "5" in difference.theirs
+        await connection.delete(lock)
+    finally:
+        await connection.close()
 
 
 def test_a_session_is_lost_though_the_end_of_one_channel_settles_a_message_of_another(
@@ -229,33 +221,30 @@ def test_a_session_is_lost_though_the_end_of_one_channel_settles_a_message_of_an
         assert runner.run(go(proxy)) == ([False], False)
 
 
-def test_a_get_and_a_close_without_an_answer_end(
-    runner: asyncio.Runner, session: SessionParameters, lock: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_get_and_a_close_without_an_answer_end(
+    session: SessionParameters, lock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def not_answered(patch: pytest.MonkeyPatch) -> None:
         patch.setattr("palermo.brokers.rabbitmq.amqp.connection.CALL_TIMEOUT", 0.2)
 
     assert CALL_TIMEOUT > 1
 
-    async def main() -> None:
-        connection = await open_connection(session, "test")
-        try:
-            channel = await connection.channel()
-            with monkeypatch.context() as patch:
-                not_answered(patch)
-                patch.setattr(connection.raw, "get_each", lambda *_: None)
-                with pytest.raises(BrokerUnavailable, match="did not answer in time"):
-                    await channel.get(lock)
-            other = await connection.channel()
-            with monkeypatch.context() as patch:
-                not_answered(patch)
-                patch.setattr(other.raw, "close", lambda: None)
-                with pytest.raises(BrokerUnavailable, match="did not answer in time"):
-                    await other.close()
-        finally:
-            await connection.close()
-
-    runner.run(main())
+    connection = await open_connection(session, "test")
+    try:
+        channel = await connection.channel()
+        with monkeypatch.context() as patch:
+            not_answered(patch)
+            patch.setattr(connection.raw, "get_each", lambda *_: None)
+            with pytest.raises(BrokerUnavailable, match="did not answer in time"):
+                await channel.get(lock)
+        other = await connection.channel()
+        with monkeypatch.context() as patch:
+            not_answered(patch)
+            patch.setattr(other.raw, "close", lambda: None)
+            with pytest.raises(BrokerUnavailable, match="did not answer in time"):
+                await other.close()
+    finally:
+        await connection.close()
 
 
 # -- requests and replies
@@ -275,19 +264,16 @@ async def responder(connection: Connection, queue: str, *, delay: float = 0.0) -
     return made
 
 
-def test_each_request_gets_its_own_reply(runner: asyncio.Runner, session: SessionParameters, lock: str) -> None:
-    async def main() -> None:
-        async with two(session) as (first, second):
-            await responder(second, lock, delay=0.05)
-            client = Rpc(first, lock, silence=60.0)
-            replies = await asyncio.gather(*(client.ask({"number": number}) for number in range(50)))
-            assert [reply["number"] for reply in replies if reply] == list(range(50))
-            assert (await client.ask({"now": 1}) or {})["now"]
-            parts = await rpc.ask(first, lock, {"number": 7}, silence=60.0)
-            assert parts is not None
-            assert [part.values for part in parts] == [{"half": 7}, {"~end": True, "number": 7}]
-
-    runner.run(main())
+async def test_each_request_gets_its_own_reply(session: SessionParameters, lock: str) -> None:
+    async with two(session) as (first, second):
+        await responder(second, lock, delay=0.05)
+        client = Rpc(first, lock, silence=60.0)
+        replies = await asyncio.gather(*(client.ask({"number": number}) for number in range(50)))
+        assert [reply["number"] for reply in replies if reply] == list(range(50))
+        assert (await client.ask({"now": 1}) or {})["now"]
+        parts = await rpc.ask(first, lock, {"number": 7}, silence=60.0)
+        assert parts is not None
+        assert [part.values for part in parts] == [{"half": 7}, {"~end": True, "number": 7}]
 
 
 def test_a_slow_reply_is_waited_for_while_its_process_lives(

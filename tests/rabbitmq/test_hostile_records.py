@@ -42,7 +42,7 @@ def test_a_record_nested_without_end_is_skipped_by_all_who_read_the_stream(
 
 
 @pytest.mark.parametrize("rate", ["often", "1/0s"])
-def test_the_leader_goes_on_after_a_question_with_a_rate_that_means_nothing(
+async def test_the_leader_goes_on_after_a_question_with_a_rate_that_means_nothing(
     rabbitmq_url: str, exchange: str, rate: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     question = {"ask": "limits", "do": "ask", "key": "k", "limit": 1, "rate": rate, "id": "a", "worker": "b"}
@@ -50,19 +50,14 @@ def test_the_leader_goes_on_after_a_question_with_a_rate_that_means_nothing(
     async def is_said() -> bool:
         return "a question to the leader cannot be read" in caplog.text
 
-    async def work() -> None:
-        leader = await open_broker(
-            SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-        )
-        async with time_kept(leader):
-            assert await leader.limits() == []
-            await asyncio.to_thread(_write, rabbitmq_url, f"{exchange}.~leader", json.dumps(question).encode())
-            assert await leader.limits() == []
-            await until(is_said, True)
-            assert Duty.TIME in leader.duties
-        await leader.close()
-
-    asyncio.run(work())
+    leader = await open_broker(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT))
+    async with time_kept(leader):
+        assert await leader.limits() == []
+        await asyncio.to_thread(_write, rabbitmq_url, f"{exchange}.~leader", json.dumps(question).encode())
+        assert await leader.limits() == []
+        await until(is_said, True)
+        assert Duty.TIME in leader.duties
+    await leader.close()
 
 
 def test_a_record_of_keys_that_cannot_be_read_is_dropped(rabbitmq_url: str, exchange: str) -> None:

@@ -62,18 +62,15 @@ def test_a_key_is_forgotten_once_its_time_is_over() -> None:
     assert set(known.keys) == {"b"}
 
 
-def test_others_have_their_turn_between_two_portions() -> None:
+async def test_others_have_their_turn_between_two_portions() -> None:
     seen = list[str]()
 
     async def other() -> None:
         seen.append("other")
 
-    async def work() -> None:
-        async for some in in_turns(range(2 * AT_ONCE)):
-            seen.append(str(len(some)))
-            asyncio.ensure_future(other()).add_done_callback(lambda _: None)
-
-    asyncio.run(work())
+    async for some in in_turns(range(2 * AT_ONCE)):
+        seen.append(str(len(some)))
+        asyncio.ensure_future(other()).add_done_callback(lambda _: None)
 
     assert seen == ["1000", "other", "1000", "other"]
 

@@ -172,7 +172,7 @@ def stored(id: str) -> Mapping[str, Any]:
     return message_to_plain(Message(id=id, job="shop.mail", queue="mail", body=b"[]"))
 
 
-def test_others_have_their_turns_while_the_keys_are_read() -> None:
+async def test_others_have_their_turns_while_the_keys_are_read() -> None:
     plain = Key(name="a", closed=Cooldown(until=1.0, id="x")).to_plain()
     turns = [0]
 
@@ -181,13 +181,10 @@ def test_others_have_their_turns_while_the_keys_are_read() -> None:
             turns[0] += 1
             await asyncio.sleep(0)
 
-    async def main() -> None:
-        content = read([batch(1, "", keys={f"key {number}": plain for number in range(10_000)})])
-        beside = asyncio.ensure_future(other())
-        assert len(await content.keys()) == 10_000
-        beside.cancel()
-
-    asyncio.run(main())
+    content = read([batch(1, "", keys={f"key {number}": plain for number in range(10_000)})])
+    beside = asyncio.ensure_future(other())
+    assert len(await content.keys()) == 10_000
+    beside.cancel()
 
     assert turns[0] >= 5
 

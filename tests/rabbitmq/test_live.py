@@ -458,19 +458,16 @@ def test_every_frame_boundary_may_be_cut(session: SessionParameters, cut: int) -
 
 
 # A heartbeat of a second would end the session of a machine that stands still before its line does.
-def test_a_broker_that_goes_silent_is_noticed_by_its_heartbeat(session: SessionParameters) -> None:
-    async def go() -> None:
-        with TcpProxy(*session.address.hosts[0]) as proxy:
-            async with asyncio.timeout(100):
-                address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "4"),))
-                broker = await open_broker(replace(session, address=address))
-                consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
-                proxy.stall()
-                with pytest.raises(BrokerUnavailable):
-                    await consumer.receive(1)
-                await broker.close()
-
-    asyncio.run(go())
+async def test_a_broker_that_goes_silent_is_noticed_by_its_heartbeat(session: SessionParameters) -> None:
+    with TcpProxy(*session.address.hosts[0]) as proxy:
+        async with asyncio.timeout(100):
+            address = replace(session.address, hosts=(("127.0.0.1", proxy.port),), options=(("heartbeat", "4"),))
+            broker = await open_broker(replace(session, address=address))
+            consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="t", report=nobody)
+            proxy.stall()
+            with pytest.raises(BrokerUnavailable):
+                await consumer.receive(1)
+            await broker.close()
 
 
 def test_a_lost_session_is_told_while_nobody_asks_it_for_anything(session: SessionParameters) -> None:
@@ -489,20 +486,17 @@ def test_a_lost_session_is_told_while_nobody_asks_it_for_anything(session: Sessi
 
 
 @pytest.mark.parametrize("turns", [0, 1, 10])
-def test_a_worker_whose_line_is_cut_while_it_asks_what_is_paused_hears_of_it(
+async def test_a_worker_whose_line_is_cut_while_it_asks_what_is_paused_hears_of_it(
     session: SessionParameters, turns: int
 ) -> None:
-    async def go() -> None:
-        link = await open_connection(session, "test")
-        marks = PausesAndCancels(session.exchange, link, lambda: Publisher.open(link), patience=session.timeout)
-        steering = Steering(marks, link, on_command=ignore_command, pause=lambda _: None, held=list)
-        beginning = asyncio.ensure_future(steering.begin())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        link.raw.abort()
-        with pytest.raises(BrokerUnavailable):
-            async with asyncio.timeout(60):
-                await beginning
-        await steering.close()
-
-    asyncio.run(go())
+    link = await open_connection(session, "test")
+    marks = PausesAndCancels(session.exchange, link, lambda: Publisher.open(link), patience=session.timeout)
+    steering = Steering(marks, link, on_command=ignore_command, pause=lambda _: None, held=list)
+    beginning = asyncio.ensure_future(steering.begin())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    link.raw.abort()
+    with pytest.raises(BrokerUnavailable):
+        async with asyncio.timeout(60):
+            await beginning
+    await steering.close()

@@ -114,20 +114,17 @@ async def take_again(node: Node, queue: str) -> None:
     await asyncio.to_thread(clear_policy, node, queue)
 
 
-def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+async def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced(
+    session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue, kind) as first:
-            one, two, three = await first.log.append({"number": 1}, {"number": 2}, {"number": 3})
-            (four,) = await first.log.replace([one, two], {"number": 4})
-            first.log.forget(three)
-            assert [one.is_held, two.is_held, three.is_held, four.is_held] == [False, False, False, True]
-            assert first.values == []
-        async with leading(session, queue, kind) as second:
-            assert second.values == [{"number": 4}]
-
-    runner.run(main())
+    async with leading(session, queue, kind) as first:
+        one, two, three = await first.log.append({"number": 1}, {"number": 2}, {"number": 3})
+        (four,) = await first.log.replace([one, two], {"number": 4})
+        first.log.forget(three)
+        assert [one.is_held, two.is_held, three.is_held, four.is_held] == [False, False, False, True]
+        assert first.values == []
+    async with leading(session, queue, kind) as second:
+        assert second.values == [{"number": 4}]
 
 
 def test_a_leader_that_is_killed_has_lost_no_record_that_it_was_told_is_stored(
@@ -150,145 +147,125 @@ def test_a_leader_that_is_killed_has_lost_no_record_that_it_was_told_is_stored(
     assert len(found) <= 3  # the last one told, the next one, and one whose acknowledgement was on its way
 
 
-def test_two_records_of_one_name_are_read_after_a_death_between_the_confirm_and_the_acknowledgement(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+async def test_two_records_of_one_name_are_read_after_a_death_between_the_confirm_and_the_acknowledgement(
+    session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue, kind) as first:
-            await first.log.append({"name": "a", "version": 1})
-            await first.log.append({"name": "a", "version": 2})  # replace has come so far
-            first.connection.raw.abort()
-        async with leading(session, queue, kind) as second:
-            assert second.values == [{"name": "a", "version": 1}, {"name": "a", "version": 2}]
-            await second.log.replace(second.records, {"name": "a", "version": 3})
-        async with leading(session, queue, kind) as third:
-            assert third.values == [{"name": "a", "version": 3}]
-
-    runner.run(main())
+    async with leading(session, queue, kind) as first:
+        await first.log.append({"name": "a", "version": 1})
+        await first.log.append({"name": "a", "version": 2})  # replace has come so far
+        first.connection.raw.abort()
+    async with leading(session, queue, kind) as second:
+        assert second.values == [{"name": "a", "version": 1}, {"name": "a", "version": 2}]
+        await second.log.replace(second.records, {"name": "a", "version": 3})
+    async with leading(session, queue, kind) as third:
+        assert third.values == [{"name": "a", "version": 3}]
 
 
-def test_a_record_that_the_queue_refuses_replaces_none(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
+async def test_a_record_that_the_queue_refuses_replaces_none(
+    session: SessionParameters, module_node: Node, queue: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue) as first:
-            old = await first.log.append({"number": 1})
-            await refuse(module_node, queue)
-            with pytest.raises(PublishRefused):
-                await first.log.replace(old, {"number": 2})
-            assert first.log.is_open
-            assert old[0].is_held
-        async with leading(session, queue) as second:
-            assert second.values == [{"number": 1}]
-            await take_again(module_node, queue)
-            await second.log.replace(second.records, {"number": 2})
-        async with leading(session, queue) as third:
-            assert third.values == [{"number": 2}]
-
-    runner.run(main())
+    async with leading(session, queue) as first:
+        old = await first.log.append({"number": 1})
+        await refuse(module_node, queue)
+        with pytest.raises(PublishRefused):
+            await first.log.replace(old, {"number": 2})
+        assert first.log.is_open
+        assert old[0].is_held
+    async with leading(session, queue) as second:
+        assert second.values == [{"number": 1}]
+        await take_again(module_node, queue)
+        await second.log.replace(second.records, {"number": 2})
+    async with leading(session, queue) as third:
+        assert third.values == [{"number": 2}]
 
 
-def test_a_list_of_names_outlives_a_refused_rewriting(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str, caplog: pytest.LogCaptureFixture
+async def test_a_list_of_names_outlives_a_refused_rewriting(
+    session: SessionParameters, module_node: Node, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        await write_names(session, queue, 60)
-        async with leading(session, internal(session.exchange, "other")) as leader:
-            names = list_of_names(leader, queue)
+    await write_names(session, queue, 60)
+    async with leading(session, internal(session.exchange, "other")) as leader:
+        names = list_of_names(leader, queue)
+        await names.read()
+        await refuse(module_node, queue)
+        for _ in range(3):
+            await names.tidy()
+        assert caplog.text.count("refuses") == 1
+        await take_again(module_node, queue)
+
+        async def tidied() -> int:
+            await names.tidy()
+            await names.reach()
+            return len(names._records)
+
+        await until(tidied, 1)
+    async with leading(session, queue) as reader:
+        assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
+
+
+async def test_a_list_of_names_whose_queue_was_deleted_is_written_anew(session: SessionParameters, queue: str) -> None:
+    await write_names(session, queue, 7)
+    async with leading(session, internal(session.exchange, "other")) as leader:
+        names = list_of_names(leader, queue)
+        await names.read()
+        await leader.connection.delete(queue)
+
+        async def tidied() -> int:
             await names.read()
-            await refuse(module_node, queue)
-            for _ in range(3):
-                await names.tidy()
-            assert caplog.text.count("refuses") == 1
-            await take_again(module_node, queue)
+            await names.tidy()
+            return len(names._records)
 
-            async def tidied() -> int:
-                await names.tidy()
-                await names.reach()
-                return len(names._records)
-
-            await until(tidied, 1)
-        async with leading(session, queue) as reader:
-            assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
-
-    runner.run(main())
+        await until(tidied, 1)
+        assert (await leader.connection.probe(queue)).messages == 0
+    async with leading(session, queue) as reader:
+        assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
 
 
-def test_a_list_of_names_whose_queue_was_deleted_is_written_anew(
-    runner: asyncio.Runner, session: SessionParameters, queue: str
-) -> None:
-    async def main() -> None:
-        await write_names(session, queue, 7)
-        async with leading(session, internal(session.exchange, "other")) as leader:
-            names = list_of_names(leader, queue)
-            await names.read()
-            await leader.connection.delete(queue)
-
-            async def tidied() -> int:
-                await names.read()
-                await names.tidy()
-                return len(names._records)
-
-            await until(tidied, 1)
-            assert (await leader.connection.probe(queue)).messages == 0
-        async with leading(session, queue) as reader:
-            assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
-
-    runner.run(main())
-
-
-def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
+    session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_log, "_MOST", 60)
     monkeypatch.setattr(state_log, "_SETTLING", 5)
 
-    async def main() -> None:
-        async with leading(session, internal(session.exchange, "other")) as leader:
-            await write_names(session, queue, 500)
-            names = list_of_names(leader, queue)
-            await names.read()
+    async with leading(session, internal(session.exchange, "other")) as leader:
+        await write_names(session, queue, 500)
+        names = list_of_names(leader, queue)
+        await names.read()
 
-            async def left() -> int:
-                await names.tidy()
-                await names.reach()
-                return (await leader.connection.probe(queue)).messages
+        async def left() -> int:
+            await names.tidy()
+            await names.reach()
+            return (await leader.connection.probe(queue)).messages
 
-            await until(left, 0)
-            assert names.names == {f"name {number}" for number in range(7)}
-        async with leading(session, queue) as reader:
-            assert len(reader.values) < 60
-
-    runner.run(main())
+        await until(left, 0)
+        assert names.names == {f"name {number}" for number in range(7)}
+    async with leading(session, queue) as reader:
+        assert len(reader.values) < 60
 
 
-def test_records_are_read_in_many_turns_of_the_loop_in_their_order(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+async def test_records_are_read_in_many_turns_of_the_loop_in_their_order(
+    session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_log, "_AT_ONCE", 1)
 
-    async def main() -> None:
-        async with leading(session, queue) as writer:
-            await writer.log.store(*({"number": number} for number in range(40)))
-        turns = [0]
+    async with leading(session, queue) as writer:
+        await writer.log.store(*({"number": number} for number in range(40)))
+    turns = [0]
 
-        async def count() -> None:
-            while True:
-                turns[0] += 1
-                await asyncio.sleep(0)
+    async def count() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
 
-        class Slow(Leader):
-            def _on_record(self, record: Record, value: Any) -> None:
-                self.read.append((record, (value["number"], turns[0])))
+    class Slow(Leader):
+        def _on_record(self, record: Record, value: Any) -> None:
+            self.read.append((record, (value["number"], turns[0])))
 
-        counting = asyncio.ensure_future(count())
-        async with leading(session, queue, made=Slow) as reader:
-            read = [value for _, value in reader.read]
-        counting.cancel()
-        assert [number for number, _ in read] == list(range(40))
-        assert len({turn for _, turn in read}) == 40
-
-    runner.run(main())
+    counting = asyncio.ensure_future(count())
+    async with leading(session, queue, made=Slow) as reader:
+        read = [value for _, value in reader.read]
+    counting.cancel()
+    assert [number for number, _ in read] == list(range(40))
+    assert len({turn for _, turn in read}) == 40
 
 
 async def write_names(session: SessionParameters, queue: str, count: int) -> None:
@@ -303,73 +280,58 @@ def list_of_names(leader: Leader, queue: str) -> NameList[str]:
     return NameList(records, leader.connection, leader.publisher, parse=str, plain=str, news=len)
 
 
-def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(
-    runner: asyncio.Runner, session: SessionParameters, queue: str
-) -> None:
+async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: SessionParameters, queue: str) -> None:
     def parsed(name: str) -> str:
         return str(TimeSlot.parse(name, 0.0))
 
-    async def go() -> None:
-        async with leading(session, f"{queue}.other") as leader:
-            arguments = versions.arguments(CLASSIC, leader.connection.version)
-            records = RecordQueue(queue, leader.connection, leader.publisher, arguments)
-            names = NameList(records, leader.connection, leader.publisher, parse=parsed, plain=str, news=len)
-            await records.write({"all": ["1.5", "x", 7, "5." + "9" * 300, None, "2.8"]})
-            for odd in ({"all": 7}, {"made": None}, {"from": "a later version"}):
-                await records.write(odd)
-            await names.read()
-            assert names.names == {"1.5", "2.8"}
-
-    runner.run(go())
+    async with leading(session, f"{queue}.other") as leader:
+        arguments = versions.arguments(CLASSIC, leader.connection.version)
+        records = RecordQueue(queue, leader.connection, leader.publisher, arguments)
+        names = NameList(records, leader.connection, leader.publisher, parse=parsed, plain=str, news=len)
+        await records.write({"all": ["1.5", "x", 7, "5." + "9" * 300, None, "2.8"]})
+        for odd in ({"all": 7}, {"made": None}, {"from": "a later version"}):
+            await records.write(odd)
+        await names.read()
+        assert names.names == {"1.5", "2.8"}
 
 
-def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_the_next(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_the_next(
+    session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue, kind) as first:
-            (one,) = await first.log.append({"number": 1})
-            appending = asyncio.ensure_future(first.log.replace([one], {"number": 2}))
-            await asyncio.sleep(0)
-            first.connection.raw.abort()
-            with pytest.raises(PalermoError):
-                await appending
-            first.log.forget(one)  # it is RabbitMQ's again: nothing happens
-            with pytest.raises(PalermoError):
-                await first.log.append({"number": 3})
-        async with leading(session, queue, kind) as second:
-            assert {"number": 1} in second.values
-            assert {"number": 3} not in second.values
-
-    runner.run(main())
+    async with leading(session, queue, kind) as first:
+        (one,) = await first.log.append({"number": 1})
+        appending = asyncio.ensure_future(first.log.replace([one], {"number": 2}))
+        await asyncio.sleep(0)
+        first.connection.raw.abort()
+        with pytest.raises(PalermoError):
+            await appending
+        first.log.forget(one)  # it is RabbitMQ's again: nothing happens
+        with pytest.raises(PalermoError):
+            await first.log.append({"number": 3})
+    async with leading(session, queue, kind) as second:
+        assert {"number": 1} in second.values
+        assert {"number": 3} not in second.values
 
 
-def test_a_leader_does_not_begin_while_another_session_reads_the_records(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_leader_does_not_begin_while_another_session_reads_the_records(
+    session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a worker of a version in which another lock protected them."""
     monkeypatch.setattr(state_log, "_SETTLING", 20)
 
-    async def go() -> None:
-        async with leading(session, queue) as earlier:
-            await earlier.log.append({"number": 1})
-            connection = await open_connection(session, "another")
-            later = Leader(connection, queue, "classic")
-            with pytest.raises(BrokerUnavailable, match="another program reads"):
-                await later.log.open()
-            assert not later.log.is_open
-            await earlier.log.append({"number": 2})
-            await connection.close()
-
-    runner.run(go())
+    async with leading(session, queue) as earlier:
+        await earlier.log.append({"number": 1})
+        connection = await open_connection(session, "another")
+        later = Leader(connection, queue, "classic")
+        with pytest.raises(BrokerUnavailable, match="another program reads"):
+            await later.log.open()
+        assert not later.log.is_open
+        await earlier.log.append({"number": 2})
+        await connection.close()
 
 
-def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
-    runner: asyncio.Runner,
-    session: SessionParameters,
-    module_node: Node,
-    queue: str,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
+    session: SessionParameters, module_node: Node, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
     consume = Channel.consume
@@ -380,95 +342,80 @@ def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
         asyncio.get_running_loop().call_later(1.0, module_node.evaluate, f"sys:resume({member})")
         return tag
 
-    async def main() -> None:
-        async with leading(session, queue, "quorum") as first:
-            await first.log.append({"number": 1}, {"number": 2})
-            # Until then the first leader holds all records.
-            asyncio.get_running_loop().call_later(0.5, first.log.close)
-            monkeypatch.setattr(Channel, "consume", consume_and_stop)
+    async with leading(session, queue, "quorum") as first:
+        await first.log.append({"number": 1}, {"number": 2})
+        # Until then the first leader holds all records.
+        asyncio.get_running_loop().call_later(0.5, first.log.close)
+        monkeypatch.setattr(Channel, "consume", consume_and_stop)
 
-            async with leading(session, queue, "quorum") as second:
-                assert second.values == [{"number": 1}, {"number": 2}]
-
-    runner.run(main())
+        async with leading(session, queue, "quorum") as second:
+            assert second.values == [{"number": 1}, {"number": 2}]
 
 
-def test_a_log_that_is_read_again_acknowledges_no_record_that_it_had_before(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+async def test_a_log_that_is_read_again_acknowledges_no_record_that_it_had_before(
+    session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue, kind) as first:
-            old = await first.log.append({"number": 1}, {"number": 2})
-            first.log.close()
-            with pytest.raises(BrokerUnavailable):
-                await first.log.append({"number": 3})
-            await first.log.open()
-            assert first.values == [{"number": 1}, {"number": 2}]
-            await first.log.replace(old, {"number": 4})
-        async with leading(session, queue, kind) as second:
-            assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
-
-    runner.run(main())
+    async with leading(session, queue, kind) as first:
+        old = await first.log.append({"number": 1}, {"number": 2})
+        first.log.close()
+        with pytest.raises(BrokerUnavailable):
+            await first.log.append({"number": 3})
+        await first.log.open()
+        assert first.values == [{"number": 1}, {"number": 2}]
+        await first.log.replace(old, {"number": 4})
+    async with leading(session, queue, kind) as second:
+        assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
 
 
-def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+async def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(
+    session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue, kind) as leader:
-            await leader.log.append({"number": 1})
-            await leader.connection.delete(queue)
+    async with leading(session, queue, kind) as leader:
+        await leader.log.append({"number": 1})
+        await leader.connection.delete(queue)
 
-            async def is_open() -> bool:
-                return leader.log.is_open
+        async def is_open() -> bool:
+            return leader.log.is_open
 
-            await until(is_open, False)
-            await leader.log.open()
-            assert leader.values == []
-            await leader.log.append({"number": 2})
-
-    runner.run(main())
+        await until(is_open, False)
+        await leader.log.open()
+        assert leader.values == []
+        await leader.log.append({"number": 2})
 
 
-def test_what_others_write_is_read_and_a_mark_comes_behind_what_is_not_confirmed(
-    runner: asyncio.Runner, session: SessionParameters, queue: str, kind: str
+async def test_what_others_write_is_read_and_a_mark_comes_behind_what_is_not_confirmed(
+    session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async def main() -> None:
-        async with leading(session, queue, kind) as leader, leading(session, queue + ".other") as other:
-            publisher, channel = await other.publisher(), await leader.connection.channel()
-            await publisher.send("", queue, PERSISTENT_JSON, b"not JSON")
-            await leader.log.await_mark()
-            assert leader.values == [b"not JSON"]
-            for number in range(100):
-                channel.publish("", queue, PERSISTENT_JSON, json.dumps({"number": number}).encode())
-            await leader.log.await_mark(channel)
-            assert len(leader.values) == 101
-            if kind == "classic":
-                await publisher.send("", queue, PERSISTENT_JSON, b"{}")
-                await leader.log.catch_up()
-                assert len(leader.values) == 102
-
-    runner.run(main())
+    async with leading(session, queue, kind) as leader, leading(session, queue + ".other") as other:
+        publisher, channel = await other.publisher(), await leader.connection.channel()
+        await publisher.send("", queue, PERSISTENT_JSON, b"not JSON")
+        await leader.log.await_mark()
+        assert leader.values == [b"not JSON"]
+        for number in range(100):
+            channel.publish("", queue, PERSISTENT_JSON, json.dumps({"number": number}).encode())
+        await leader.log.await_mark(channel)
+        assert len(leader.values) == 101
+        if kind == "classic":
+            await publisher.send("", queue, PERSISTENT_JSON, b"{}")
+            await leader.log.catch_up()
+            assert len(leader.values) == 102
 
 
-def test_records_outlive_a_broker_that_is_killed(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
+async def test_records_outlive_a_broker_that_is_killed(
+    session: SessionParameters, module_node: Node, queue: str
 ) -> None:
     queues = {f"{queue}.{kind}": kind for kind in ("classic", "quorum")}
 
-    async def main() -> None:
-        async with AsyncExitStack() as leaders:
-            firsts = [await leaders.enter_async_context(leading(session, *each)) for each in queues.items()]
-            # RabbitMQ 3.10.8 never opens a quorum queue again whose name was not on the disk when the node was killed.
-            await asyncio.to_thread(module_node.evaluate, "lists:map(fun dets:sync/1, dets:all())")
-            for first in firsts:
-                records = await first.log.append(*({"number": number} for number in range(20)))
-                await first.log.replace(records[:10], {"number": 20})
-            await asyncio.to_thread(module_node.kill9)
-        await asyncio.to_thread(module_node.start)
-        for name, kind in queues.items():
-            async with leading(session, name, kind) as second:
-                # Acknowledgements that were not on the disk are forgotten, records never.
-                assert {value["number"] for value in second.values} >= set(range(10, 21)), kind
-
-    runner.run(main())
+    async with AsyncExitStack() as leaders:
+        firsts = [await leaders.enter_async_context(leading(session, *each)) for each in queues.items()]
+        # RabbitMQ 3.10.8 never opens a quorum queue again whose name was not on the disk when the node was killed.
+        await asyncio.to_thread(module_node.evaluate, "lists:map(fun dets:sync/1, dets:all())")
+        for first in firsts:
+            records = await first.log.append(*({"number": number} for number in range(20)))
+            await first.log.replace(records[:10], {"number": 20})
+        await asyncio.to_thread(module_node.kill9)
+    await asyncio.to_thread(module_node.start)
+    for name, kind in queues.items():
+        async with leading(session, name, kind) as second:
+            # Acknowledgements that were not on the disk are forgotten, records never.
+            assert {value["number"] for value in second.values} >= set(range(10, 21)), kind

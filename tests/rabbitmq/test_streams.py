@@ -43,32 +43,29 @@ def test_no_session_is_lost_when_several_are_the_first_of_an_exchange(rabbitmq_u
         assert [f"q{each}" in found[each] for each in range(_AT_ONCE)] == [True] * _AT_ONCE
 
 
-def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_the_stream_is_gone(
+async def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_the_stream_is_gone(
     rabbitmq_url: str, exchange: str
 ) -> None:
-    async def go() -> None:
-        session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-        watching, working = await open_broker(session), await open_broker(session)
+    session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+    watching, working = await open_broker(session), await open_broker(session)
 
-        async def names() -> list[str]:
-            return [info.name for info in await watching.queues()]
+    async def names() -> list[str]:
+        return [info.name for info in await watching.queues()]
 
-        assert await names() == []
-        for number in range(3):
-            await working.publish(Message(id="1", queue=f"q{number}", job="shop.send", body=b"[]"))
-            assert await names() == [f"q{each}" for each in range(number + 1)]
-        await working.delete("q1")
-        assert await names() == ["q0", "q2"]
+    assert await names() == []
+    for number in range(3):
+        await working.publish(Message(id="1", queue=f"q{number}", job="shop.send", body=b"[]"))
+        assert await names() == [f"q{each}" for each in range(number + 1)]
+    await working.delete("q1")
+    assert await names() == ["q0", "q2"]
 
-        connection = await open_connection(session, "test")
-        await connection.delete(internal(exchange, "registry"))
-        await working.publish(Message(id="1", queue="q3", job="shop.send", body=b"[]"))
-        await until(names, ["q0", "q2", "q3"])
-        await connection.close()
-        await watching.close()
-        await working.close()
-
-    asyncio.run(go())
+    connection = await open_connection(session, "test")
+    await connection.delete(internal(exchange, "registry"))
+    await working.publish(Message(id="1", queue="q3", job="shop.send", body=b"[]"))
+    await until(names, ["q0", "q2", "q3"])
+    await connection.close()
+    await watching.close()
+    await working.close()
 
 
 def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_the_first_is_answered(

@@ -1,4 +1,4 @@
-"""Those who wait for jobs: coroutine tests as in the contract, on each broker."""
+"""Those who wait for jobs, on each broker."""
 
 from pathlib import Path
 
@@ -7,10 +7,9 @@ import pytest
 from palermo.contract.broker import SessionParameters
 from palermo.settings.settings import Settings
 from tests.brokers import BROKERS, url_of_broker
-from tests.contract.conftest import pytest_pyfunc_call, runner
 from tests.worker.conftest import any_site, site
 
-__all__ = ["any_site", "pytest_pyfunc_call", "runner", "site"]
+__all__ = ["any_site", "site"]
 
 
 @pytest.fixture(params=BROKERS)

@@ -101,13 +101,10 @@ def test_inline_can_be_switched_on_and_off(palermo: Palermo) -> None:
     assert ran == [(1, 2), (2, 2)]
 
 
-def test_an_asyncio_test(palermo: Palermo) -> None:
-    async def test() -> None:
-        jobs.loops.clear()
-        await jobs.in_loop.enqueue_async()
-        assert jobs.loops == [asyncio.get_running_loop()]
-        jobs.coroutine.enqueue("not awaited")
-
-    asyncio.run(test())
+async def test_an_asyncio_test(palermo: Palermo) -> None:
+    jobs.loops.clear()
+    await jobs.in_loop.enqueue_async()
+    assert jobs.loops == [asyncio.get_running_loop()]
+    jobs.coroutine.enqueue("not awaited")
 
     assert ran == [("not awaited", ANY)]

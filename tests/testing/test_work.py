@@ -206,31 +206,25 @@ def test_an_event_comes_to_the_groups_of_this_process(palermo: Palermo) -> None:
     assert ran == [("heard", 7)]
 
 
-def test_work_in_an_asyncio_test(palermo: Palermo) -> None:
-    async def test() -> None:
-        here = asyncio.get_running_loop()
-        jobs.loops.clear()
-        await jobs.in_loop.enqueue_async()
-        await jobs.add.enqueue_async(1)
+async def test_work_in_an_asyncio_test(palermo: Palermo) -> None:
+    here = asyncio.get_running_loop()
+    jobs.loops.clear()
+    await jobs.in_loop.enqueue_async()
+    await jobs.add.enqueue_async(1)
 
-        assert await palermo.work_async() == 2
-        assert jobs.loops == [here]
-        await jobs.outer.enqueue_async(1)
-        assert await palermo.work_until_idle_async() == 2
-        await jobs.broken.enqueue_async()
-        with pytest.raises(Broken):
-            await palermo.work_async()
-
-    asyncio.run(test())
+    assert await palermo.work_async() == 2
+    assert jobs.loops == [here]
+    await jobs.outer.enqueue_async(1)
+    assert await palermo.work_until_idle_async() == 2
+    await jobs.broken.enqueue_async()
+    with pytest.raises(Broken):
+        await palermo.work_async()
 
 
-def test_work_without_await_in_an_asyncio_test(palermo: Palermo) -> None:
-    async def test() -> None:
-        jobs.coroutine.enqueue("a")
-        jobs.where.enqueue()
-        assert palermo.work() == 2
-
-    asyncio.run(test())
+async def test_work_without_await_in_an_asyncio_test(palermo: Palermo) -> None:
+    jobs.coroutine.enqueue("a")
+    jobs.where.enqueue()
+    assert palermo.work() == 2
 
     assert ran == [("a", "palermo-testing-job"), threading.current_thread().name]
 

@@ -60,14 +60,11 @@ def test_what_else_propagates_travels_too(client: Client, spans: InMemorySpanExp
     assert message.extra["traceparent"].split("-")[1] == "a" * 32
 
 
-def test_an_enqueue_from_an_event_loop_is_traced_as_well(
+async def test_an_enqueue_from_an_event_loop_is_traced_as_well(
     client: Client, provider: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
-    async def order() -> None:
-        with provider.get_tracer("shop").start_as_current_span("order"):
-            await asyncio.gather(*(client.enqueue_async("shop.resize", [number]) for number in range(2)))
-
-    asyncio.run(order())
+    with provider.get_tracer("shop").start_as_current_span("order"):
+        await asyncio.gather(*(client.enqueue_async("shop.resize", [number]) for number in range(2)))
 
     *enqueued, around = spans.get_finished_spans()
     assert [span.parent for span in enqueued] == [around.context] * 2

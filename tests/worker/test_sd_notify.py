@@ -101,22 +101,19 @@ def test_a_worker_that_begins_anew_says_so_in_the_same_process(site: Site, manag
     eventually(lambda: "READY=1" in manager.lines())
 
 
-def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
+async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
     info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=1, state="stopping", started_at=1.0)
 
-    async def run() -> None:
-        available, stopping = asyncio.Event(), asyncio.Event()
-        notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.0))
-        running = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=stopping))
-        await asyncio.sleep(0)  # it waits for either
-        available.set()
-        stopping.set()
-        await until(lambda: "STOPPING=1" in manager.lines())
-        running.cancel()
-        await asyncio.wait({running})
-        notifier.close()
-
-    asyncio.run(run())
+    available, stopping = asyncio.Event(), asyncio.Event()
+    notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.0))
+    running = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=stopping))
+    await asyncio.sleep(0)  # it waits for either
+    available.set()
+    stopping.set()
+    await until(lambda: "STOPPING=1" in manager.lines())
+    running.cancel()
+    await asyncio.wait({running})
+    notifier.close()
 
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
@@ -127,28 +124,25 @@ def test_nobody_listening_hurts_nobody(site: Site, tmp_path: Path) -> None:
     assert "job finished" in site.burst(NOTIFY_SOCKET=f"{tmp_path}/nobody")
 
 
-def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
+async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
     info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, state="idle", started_at=1.0)
 
-    async def scene() -> None:
-        available = asyncio.Event()
-        notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.02))
-        notifying = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=asyncio.Event()))
-        available.set()
-        await until(lambda: manager.lines().count("WATCHDOG=1") >= 5)
+    available = asyncio.Event()
+    notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.02))
+    notifying = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=asyncio.Event()))
+    available.set()
+    await until(lambda: manager.lines().count("WATCHDOG=1") >= 5)
 
-        available.clear()
-        await until(lambda: "no session with the broker" in status(manager))
-        manager.forget()
-        await asyncio.sleep(0.1)
-        assert manager.lines() == []
+    available.clear()
+    await until(lambda: "no session with the broker" in status(manager))
+    manager.forget()
+    await asyncio.sleep(0.1)
+    assert manager.lines() == []
 
-        available.set()
-        await until(lambda: "WATCHDOG=1" in manager.lines())
-        notifying.cancel()
-        notifier.close()
-
-    asyncio.run(scene())
+    available.set()
+    await until(lambda: "WATCHDOG=1" in manager.lines())
+    notifying.cancel()
+    notifier.close()
 
 
 async def until(probe: Any) -> None:
