@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Record, Stream, record
+from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.brokers.rabbitmq.cluster import registry
 from palermo.contract.broker import Broker, SessionParameters
@@ -45,7 +45,7 @@ async def records(connection: Connection, session: SessionParameters) -> list[Re
     """The records that the stream still has."""
     stream = Stream(internal(session.exchange, "registry"), lambda: Publisher.open(connection), patience=5.0, holds="")
     end = await stream.end(connection) or 0
-    return [record(body) async for _, _, body in stream.read(connection, 0, end)]
+    return [read_object(body) async for _, _, body in stream.read(connection, 0, end)]
 
 
 async def make_and_delete(publisher: Publisher, session: SessionParameters, count: int) -> None:

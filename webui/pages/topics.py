@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row
-from palermo.core.text import count
+from palermo.core.text import count, shorter
 from palermo.core.topology import LITERAL
 from palermo.errors import TopicInvalid
 from palermo.webui import actions
@@ -162,7 +162,7 @@ def _branch(group: Row, at: float, middle: float) -> Branch:
     first = at - 5 if len(topics) == 1 else at - _LINE * (len(topics) - 1) / 2 + 4
     labels = (
         Label(
-            text=_cut(topic, _PATTERN),
+            text=shorter(topic, _PATTERN),
             whole=topic,
             y=first + nth * _LINE,
         )
@@ -170,14 +170,10 @@ def _branch(group: Row, at: float, middle: float) -> Branch:
     )
     return Branch(
         row=group,
-        queue=_cut(group["queue"], _NAME),
-        function=_cut(group["function"], _NAME),
+        queue=shorter(group["queue"], _NAME),
+        function=shorter(group["function"], _NAME),
         x=_QUEUE,
         y=at,
         path=path,
         labels=tuple(labels),
     )
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"

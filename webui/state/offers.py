@@ -6,6 +6,7 @@ from zoneinfo import available_timezones
 
 from msgspec import Struct
 
+from palermo.core.text import shorter
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.jobs import registry
@@ -55,16 +56,12 @@ def _known(site: Site) -> Offers:
     queues: list[str] = []
     with suppress(PalermoError):
         for job in site.inspector._ask(lambda broker: broker.keys.announced(), again=True).values():
-            jobs[job.name] = "" if job.signature is None else _shortened(str(job.signature))
+            jobs[job.name] = "" if job.signature is None else shorter(str(job.signature), LONGEST)
     for name in registry.names():
-        jobs[name] = _shortened(str(registry.get(name).signature))
+        jobs[name] = shorter(str(registry.get(name).signature), LONGEST)
     with suppress(PalermoError):
         queues = [row["name"] for row in live_state(site).snapshot(5.0).queues if not is_failed(row["name"])]
     return Offers({name: jobs[name] for name in sorted(jobs)[:MOST]}, tuple(queues[:MOST]))
-
-
-def _shortened(signature: str) -> str:
-    return signature if len(signature) <= LONGEST else f"{signature[:LONGEST]}…"
 
 
 @cache

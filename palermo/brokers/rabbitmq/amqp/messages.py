@@ -392,3 +392,12 @@ def read_json(body: bytes) -> Any:
         return json.loads(body)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a record, a request or a reply; {} if a later version or another program wrote it."""
+    try:
+        found = read_json(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

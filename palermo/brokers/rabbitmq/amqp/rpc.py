@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
-from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, request_properties
+from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, read_object, request_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.errors import PalermoError
 
@@ -186,7 +186,7 @@ async def ask_all(
     done = asyncio.Event()
 
     def on_reply(got: Got) -> None:
-        replies.append(read_values(got.body))
+        replies.append(read_object(got.body))
         if len(replies) >= count or enough(replies):
             done.set()
 
@@ -231,17 +231,8 @@ async def _reply_channel(
 
 def _read_part(got: Got) -> Part:
     if _VALUES in (got.properties.headers or {}):
-        return Part(read_values(got.body))
+        return Part(read_object(got.body))
     return Part(None, got.properties, got.body)
-
-
-def read_values(body: bytes) -> dict[str, Any]:
-    """The values in a request or reply; {} if it is not Palermo's."""
-    try:
-        found = read_json(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 # -- the process that answers

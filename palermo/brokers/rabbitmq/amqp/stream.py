@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, uninterrupted
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_json
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_object
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
@@ -460,7 +460,7 @@ class Follower:
 
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
-        self._on_record(record(body))
+        self._on_record(read_object(body))
         self._read = offset_of(properties)
         if self._read >= self._end:
             self._caught_up.set()
@@ -523,12 +523,3 @@ def offset_of(properties: spec.BasicProperties) -> int:
 def record_entry(record: Record) -> Entry:
     """The entry that stores a record."""
     return spec.BasicProperties(delivery_mode=PERSISTENT, content_type="application/json"), json.dumps(record).encode()
-
-
-def record(body: bytes) -> dict[str, Any]:
-    """The record in an entry's body; {} for one that a later version or another program wrote."""
-    try:
-        found = read_json(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

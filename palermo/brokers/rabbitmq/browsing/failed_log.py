@@ -24,9 +24,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, to_message, to_properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, read_object, to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record, record_entry
+from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
 from palermo.contract.broker import Page
 from palermo.contract.clock import now
@@ -355,7 +355,7 @@ def _learn(offsets: FailedOffsets, offset: int, properties: Properties, body: by
         case str(queue):
             offsets.put(queue, _key(properties), offset)
         case _:
-            match record(body):
+            match read_object(body):
                 case {"queue": str(queue), "gone": list(keys)}:
                     for one in keys:
                         match one:

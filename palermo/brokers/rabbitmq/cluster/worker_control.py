@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
-from palermo.brokers.rabbitmq.amqp.messages import Got, Properties
+from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
-from palermo.brokers.rabbitmq.amqp.rpc import ask_all, read_values
+from palermo.brokers.rabbitmq.amqp.rpc import ask_all
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
@@ -221,7 +221,7 @@ class WorkerControl:
         await self._channel.close()
 
     def _on_question(self, got: Got) -> None:
-        task = asyncio.ensure_future(self._answer(read_values(got.body), got.properties.reply_to))
+        task = asyncio.ensure_future(self._answer(read_object(got.body), got.properties.reply_to))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
