@@ -1,22 +1,20 @@
-"""Sessions with a broker for a test that is no coroutine itself."""
+"""Sessions with a broker for a test that harms it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from palermo.contract.broker import SessionParameters, open_broker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from tests.helpers import HANGS
 
 
-def with_brokers(session: SessionParameters, work: Callable[..., Awaitable[None]], *, within: float = HANGS) -> None:
-    """Do the work with two sessions: the first one leads or publishes, and the other does the rest."""
-
-    async def go() -> None:
-        brokers = [await open_broker(session) for _ in range(2)]
-        try:
-            async with asyncio.timeout(within):
-                await work(*brokers)
-        finally:
-            for broker in brokers:
-                await broker.close()
-
-    asyncio.run(go())
+@asynccontextmanager
+async def two_brokers(session: SessionParameters, *, within: float = HANGS) -> AsyncIterator[tuple[Broker, Broker]]:
+    """Two sessions: the first one leads or publishes, and the other does the rest."""
+    first, second = await open_broker(session), await open_broker(session)
+    try:
+        async with asyncio.timeout(within):
+            yield first, second
+    finally:
+        await first.close()
+        await second.close()

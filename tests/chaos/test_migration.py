@@ -26,7 +26,7 @@ from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.settings.settings import Settings
 from tests.acceptance.place import Place
-from tests.chaos.brokers import with_brokers
+from tests.chaos.brokers import two_brokers
 from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
 from tests.helpers import eventually
 
@@ -100,7 +100,7 @@ async def kind_of(session: SessionParameters, queue: str = "jobs") -> str:
 
 
 @BOTH_WAYS
-def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
+async def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
     session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str
 ) -> None:
     sent: list[str] = []
@@ -117,7 +117,7 @@ def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
                 client = Client(settings)
         client.close()
 
-    async def work(broker: Broker, _: Broker) -> None:
+    async with two_brokers(replace(session, queue_type=before)) as (broker, _):
         old = [f"jobs-{number}" for number in range(1_000)]
         await broker.publish_many(messages(1_000))
         settings = Settings(url=rabbitmq_url, exchange=exchange, queue_type=after)
@@ -138,12 +138,10 @@ def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
         assert await broker.migrate("jobs", after) == 0
         assert [info.name for info in await broker.queues() if info.paused] == []
 
-    with_brokers(replace(session, queue_type=before), work)
-
 
 @pytest.mark.parametrize("id", [None, "the same"])
 @BOTH_WAYS
-def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
+async def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
     session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str, id: str | None
 ) -> None:
     over = threading.Event()
@@ -160,7 +158,7 @@ def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
                     confirmed += 1
             return confirmed
 
-    async def work(broker: Broker, _: Broker) -> None:
+    async with two_brokers(replace(session, queue_type=before)) as (broker, _):
         await broker.publish_many(messages(100))
         with ThreadPoolExecutor(2) as threads:
             publishing = [threads.submit(publish) for _ in range(2)]
@@ -175,12 +173,12 @@ def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
         assert confirmed > 0
         assert len(found) >= 100 + confirmed
 
-    with_brokers(replace(session, queue_type=before), work)
-
 
 @BOTH_WAYS
-def test_a_migrated_job_without_an_id_has_one_from_then_on(session: SessionParameters, before: str, after: str) -> None:
-    async def work(broker: Broker, _: Broker) -> None:
+async def test_a_migrated_job_without_an_id_has_one_from_then_on(
+    session: SessionParameters, before: str, after: str
+) -> None:
+    async with two_brokers(replace(session, queue_type=before)) as (broker, _):
         await broker.publish(message())
         assert isinstance(broker, RabbitmqBroker)
         channel = await broker._connection.channel()
@@ -194,17 +192,15 @@ def test_a_migrated_job_without_an_id_has_one_from_then_on(session: SessionParam
         assert len(set(found)) == 3
         assert sorted(await held(broker)) == sorted(found)
 
-    with_brokers(replace(session, queue_type=before), work)
-
 
 @BOTH_WAYS
-def test_killed_at_any_instant_and_run_again_it_loses_nothing(
+async def test_killed_at_any_instant_and_run_again_it_loses_nothing(
     session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str
 ) -> None:
     session = replace(session, queue_type=before)
     kills = (2, 6, 9, 13, 19, 28, 37, 46)
 
-    async def work(broker: Broker, publisher: Broker) -> None:
+    async with two_brokers(session, within=380) as (broker, publisher):
         await broker.publish_many(messages(250))
         for number, kill in enumerate(kills):
             command = [sys.executable, "-c", KILLED, rabbitmq_url, exchange, after, str(kill)]
@@ -220,11 +216,9 @@ def test_killed_at_any_instant_and_run_again_it_loses_nothing(
         assert await kind_of(session) == after
         assert [info.name for info in await broker.queues() if info.paused] == []
 
-    with_brokers(session, work, within=380)
 
-
-def test_the_queue_of_failed_jobs_is_migrated_too(session: SessionParameters) -> None:
-    async def work(broker: Broker, _: Broker) -> None:
+async def test_the_queue_of_failed_jobs_is_migrated_too(session: SessionParameters) -> None:
+    async with two_brokers(session) as (broker, _):
         await put_into_failed(broker, messages(3))
 
         assert await broker.migrate("failed", "quorum") == 3
@@ -247,15 +241,13 @@ def test_the_queue_of_failed_jobs_is_migrated_too(session: SessionParameters) ->
         page = await broker.browse("failed")
         assert sorted(one.id for one in page.messages) == ["jobs-0", "jobs-1", "jobs-2"]
 
-    with_brokers(session, work)
 
-
-def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
+async def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(declarer, "_ASK_AGAIN", 0.0)
 
-    async def work(broker: Broker, worker: Broker) -> None:
+    async with two_brokers(session) as (broker, worker):
         await put_into_failed(worker, messages(2))
         await broker.migrate("failed", "quorum")
         await put_into_failed(worker, [message("late")])
@@ -264,11 +256,9 @@ def test_a_worker_learns_that_its_failed_jobs_lie_in_a_quorum_queue_now(
 
         assert [one.id for one in page.messages] == ["jobs-0", "jobs-1", "late"]
 
-    with_brokers(session, work)
 
-
-def test_what_is_paused_stays_paused(session: SessionParameters) -> None:
-    async def work(broker: Broker, _: Broker) -> None:
+async def test_what_is_paused_stays_paused(session: SessionParameters) -> None:
+    async with two_brokers(session) as (broker, _):
         await broker.publish(message())
         await broker.pause("jobs", by="me")
 
@@ -276,15 +266,11 @@ def test_what_is_paused_stays_paused(session: SessionParameters) -> None:
 
         assert [info.name for info in await broker.queues() if info.paused] == ["jobs"]
 
-    with_brokers(session, work)
 
-
-def test_a_queue_that_is_not_there_cannot_be_migrated(session: SessionParameters) -> None:
-    async def work(broker: Broker, _: Broker) -> None:
+async def test_a_queue_that_is_not_there_cannot_be_migrated(session: SessionParameters) -> None:
+    async with two_brokers(session) as (broker, _):
         with pytest.raises(NotFound, match="'nowhere'"):
             await broker.migrate("nowhere", "quorum")
-
-    with_brokers(session, work)
 
 
 @pytest.mark.parametrize("served", ["jobs", "jobs,other", "*"])
@@ -354,8 +340,8 @@ def test_the_embedded_broker_has_nothing_to_migrate(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,other"])
-def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: SessionParameters, queues: str) -> None:
-    async def work(broker: Broker, publisher: Broker) -> None:
+async def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: SessionParameters, queues: str) -> None:
+    async with two_brokers(replace(session, queue_type="quorum")) as (broker, publisher):
         await publisher.publish_many(messages(2))
         consumer = await consume(broker, queues)
 
@@ -369,10 +355,8 @@ def test_a_job_in_a_quorum_queue_may_be_given_back_fifty_times(session: SessionP
             assert delivery.message.id == id
             await consumer.settle(delivery, Ack())
 
-    with_brokers(replace(session, queue_type="quorum"), work)
 
-
-def test_a_queue_gets_priorities_and_loses_them_again_with_all_its_jobs(
+async def test_a_queue_gets_priorities_and_loses_them_again_with_all_its_jobs(
     session: SessionParameters, caplog: pytest.LogCaptureFixture
 ) -> None:
     def sent(id: str, priority: int) -> Message:
@@ -385,7 +369,7 @@ def test_a_queue_gets_priorities_and_loses_them_again_with_all_its_jobs(
         (found,) = [finding for finding in await broker.diagnose() if finding.check == "queue jobs"]
         return found.level, found.text + found.advice
 
-    async def work(broker: Broker, publisher: Broker) -> None:
+    async with two_brokers(session) as (broker, publisher):
         await publisher.publish(message("plain"))
         await publisher.publish_many([sent("low", 1), sent("high", 9)])
         assert caplog.text.count("it was made without priorities; `palermo migrate jobs --type priority`") == 1
@@ -401,5 +385,3 @@ def test_a_queue_gets_priorities_and_loses_them_again_with_all_its_jobs(
 
         assert await broker.migrate("jobs", "classic") == 4
         assert await order(broker) == ["high", "middle", "low", "plain"]
-
-    with_brokers(session, work)

@@ -12,14 +12,14 @@ import pytest
 import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
-from palermo.contract.broker import Broker, SessionParameters
+from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.time_slots import time_slot_of
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
-from tests.chaos.brokers import with_brokers
+from tests.chaos.brokers import two_brokers
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, ids, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -120,48 +120,42 @@ def test_a_delayed_unique_job_that_is_refused_leaves_no_key(
     assert clients[1].enqueue("shop.mail", (1,), unique="until_done", run_at=run_at).enqueued
 
 
-def test_of_many_that_want_one_key_none_is_told_of_a_job_that_was_refused(
+async def test_of_many_that_want_one_key_none_is_told_of_a_job_that_was_refused(
     full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
 ) -> None:
     queue = full(amqp_queue(exchange, "jobs"))
 
-    async def work(leader: Broker, broker: Broker) -> None:
-        async with time_kept(leader):
-            for more in ({}, {"on_duplicate": REPLACE}, {"spread": THROTTLE, "seconds": 600.0}):
-                key = f"key {more}"
-                asked = (ask(broker, keyed(f"{number}", key=key), key=key, **more) for number in range(20))
-                answers = await asyncio.gather(*asked, return_exceptions=True)
-                kept = [one for one in answers if isinstance(one, EnqueueAnswer) and one.outcome is EnqueueOutcome.KEPT]
-                assert [one for one in answers if not isinstance(one, PublishRefused) and one not in kept] == []
-            await until(lambda: holders(broker), [])
-            queue.make_room()
+    async with two_brokers(session) as (leader, broker), time_kept(leader):
+        for more in ({}, {"on_duplicate": REPLACE}, {"spread": THROTTLE, "seconds": 600.0}):
+            key = f"key {more}"
+            asked = (ask(broker, keyed(f"{number}", key=key), key=key, **more) for number in range(20))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            kept = [one for one in answers if isinstance(one, EnqueueAnswer) and one.outcome is EnqueueOutcome.KEPT]
+            assert [one for one in answers if not isinstance(one, PublishRefused) and one not in kept] == []
+        await until(lambda: holders(broker), [])
+        queue.make_room()
 
-            answers = await asyncio.gather(*(ask(broker, keyed(f"{number}")) for number in range(20)))
+        answers = await asyncio.gather(*(ask(broker, keyed(f"{number}")) for number in range(20)))
 
-            assert Counter(one.outcome for one in answers) == {EnqueueOutcome.STORED: 1, EnqueueOutcome.DUPLICATE: 19}
-            assert await ids(broker) == [answers[0].id]
-
-    with_brokers(session, work)
+        assert Counter(one.outcome for one in answers) == {EnqueueOutcome.STORED: 1, EnqueueOutcome.DUPLICATE: 19}
+        assert await ids(broker) == [answers[0].id]
 
 
-def test_of_many_keys_at_once_only_those_of_refused_jobs_go_back(
+async def test_of_many_keys_at_once_only_those_of_refused_jobs_go_back(
     full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
 ) -> None:
     full(amqp_queue(exchange, "jobs"))
 
-    async def work(leader: Broker, broker: Broker) -> None:
-        async with time_kept(leader):
-            queues = ["jobs" if number % 2 else "other" for number in range(20)]
-            asked = (
-                ask(broker, keyed(f"{number}", key=f"{number}", queue=queue), key=f"{number}")
-                for number, queue in enumerate(queues)
-            )
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+    async with two_brokers(session) as (leader, broker), time_kept(leader):
+        queues = ["jobs" if number % 2 else "other" for number in range(20)]
+        asked = (
+            ask(broker, keyed(f"{number}", key=f"{number}", queue=queue), key=f"{number}")
+            for number, queue in enumerate(queues)
+        )
+        answers = await asyncio.gather(*asked, return_exceptions=True)
 
-            refused = [number for number, one in enumerate(answers) if isinstance(one, PublishRefused)]
-            assert [queues[number] for number in refused] == ["jobs"] * 10
-            stored = [f"{number}" for number, queue in enumerate(queues) if queue == "other"]
-            assert sorted(id for id, _ in await holders(broker)) == sorted(stored)
-            assert sorted(await ids(broker, "other")) == sorted(stored)
-
-    with_brokers(session, work)
+        refused = [number for number, one in enumerate(answers) if isinstance(one, PublishRefused)]
+        assert [queues[number] for number in refused] == ["jobs"] * 10
+        stored = [f"{number}" for number, queue in enumerate(queues) if queue == "other"]
+        assert sorted(id for id, _ in await holders(broker)) == sorted(stored)
+        assert sorted(await ids(broker, "other")) == sorted(stored)

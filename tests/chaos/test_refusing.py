@@ -29,7 +29,7 @@ from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal
 from palermo.core.unique_rules import DEBOUNCE, RERUN
 from palermo.errors import PalermoError, PublishRefused
-from tests.chaos.brokers import with_brokers
+from tests.chaos.brokers import two_brokers
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import (
@@ -127,10 +127,10 @@ def begun_by(site: Site) -> list[str]:
     return [note for note in site.notes() if note.endswith("begins")]
 
 
-def test_a_queue_that_takes_nothing_keeps_the_jobs_of_tenants_in_their_order_until_it_does(
+async def test_a_queue_that_takes_nothing_keeps_the_jobs_of_tenants_in_their_order_until_it_does(
     session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         await broker.publish_many([message(f"{number}", tenant="a") for number in range(10)])
@@ -142,13 +142,11 @@ def test_a_queue_that_takes_nothing_keeps_the_jobs_of_tenants_in_their_order_unt
 
         assert sorted(one.id for one in taken) == sorted(["filler 0", *map(str, range(10))])
 
-    with_brokers(session, work)
 
-
-def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
+async def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
     session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         begun_at = time.time()
@@ -170,16 +168,14 @@ def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
         assert len(set(ticks)) == len(ticks)
         assert first <= begun_at + 1.0
 
-    with_brokers(session, work)
 
-
-def test_a_tick_fires_once_when_its_next_state_is_refused(
+async def test_a_tick_fires_once_when_its_next_state_is_refused(
     session: SessionParameters, module_node: Node, caplog: pytest.LogCaptureFixture
 ) -> None:
     states = internal(session.exchange, "recurring")
     rule = {"max-length": 0, "overflow": "reject-publish"}
 
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         async with time_kept(leader):
             await broker.put_recurring(entry(every=1.0, missed="all"))
             consumer = await consume(broker)
@@ -196,17 +192,15 @@ def test_a_tick_fires_once_when_its_next_state_is_refused(
 
         assert ticks == [ticks[0] + number for number in range(len(ticks))]
 
-    with_brokers(session, work)
-
 
 def tick(job: Message) -> float:
     return float(str(job.extra["tick"]))
 
 
-def test_a_delayed_job_that_the_queue_refuses_comes_when_the_queue_takes_it(
+async def test_a_delayed_job_that_the_queue_refuses_comes_when_the_queue_takes_it(
     session: SessionParameters, policies: Policies
 ) -> None:
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         async with time_kept(leader):
@@ -225,13 +219,11 @@ def test_a_delayed_job_that_the_queue_refuses_comes_when_the_queue_takes_it(
         assert found[0] == "filler 0"
         assert sorted(found[1:]) == [f"late {number}" for number in range(5)]
 
-    with_brokers(session, work)
 
-
-def test_a_job_that_waits_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
+async def test_a_job_that_waits_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
     session: SessionParameters, policies: Policies
 ) -> None:
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         async with time_kept(leader):
             await ask(broker, keyed("first"))
             consumer = await consume(leader)
@@ -253,13 +245,11 @@ def test_a_job_that_waits_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
 
         assert sorted(found) == ["burst", "filler 0", "next"]
 
-    with_brokers(session, work)
 
-
-def test_a_unique_job_that_its_queue_refuses_keeps_no_other_from_its_key(
+async def test_a_unique_job_that_its_queue_refuses_keeps_no_other_from_its_key(
     session: SessionParameters, policies: Policies
 ) -> None:
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         async with time_kept(leader):
@@ -271,40 +261,35 @@ def test_a_unique_job_that_its_queue_refuses_keeps_no_other_from_its_key(
             assert (await ask(broker, keyed("taken"))).outcome == "stored"
             assert await ids(broker) == ["filler 0", "taken"]
 
-    with_brokers(session, work)
-
 
 @pytest.mark.parametrize("how", ["retry", "fail"])
-def test_a_job_whose_end_cannot_be_stored_stays_where_it_is(
+async def test_a_job_whose_end_cannot_be_stored_stays_where_it_is(
     session: SessionParameters, policies: Policies, how: str
 ) -> None:
-    async def work(broker: Broker, leader: Broker) -> None:
-        async with time_kept(leader):
-            await put_into_failed(broker, [message("full")])
-            await broker.publish_many(messages(2))
-            consumer = await consume(leader)
-            delivery = await take(consumer)
-            await ctl(policies.limit, "jobs" if how == "retry" else "failed", 1)
-            worker, now = "pid:1@h/worker-1", wall_clock()  # due at once by every clock
-            settlement: Reschedule | Fail = Fail(fail(delivery.message, FAILURE, worker=worker))
-            if how == "retry":
-                settlement = Reschedule(retry(delivery.message, FAILURE, worker=worker, now=now, delay=0.0))
+    async with two_brokers(session) as (broker, leader), time_kept(leader):
+        await put_into_failed(broker, [message("full")])
+        await broker.publish_many(messages(2))
+        consumer = await consume(leader)
+        delivery = await take(consumer)
+        await ctl(policies.limit, "jobs" if how == "retry" else "failed", 1)
+        worker, now = "pid:1@h/worker-1", wall_clock()  # due at once by every clock
+        settlement: Reschedule | Fail = Fail(fail(delivery.message, FAILURE, worker=worker))
+        if how == "retry":
+            settlement = Reschedule(retry(delivery.message, FAILURE, worker=worker, now=now, delay=0.0))
 
-            with pytest.raises(PublishRefused):
-                await consumer.settle(delivery, settlement)
-            await consumer.close()
+        with pytest.raises(PublishRefused):
+            await consumer.settle(delivery, settlement)
+        await consumer.close()
 
-            await until(lambda: ids(broker), ["jobs-0", "jobs-1"])
-            assert await ids(broker, "failed") == ["full"]
-
-    with_brokers(session, work)
+        await until(lambda: ids(broker), ["jobs-0", "jobs-1"])
+        assert await ids(broker, "failed") == ["full"]
 
 
 @pytest.mark.parametrize(("source", "target"), [("failed", "jobs"), ("jobs", "mail")])
-def test_jobs_that_are_requeued_or_moved_stay_where_they_are_when_the_queue_refuses_them(
+async def test_jobs_that_are_requeued_or_moved_stay_where_they_are_when_the_queue_refuses_them(
     session: SessionParameters, policies: Policies, source: str, target: str
 ) -> None:
-    async def work(broker: Broker, other: Broker) -> None:
+    async with two_brokers(session) as (broker, other):
         if source == "failed":
             await put_into_failed(broker, messages(20))
         else:
@@ -325,17 +310,15 @@ def test_jobs_that_are_requeued_or_moved_stay_where_they_are_when_the_queue_refu
         assert await ids(broker, source) == []
         assert set(await ids(broker, target)) == wanted | {"filler"}
 
-    with_brokers(session, work)
-
 
 async def everywhere(broker: Broker, *queues: str) -> set[str]:
     return {id for queue in queues for id in await ids(broker, queue)}
 
 
-def test_a_queue_that_refuses_what_is_migrated_into_it_loses_nothing_and_goes_on_when_it_takes_it(
+async def test_a_queue_that_refuses_what_is_migrated_into_it_loses_nothing_and_goes_on_when_it_takes_it(
     session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(broker: Broker, other: Broker) -> None:
+    async with two_brokers(replace(session, queue_type="quorum")) as (broker, other):
         await broker.publish_many(messages(20))
         await ctl(policies.limit, "~migrating.jobs", 5)
         migrating = asyncio.ensure_future(broker.migrate("jobs", "classic"))
@@ -348,8 +331,6 @@ def test_a_queue_that_refuses_what_is_migrated_into_it_loses_nothing_and_goes_on
         while len(found) < 20:
             found.append((await take_and_ack(consumer)).id)
         assert found == [f"jobs-{number}" for number in range(20)]
-
-    with_brokers(replace(session, queue_type="quorum"), work)
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,low"])
@@ -403,7 +384,7 @@ def fill_failed(site: Site, policies: Policies) -> None:
 
 
 @pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
-def test_a_tick_is_not_fired_again_by_whoever_leads_after_a_death_between_the_job_and_the_state(
+async def test_a_tick_is_not_fired_again_by_whoever_leads_after_a_death_between_the_job_and_the_state(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     store_states, died = RecurringJobs._store_states, asyncio.Event()
@@ -416,7 +397,7 @@ def test_a_tick_is_not_fired_again_by_whoever_leads_after_a_death_between_the_jo
 
     monkeypatch.setattr(RecurringJobs, "_store_states", dies)
 
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         ran = Ran()
         await broker.put_recurring(entry(every=1.0, missed="all"))
         consumer = await consume(broker, on_command=ran.obey) if taken else None
@@ -433,11 +414,9 @@ def test_a_tick_is_not_fired_again_by_whoever_leads_after_a_death_between_the_jo
         assert len(ran.ids) >= 4
         assert {id: times for id, times in Counter(ran.ids).items() if times != 1} == {}
 
-    with_brokers(session, work)
-
 
 @pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
-def test_a_job_of_a_tenant_is_not_dealt_again_after_a_death_between_confirm_and_acknowledgement(
+async def test_a_job_of_a_tenant_is_not_dealt_again_after_a_death_between_confirm_and_acknowledgement(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     died, on_answer = asyncio.Event(), FairQueue._on_answer
@@ -450,7 +429,7 @@ def test_a_job_of_a_tenant_is_not_dealt_again_after_a_death_between_confirm_and_
 
     monkeypatch.setattr(FairQueue, "_on_answer", dies)
 
-    async def work(broker: Broker, leader: Broker) -> None:
+    async with two_brokers(session) as (broker, leader):
         ran = Ran()
         await broker.publish_many([message(f"{number}", tenant="ab"[number % 2]) for number in range(12)])
         consumer = await consume(broker, on_command=ran.obey) if taken else None
@@ -464,8 +443,6 @@ def test_a_job_of_a_tenant_is_not_dealt_again_after_a_death_between_confirm_and_
         keeping.cancel()
 
         assert sorted(ran.ids, key=int) == [f"{number}" for number in range(12)]
-
-    with_brokers(session, work)
 
 
 class Ran:

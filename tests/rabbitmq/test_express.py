@@ -12,13 +12,12 @@ from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.contract.admission import is_plain
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DeliveryLost
-from tests.contract.tools import PATIENT, until
+from tests.contract.tools import until
 
 
 def a_message(id: str, **fields: Any) -> Message:
@@ -108,25 +107,8 @@ async def served(session: SessionParameters) -> AsyncIterator[Served]:
         await broker.close()
 
 
-@pytest.fixture
-def run(rabbitmq_url: str, exchange: str) -> Callable[[Callable[[Served], Any]], None]:
-    session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
-    def go(work: Callable[[Served], Any]) -> None:
-        async def within() -> None:
-            async with served(session) as made:
-                await work(made)
-
-        asyncio.run(within())
-
-    return go
-
-
-Run = Callable[[Callable[[Served], Any]], None]
-
-
-def test_plain_jobs_pass_one_after_another_while_receive_waits(run: Run) -> None:
-    async def work(at: Served) -> None:
+async def test_plain_jobs_pass_one_after_another_while_receive_waits(session: SessionParameters) -> None:
+    async with served(session) as at:
         bodies = [b"[1]", b"", b"[%s]" % (b"1" * 300_000), b"[2]"]
         for number, body in enumerate(bodies):
             await at.put(a_message(str(number), body=body))
@@ -140,11 +122,9 @@ def test_plain_jobs_pass_one_after_another_while_receive_waits(run: Run) -> None
         assert not at.waiting.done()
         assert await at.pending() == 0
 
-    run(work)
 
-
-def test_what_is_not_taken_or_not_plain_comes_by_receive(run: Run) -> None:
-    async def work(at: Served) -> None:
+async def test_what_is_not_taken_or_not_plain_comes_by_receive(session: SessionParameters) -> None:
+    async with served(session) as at:
         at.take.wants = False
         await at.put(a_message("declined"))
         delivery = await at.waiting
@@ -170,11 +150,11 @@ def test_what_is_not_taken_or_not_plain_comes_by_receive(run: Run) -> None:
         await at.consumer.settle(cancelled, Ack(done=False))
         assert at.take.shown.qsize() == 1
 
-    run(work)
 
-
-def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(run: Run) -> None:
-    async def work(at: Served) -> None:
+async def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(
+    session: SessionParameters,
+) -> None:
+    async with served(session) as at:
         await at.put(a_message("first"))
         delivery = await at.take.shown.get()
         channel, tag = delivery.token
@@ -193,11 +173,9 @@ def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_
         at.receive()
         await at.consumer.settle(await at.next(), Ack())
 
-    run(work)
 
-
-def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(run: Run) -> None:
-    async def work(at: Served) -> None:
+async def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(session: SessionParameters) -> None:
+    async with served(session) as at:
         await at.put(a_message("first"))
         delivery = await at.take.shown.get()
         await at.consumer.pause_slot(1)
@@ -210,5 +188,3 @@ def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(run: Run
         assert second.message.id == "second"
         await at.consumer.settle(second, Ack())
         assert await at.pending() == 0
-
-    run(work)

@@ -3,24 +3,24 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming.push import PrefetchBuffer
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.prefetch import MAX_WAIT_BEHIND, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import QUORUM
-from tests.contract.tools import PATIENT, until
+from tests.contract.tools import until
 
 
 class Worker:
@@ -49,7 +49,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(session: SessionParameters, prefetch: str, slots: int) -> AsyncIterator[Worker]:
+async def worker(session: SessionParameters, prefetch: str, slots: int = 1) -> AsyncIterator[Worker]:
     broker = await open_broker(session)
     assert isinstance(broker, RabbitmqBroker)
     info = WorkerInfo(
@@ -70,24 +70,8 @@ async def worker(session: SessionParameters, prefetch: str, slots: int) -> Async
         await broker.close()
 
 
-Play = Callable[..., None]
-
-
-@pytest.fixture
-def play(rabbitmq_url: str, exchange: str) -> Play:
-    def go(work: Callable[[Worker], Awaitable[None]], prefetch: str, *, slots: int = 1, **more: Any) -> None:
-        async def within() -> None:
-            session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT, **more)
-            async with worker(session, prefetch, slots) as made:
-                await work(made)
-
-        asyncio.run(within())
-
-    return go
-
-
-def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(session: SessionParameters) -> None:
+    async with worker(session, "5") as at:
         ids = await at.put(8)
         first = await at.consumer.receive(1)
         # Seven: all but the one that runs.
@@ -96,11 +80,9 @@ def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(play: Pla
         assert [await at.end(first), *[await at.run() for _ in range(7)]] == ids
         assert await at.pending() == 0
 
-    play(work, "5")
 
-
-def test_another_slot_takes_what_waited_behind_a_long_job(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_another_slot_takes_what_waited_behind_a_long_job(session: SessionParameters) -> None:
+    async with worker(session, "4", slots=2) as at:
         ids = await at.put(4)
         first = await at.consumer.receive(1)
         others = [await at.run(slot=2) for _ in range(3)]
@@ -108,19 +90,15 @@ def test_another_slot_takes_what_waited_behind_a_long_job(play: Play) -> None:
         assert await at.end(first) == first.message.id
         assert await at.pending() == 0
 
-    play(work, "4", slots=2)
 
-
-def test_short_jobs_come_from_what_is_held_in_their_order(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_short_jobs_come_from_what_is_held_in_their_order(session: SessionParameters) -> None:
+    async with worker(session, "16") as at:
         ids = await at.put(300)
         assert [await at.run() for _ in range(300)] == ids
 
-    play(work, "16")
 
-
-def test_auto_begins_with_one_holds_more_while_jobs_are_short_and_one_again(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_auto_begins_with_one_holds_more_while_jobs_are_short_and_one_again(session: SessionParameters) -> None:
+    async with worker(session, "auto") as at:
         ids = await at.put(2_000)
         first = await at.consumer.receive(1)
         await until(at.pending, 1_999)
@@ -137,21 +115,17 @@ def test_auto_begins_with_one_holds_more_while_jobs_are_short_and_one_again(play
         ran += [await at.run() for _ in range(50)]
         assert ran == ids[: len(ran)]
 
-    play(work, "auto")
 
-
-def test_one_is_one(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_one_is_one(session: SessionParameters) -> None:
+    async with worker(session, "1") as at:
         ids = await at.put(3)
         first = await at.consumer.receive(1)
         await until(at.pending, 2)
         assert [await at.end(first), await at.run(), await at.run()] == ids
 
-    play(work, "1")
 
-
-def test_whoever_takes_at_once_is_shown_the_next_as_soon_as_it_is_free(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_whoever_takes_at_once_is_shown_the_next_as_soon_as_it_is_free(session: SessionParameters) -> None:
+    async with worker(session, "8") as at:
         shown: list[str] = []
 
         def take(delivery: Delivery) -> bool:
@@ -176,11 +150,11 @@ def test_whoever_takes_at_once_is_shown_the_next_as_soon_as_it_is_free(play: Pla
             await asyncio.wait({waiting})
         assert sorted([*shown, *ordinary]) == sorted(ids)
 
-    play(work, "8")
 
-
-def test_what_is_held_goes_back_when_the_slot_rests_and_when_the_worker_leaves(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_what_is_held_goes_back_when_the_slot_rests_and_when_the_worker_leaves(
+    session: SessionParameters,
+) -> None:
+    async with worker(session, "6") as at:
         ids = await at.put(10)
         first = await at.end(await at.consumer.receive(1))
         await at.consumer.pause_slot(1)
@@ -191,11 +165,9 @@ def test_what_is_held_goes_back_when_the_slot_rests_and_when_the_worker_leaves(p
         await until(at.pending, 8)
         assert last.message.id == ids[2]
 
-    play(work, "6")
 
-
-def test_what_is_held_goes_back_when_the_queue_is_paused(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_what_is_held_goes_back_when_the_queue_is_paused(session: SessionParameters) -> None:
+    async with worker(session, "6") as at:
         ids = await at.put(6)
         first = await at.consumer.receive(1)
         await at.broker.pause("mail")
@@ -204,11 +176,9 @@ def test_what_is_held_goes_back_when_the_queue_is_paused(play: Play) -> None:
         await at.broker.resume("mail")
         assert [await at.run() for _ in range(5)] == ids[1:]
 
-    play(work, "6")
 
-
-def test_what_is_held_behind_a_parked_job_goes_back(play: Play) -> None:
-    async def work(at: Worker) -> None:
+async def test_what_is_held_behind_a_parked_job_goes_back(session: SessionParameters) -> None:
+    async with worker(session, "4") as at:
         ids = await at.put(5)
         parked = await at.consumer.receive(1)
         await at.consumer.free_slot(parked)
@@ -216,21 +186,17 @@ def test_what_is_held_behind_a_parked_job_goes_back(play: Play) -> None:
         assert await at.end(parked) == ids[0]
         assert await at.pending() == 0
 
-    play(work, "4")
 
-
-def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
-    play: Play, caplog: pytest.LogCaptureFixture
+async def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
+    session: SessionParameters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(at: Worker) -> None:
-        ids = await at.put(20)
-        first = await at.consumer.receive(1)
-        await until(at.pending, 19)
-        assert [await at.end(first), *[await at.run() for _ in range(19)]] == ids
-        assert at.consumer._source.slots[0]._count == 1
-
     with caplog.at_level(logging.INFO, "palermo.rabbitmq"):
-        play(work, "8", queue_type=QUORUM)
+        async with worker(replace(session, queue_type=QUORUM), "8") as at:
+            ids = await at.put(20)
+            first = await at.consumer.receive(1)
+            await until(at.pending, 19)
+            assert [await at.end(first), *[await at.run() for _ in range(19)]] == ids
+            assert at.consumer._source.slots[0]._count == 1
     assert [record.getMessage() for record in caplog.records if "prefetch" in record.getMessage()] == [
         "prefetch is 1, since the queue counts what is given back queue=mail type=quorum"
     ]

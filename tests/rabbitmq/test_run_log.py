@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -87,36 +88,33 @@ class Worker:
 Crew = Callable[..., Awaitable[Worker]]
 
 
-def play(session: SessionParameters, act: Callable[[Crew], Awaitable[None]]) -> None:
-    """Have workers do something, with one job in the queue."""
+@asynccontextmanager
+async def crew(session: SessionParameters) -> AsyncIterator[Crew]:
+    """Starts workers, with one job in the queue."""
+    opened: list[RabbitmqBroker] = []
 
-    async def go() -> None:
-        opened: list[RabbitmqBroker] = []
+    async def join(pid: int, since: float = 1_000.5) -> Worker:
+        broker = await open_broker(session)
+        assert isinstance(broker, RabbitmqBroker)
+        opened.append(broker)
+        worker = Worker(broker, pid, since, publisher)
+        await worker.begin()
+        return worker
 
-        async def join(pid: int, since: float = 1_000.5) -> Worker:
-            broker = await open_broker(session)
-            assert isinstance(broker, RabbitmqBroker)
-            opened.append(broker)
-            worker = Worker(broker, pid, since, publisher)
-            await worker.begin()
-            return worker
-
-        publisher = await open_broker(session)
-        assert isinstance(publisher, RabbitmqBroker)
-        await publisher.publish(Message(id="a", queue="jobs", job="j", body=b"[]"))
-        try:
-            await act(join)
-        finally:
-            for broker in [*opened, publisher]:
-                await broker.close()
-
-    asyncio.run(go())
+    publisher = await open_broker(session)
+    assert isinstance(publisher, RabbitmqBroker)
+    await publisher.publish(Message(id="a", queue="jobs", job="j", body=b"[]"))
+    try:
+        yield join
+    finally:
+        for broker in [*opened, publisher]:
+            await broker.close()
 
 
-def test_the_same_process_id_on_the_same_host_is_another_worker_once_it_was_started_again(
+async def test_the_same_process_id_on_the_same_host_is_another_worker_once_it_was_started_again(
     session: SessionParameters,
 ) -> None:
-    async def act(join: Crew) -> None:
+    async with crew(session) as join:
         first = await join(1, since=1_000.5)
         await first.take()
         await first.written("a")
@@ -126,11 +124,9 @@ def test_the_same_process_id_on_the_same_host_is_another_worker_once_it_was_star
 
         assert (await again.take()).deaths == ("pid:1@h",)
 
-    play(session, act)
 
-
-def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(session: SessionParameters) -> None:
-    async def act(join: Crew) -> None:
+async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(session: SessionParameters) -> None:
+    async with crew(session) as join:
         first = await join(1)
         await first.take()
         await first.written("a")
@@ -146,16 +142,14 @@ def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(session
 
         assert (await second.take()).deaths == ()
 
-    play(session, act)
 
-
-def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
+async def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unanswered(*_: object) -> None:
         """As of a worker that is stopped."""
 
-    async def act(join: Crew) -> None:
+    async with crew(session) as join:
         asking, silent, third = await join(1), await join(2), await join(3)
         monkeypatch.setattr(silent.consumer._worker_control, "_answer", unanswered)
         third.runs("b")
@@ -172,13 +166,11 @@ def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
             listed = await asking.broker.workers()
         assert ({worker.id for worker in listed if worker.answers}, len(listed)) == ({"pid:1@h", "pid:3@h"}, 3)
 
-    play(session, act)
 
-
-def test_a_job_given_back_in_good_order_counts_no_death_though_the_worker_is_gone_at_once(
+async def test_a_job_given_back_in_good_order_counts_no_death_though_the_worker_is_gone_at_once(
     session: SessionParameters,
 ) -> None:
-    async def act(join: Crew) -> None:
+    async with crew(session) as join:
         for pid in range(1, 6):
             worker = await join(pid)
             delivery = await worker.take()
@@ -187,11 +179,9 @@ def test_a_job_given_back_in_good_order_counts_no_death_though_the_worker_is_gon
             await worker.consumer.settle(delivery, Release())
             await worker.die()
 
-    play(session, act)
 
-
-def test_a_job_given_back_while_its_start_is_being_written_counts_no_death(session: SessionParameters) -> None:
-    async def act(join: Crew) -> None:
+async def test_a_job_given_back_while_its_start_is_being_written_counts_no_death(session: SessionParameters) -> None:
+    async with crew(session) as join:
         worker = await join(1)
         delivery = await worker.take()
         worker.runs()
@@ -207,11 +197,9 @@ def test_a_job_given_back_while_its_start_is_being_written_counts_no_death(sessi
 
         assert (await (await join(2)).take()).deaths == ()
 
-    play(session, act)
 
-
-def test_a_worker_that_lives_and_runs_the_job_is_named(session: SessionParameters) -> None:
-    async def act(join: Crew) -> None:
+async def test_a_worker_that_lives_and_runs_the_job_is_named(session: SessionParameters) -> None:
+    async with crew(session) as join:
         first, second = await join(1), await join(2)
         delivery = await first.take()
         await first.written("a")
@@ -222,22 +210,18 @@ def test_a_worker_that_lives_and_runs_the_job_is_named(session: SessionParameter
         taken = await second.take()
         assert (taken.deaths, taken.running_at) == ((), "pid:1@h")
 
-    play(session, act)
 
-
-def test_deaths_are_known_from_the_record_of_the_next_worker_too(session: SessionParameters) -> None:
-    async def act(join: Crew) -> None:
+async def test_deaths_are_known_from_the_record_of_the_next_worker_too(session: SessionParameters) -> None:
+    async with crew(session) as join:
         for pid, deaths in ((1, ()), (2, ("pid:1@h",)), (3, ("pid:1@h", "pid:2@h"))):
             worker = await join(pid)
             assert (await worker.take()).deaths == deaths
             await worker.written("a")
             await worker.die()
 
-    play(session, act)
 
-
-def test_a_job_that_ended_is_no_longer_held_to_what_it_did(session: SessionParameters) -> None:
-    async def act(join: Crew) -> None:
+async def test_a_job_that_ended_is_no_longer_held_to_what_it_did(session: SessionParameters) -> None:
+    async with crew(session) as join:
         first = await join(1)
         await first.take()
         await first.written("a")
@@ -255,16 +239,14 @@ def test_a_job_that_ended_is_no_longer_held_to_what_it_did(session: SessionParam
 
         await until(known, [])
 
-    play(session, act)
 
-
-def test_jobs_run_when_the_record_cannot_be_kept(
+async def test_jobs_run_when_the_record_cannot_be_kept(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A queue of that name which is no stream: reading it by an offset is refused.
     monkeypatch.setattr(run_log, "_PATIENCE", 0.5)
 
-    async def act(join: Crew) -> None:
+    async with crew(session) as join:
         # A worker that began just now has nothing to put right, and writes nothing yet.
         worker = await join(1, since=time.time())
         connection = worker.broker._connection
@@ -280,11 +262,11 @@ def test_jobs_run_when_the_record_cannot_be_kept(
         assert "running" in caplog.text
         await worker.consumer.settle(again, Ack())
 
-    play(session, act)
 
-
-def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_then(session: SessionParameters) -> None:
-    async def act(join: Crew) -> None:
+async def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_then(
+    session: SessionParameters,
+) -> None:
+    async with crew(session) as join:
         worker = await join(1)
         log = worker.consumer._run_log
 
@@ -299,8 +281,6 @@ def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_the
         log.watch()
 
         assert log.ticking is None
-
-    play(session, act)
 
 
 def test_records_of_strangers_are_left_out() -> None:

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,12 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.consuming import idle_subscriptions
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import amqp_queue
 from palermo.errors import DeliveryLost, NotFound
-from tests.contract.tools import PATIENT, empty_looks_are_forgotten, until
+from tests.contract.tools import empty_looks_are_forgotten, until
 from tests.rabbitmq.test_express import Taker, answer
 
 
@@ -101,13 +100,11 @@ class Several:
         await channel.close()
 
 
-Run = Callable[[str, Callable[[Several], Awaitable[None]]], None]
+Start = Callable[[str], AbstractAsyncContextManager[Several]]
 
 
 @pytest.fixture
-def run(rabbitmq_url: str, exchange: str) -> Run:
-    session = SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
-
+def several(session: SessionParameters) -> Start:
     @asynccontextmanager
     async def several(queues: str) -> AsyncIterator[Several]:
         brokers = [await open_broker(session) for _ in range(2)]
@@ -128,18 +125,11 @@ def run(rabbitmq_url: str, exchange: str) -> Run:
             for one in brokers:
                 await one.close()
 
-    def go(queues: str, work: Callable[[Several], Awaitable[None]]) -> None:
-        async def within() -> None:
-            async with several(queues) as made:
-                await work(made)
-
-        asyncio.run(within())
-
-    return go
+    return several
 
 
-def test_plain_jobs_of_all_queues_pass_in_order_while_receive_waits(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_plain_jobs_of_all_queues_pass_in_order_while_receive_waits(several: Start) -> None:
+    async with several("a,b,c,d") as at:
         large = jobs(1, "d", body=b"x" * 300_000)
         first = await at.busy(*jobs(2, "c"), *jobs(2, "a"), *large, *jobs(2, "b"))
         assert list(at.consumer.held()) == [first]
@@ -152,11 +142,9 @@ def test_plain_jobs_of_all_queues_pass_in_order_while_receive_waits(run: Run) ->
         await until(at.pending, 0)
         assert not at.waiting.done()
 
-    run("a,b,c,d", work)
 
-
-def test_a_queue_that_fills_while_another_is_served_has_its_turn(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_a_queue_that_fills_while_another_is_served_has_its_turn(several: Start) -> None:
+    async with several("high,empty,low") as at:
         at.acknowledge(await at.busy(*jobs(30, "low")))
         await at.run(5)
         held = await at.next()
@@ -169,11 +157,9 @@ def test_a_queue_that_fills_while_another_is_served_has_its_turn(run: Run) -> No
         await at.publisher.publish_many(jobs(1, "high"))
         assert sorted(await at.run(24)) == sorted(["high-0", *[f"low-{number}" for number in range(7, 30)]])
 
-    run("high,empty,low", work)
 
-
-def test_what_is_not_plain_or_not_wanted_comes_by_receive_and_then_jobs_pass_again(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_what_is_not_plain_or_not_wanted_comes_by_receive_and_then_jobs_pass_again(several: Start) -> None:
+    async with several("a,b") as at:
         at.acknowledge(await at.busy(*jobs(1, "a", extra={"limit": 3}), *jobs(3, "b")))
         limited = await at.waiting
         assert limited.message.id == "a-0"
@@ -188,11 +174,9 @@ def test_what_is_not_plain_or_not_wanted_comes_by_receive_and_then_jobs_pass_aga
         at.receive()
         assert await at.run(2) == ["b-1", "b-2"]
 
-    run("a,b", work)
 
-
-def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(several: Start) -> None:
+    async with several("a,b") as at:
         at.acknowledge(await at.busy(*jobs(5, "b")))
         assert await at.run(1) == ["b-0"]
         at.waiting.cancel()  # with the next question on its way
@@ -210,11 +194,9 @@ def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(run: Run) -> N
         assert [id for id, _ in found] == ["b-1", "b-2", "b-3", "b-4"]
         assert not any(again for _, again in found[1:])
 
-    run("a,b", work)
 
-
-def test_a_slot_that_rests_asks_for_nothing_after_its_job(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_a_slot_that_rests_asks_for_nothing_after_its_job(several: Start) -> None:
+    async with several("a,b") as at:
         first = await at.busy(*jobs(2, "b"))
         await at.consumer.pause_slot(1)
         at.acknowledge(first)
@@ -229,11 +211,10 @@ def test_a_slot_that_rests_asks_for_nothing_after_its_job(run: Run) -> None:
         at.acknowledge(delivery)
         assert await at.run(1) == ["b-1"]
 
-    run("a,b", work)
 
+async def test_a_paused_queue_is_left_alone_and_then_served_again(several: Start) -> None:
+    async with several("a,b") as at:
 
-def test_a_paused_queue_is_left_alone_and_then_served_again(run: Run) -> None:
-    async def work(at: Several) -> None:
         def paused() -> bool:
             return "a" in at.consumer._source._paused
 
@@ -250,11 +231,9 @@ def test_a_paused_queue_is_left_alone_and_then_served_again(run: Run) -> None:
         at.acknowledge(held)
         assert await at.run(2) == ["a-2", "a-3"]
 
-    run("a,b", work)
 
-
-def test_queues_that_are_emptied_or_deleted_by_others_do_no_harm(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_queues_that_are_emptied_or_deleted_by_others_do_no_harm(several: Start) -> None:
+    async with several("a,b") as at:
         at.acknowledge(await at.busy(*jobs(3, "a"), *jobs(3, "b")))
         held = await at.next()
         await at.behind_its_back("queue_purge", "a")
@@ -271,11 +250,9 @@ def test_queues_that_are_emptied_or_deleted_by_others_do_no_harm(run: Run) -> No
         await at.publisher.publish_many(jobs(1, "a"))
         assert await at.run(1) == ["a-0"]
 
-    run("a,b", work)
 
-
-def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(several: Start) -> None:
+    async with several("a,b") as at:
         at.acknowledge(await at.busy(*jobs(2, "b")))
         delivery = await at.next()
         channel, tag = delivery.token
@@ -292,8 +269,6 @@ def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_
         at.receive()
         assert await at.run(1) == ["b-1"]
 
-    run("a,b", work)
-
 
 #: So many that a worker keeps its subscriptions while a job runs.
 MANY = [f"q{number:02}" for number in range(64)]
@@ -306,12 +281,12 @@ async def begun(at: Several, queue: str) -> Delivery:
     return await at.next()
 
 
-def test_a_job_for_an_idle_worker_of_many_queues_leaves_the_subscriptions_to_the_others(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_job_for_an_idle_worker_of_many_queues_leaves_the_subscriptions_to_the_others(
+    several: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
 
-    async def work(at: Several) -> None:
+    async with several(",".join(MANY)) as at:
         first = await begun(at, "q20")
         assert await at.subscribed() == [queue for queue in MANY if queue != "q20"]
         sent = at.consumer._source.connection.raw.frames_sent
@@ -320,15 +295,13 @@ def test_a_job_for_an_idle_worker_of_many_queues_leaves_the_subscriptions_to_the
         # The acknowledgement, a question for the queue, a subscription to it, and what a worker says now and then.
         assert at.consumer._source.connection.raw.frames_sent - sent < 20
 
-    run(",".join(MANY), work)
 
-
-def test_a_job_that_comes_to_a_busy_worker_of_many_queues_waits_in_its_queue_and_then_comes_in_order(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_job_that_comes_to_a_busy_worker_of_many_queues_waits_in_its_queue_and_then_comes_in_order(
+    several: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
 
-    async def work(at: Several) -> None:
+    async with several(",".join(MANY)) as at:
         first = await begun(at, "q20")
         for queue in ("q40", "q03"):
             await at.publisher.publish_many(jobs(2, queue))
@@ -344,13 +317,11 @@ def test_a_job_that_comes_to_a_busy_worker_of_many_queues_waits_in_its_queue_and
             found.append(await at.consumer.receive(1))
         assert [delivery.message.id for delivery in found] == ["q03-0", "q03-1", "q40-0", "q40-1"]
 
-    run(",".join(MANY), work)
 
-
-def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
+    several: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(at: Several) -> None:
+    async with several(",".join(MANY)) as at:
         monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
         first = await begun(at, "q20")
         for queue in MANY[30:40]:
@@ -372,11 +343,9 @@ def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
         at.acknowledge(second)
         await until(at.subscribed, MANY)
 
-    run(",".join(MANY), work)
 
-
-def test_a_deleted_queue_among_many_does_the_others_no_harm(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_a_deleted_queue_among_many_does_the_others_no_harm(several: Start) -> None:
+    async with several(",".join(MANY)) as at:
         at.acknowledge(await begun(at, "q20"))
         await until(at.subscribed, MANY)
         await at.behind_its_back("queue_delete", "q10")
@@ -388,11 +357,9 @@ def test_a_deleted_queue_among_many_does_the_others_no_harm(run: Run) -> None:
         at.acknowledge(held)
         at.acknowledge(await begun(at, "q11"))
 
-    run(",".join(MANY), work)
 
-
-def test_queues_among_many_that_are_deleted_at_once_do_the_others_no_harm(run: Run) -> None:
-    async def work(at: Several) -> None:
+async def test_queues_among_many_that_are_deleted_at_once_do_the_others_no_harm(several: Start) -> None:
+    async with several(",".join(MANY)) as at:
         at.acknowledge(await begun(at, "q20"))
         await until(at.subscribed, MANY)
         deleted = [f"q{number}" for number in range(10, 58)]
@@ -401,5 +368,3 @@ def test_queues_among_many_that_are_deleted_at_once_do_the_others_no_harm(run: R
             channel.raw.queue_delete(amqp_queue(at.publisher._exchange, queue))
         for queue in ("q60", "q10", "q57"):
             at.acknowledge(await begun(at, queue))
-
-    run(",".join(MANY), work)
