@@ -6,12 +6,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import click
 import pytest
 
 from palermo.cli import main
 from palermo.core.times import parse_duration
 from palermo.worker.signals import SHUTDOWN_TIMEOUT
+from tests.test_compose import parsed
 
 _REPOSITORY = Path(__file__).parents[1]
 _UNIT = _REPOSITORY / "examples" / "systemd" / "palermo@.service"
@@ -21,15 +21,6 @@ _DOCUMENT = (_REPOSITORY / "docs" / "guides" / "deploying.md").read_text()
 def settings() -> dict[str, str]:
     lines = [line for line in _UNIT.read_text().splitlines() if "=" in line and not line.startswith("#")]
     return dict(line.split("=", 1) for line in lines)
-
-
-def parsed(arguments: list[str]) -> click.Context:
-    """What the real command line makes of these arguments; raises click.UsageError."""
-    name, *rest = arguments
-    group = main.make_context("palermo", [name])
-    command = main.get_command(group, name)
-    assert command is not None, f"there is no command {name!r}"
-    return command.make_context(name, rest, parent=group)
 
 
 def test_the_unit_starts_a_worker_with_the_options_of_its_own_example() -> None:

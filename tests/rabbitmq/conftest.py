@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.tools import PATIENT
+from tests.worker.site import Site
 
 
 @pytest.fixture
@@ -21,3 +23,11 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Site]:
+    """Workers on the broker that all tests share."""
+    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield site
+    site.close()

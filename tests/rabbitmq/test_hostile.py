@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from urllib.parse import quote
@@ -24,13 +23,6 @@ from tests.worker.site import Site
 
 SEED = int(os.environ.get("PALERMO_SOAK_SEED") or 20_261_122)
 COUNT = scaled(300, 10_000)
-
-
-@pytest.fixture
-def site(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Site]:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield site
-    site.close()
 
 
 def work(site: Site) -> str:

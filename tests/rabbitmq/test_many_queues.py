@@ -10,12 +10,13 @@ import pytest
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
-from palermo.contract.broker import SessionParameters, open_broker
+from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import NotFound
 from tests.contract.tools import PATIENT, consume, take_and_ack
+from tests.rabbitmq.test_live import with_broker
 
 #: More than are asked about at once behind a queue that is missing or differs.
 NAMES = [f"many-{number:02}" for number in range(30)]
@@ -45,18 +46,6 @@ def session(rabbitmq_url: str, exchange: str, channel: Any) -> SessionParameters
     with_broker(session, fill)
     channel.queue_delete(amqp_queue(exchange, DELETED))
     return session
-
-
-def with_broker(session: SessionParameters, work: Callable[[RabbitmqBroker], Awaitable[Any]]) -> Any:
-    async def go() -> Any:
-        broker = await open_broker(session)
-        assert isinstance(broker, RabbitmqBroker)
-        try:
-            return await work(broker)
-        finally:
-            await broker.close()
-
-    return asyncio.run(go())
 
 
 def test_each_of_many_is_known_whether_there_or_missing(session: SessionParameters) -> None:

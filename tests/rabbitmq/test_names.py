@@ -4,7 +4,6 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pika
 import pytest
@@ -17,13 +16,6 @@ from tests.contract.tools import PATIENT
 from tests.helpers import eventually
 from tests.webui.server import Web
 from tests.worker.site import Site
-
-
-@pytest.fixture
-def site(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Site]:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield site
-    site.close()
 
 
 @pytest.fixture
