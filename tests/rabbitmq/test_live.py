@@ -500,3 +500,12 @@ async def test_a_worker_whose_line_is_cut_while_it_asks_what_is_paused_hears_of_
         async with asyncio.timeout(60):
             await beginning
     await steering.close()
+
+
+async def test_the_mark_of_a_migration_is_not_listed_as_a_paused_queue(session: SessionParameters) -> None:
+    broker = await open_broker(session)
+    await broker.pause("mail")
+    await broker.pause("~migrating.mail")
+
+    assert [(row.name, row.paused) for row in await broker.queues()] == [("mail", True)]
+    await broker.close()
