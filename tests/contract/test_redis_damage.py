@@ -12,7 +12,7 @@ import pytest
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
-from palermo.errors import BrokerError
+from palermo.errors import BrokerError, BrokerRefused
 from tests import redis_node
 from tests.contract.damaging import everything, fill
 from tests.contract.tools import consume, ids, message, take
@@ -49,6 +49,29 @@ async def test_a_damaged_key_raises_nothing_foreign_and_stops_no_other(node: Red
         await broker.close()
 
     assert not found, "\n".join(found)
+
+
+async def test_the_doctor_names_a_key_of_another_type_and_errors_lead_to_the_doctor(node: RedisNode) -> None:
+    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", keep_events=True)
+    for broker in await fill(session):
+        await broker.close()
+    broker = await open_broker(session)
+    store = broker._store  # type: ignore[attr-defined]
+    assert [one for one in await broker.diagnose() if one.check == "keys"] == []
+    for key in await store.call("KEYS", store.key("*")):
+        dump = await store.call("DUMP", key)
+        await store.call("DEL", key)
+        await store.call("RPUSH", key, "of another program")
+
+        (problem,) = [one for one in await broker.diagnose() if one.check == "keys"]
+        assert problem.level == "problem"
+        assert problem.text.startswith(f"{key.decode()!r} is a list")
+
+        if key == store.key("jobs").encode():
+            with pytest.raises(BrokerRefused, match="palermo doctor"):
+                await broker.publish(message("new"))
+        await store.call("RESTORE", key, 0, dump, "REPLACE")
+    await broker.close()
 
 
 @pytest.mark.parametrize("value", [b"{", b"\xc1", b"\xff"])
