@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from palermo.contract.broker import SessionParameters
+from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
-from palermo.errors import BrokerError
+from palermo.core.lifecycle import Ack
+from palermo.errors import BrokerError, BrokerRefused
 from tests import redis_node
 from tests.contract.damaging import everything, fill
+from tests.contract.tools import consume, ids, message, take
 from tests.redis_node import RedisNode
 
 
@@ -47,6 +49,52 @@ async def test_a_damaged_key_raises_nothing_foreign_and_stops_no_other(node: Red
         await broker.close()
 
     assert not found, "\n".join(found)
+
+
+async def test_the_doctor_names_a_key_of_another_type_and_errors_lead_to_the_doctor(node: RedisNode) -> None:
+    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", keep_events=True)
+    for broker in await fill(session):
+        await broker.close()
+    broker = await open_broker(session)
+    store = broker._store  # type: ignore[attr-defined]
+    assert [one for one in await broker.diagnose() if one.check == "keys"] == []
+    for key in await store.call("KEYS", store.key("*")):
+        dump = await store.call("DUMP", key)
+        await store.call("DEL", key)
+        await store.call("RPUSH", key, "of another program")
+
+        (problem,) = [one for one in await broker.diagnose() if one.check == "keys"]
+        assert problem.level == "problem"
+        assert problem.text.startswith(f"{key.decode()!r} is a list")
+
+        if key == store.key("jobs").encode():
+            with pytest.raises(BrokerRefused, match="palermo doctor"):
+                await broker.publish(message("new"))
+        await store.call("RESTORE", key, 0, dump, "REPLACE")
+    await broker.close()
+
+
+@pytest.mark.parametrize("value", [b"{", b"\xc1", b"\xff"])
+async def test_a_job_whose_claim_is_damaged_is_settled_or_given_back(node: RedisNode, value: bytes) -> None:
+    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}")
+    broker, other = await open_broker(session), await open_broker(session)
+    store = broker._store  # type: ignore[attr-defined]
+    await broker.publish_many([message("done"), message("left"), message("good")])
+    worker = await consume(other, slots=3)
+    done, _, _ = [await take(worker, slot) for slot in (1, 2, 3)]
+    (claims,) = await store.call("KEYS", store.key("held:*"))
+    for number in sorted(await store.call("HKEYS", claims), key=int)[:2]:
+        await store.call("HSET", claims, number, value)
+    await store.call("HSET", claims, value, value)
+
+    await worker.settle(done, Ack())
+    await worker.close()
+
+    assert await ids(broker) == ["good"]
+    assert await ids(broker, "failed") == ["left"]
+    assert await store.call("HLEN", store.key("jobs")) == 2
+    await other.close()
+    await broker.close()
 
 
 def damages(key: bytes, kind: str, value: bytes) -> list[Any]:

@@ -9,7 +9,7 @@ import pytest
 from palermo.brokers.rabbitmq import diagnosis
 from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import consumer, run_log, steering
-from palermo.brokers.rabbitmq.publishing import outbox
+from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.inspector import control, inspector
 
 #: Shorter than the tests' own bounds: a worker that went while it was asked is waited for all the same.
@@ -24,7 +24,7 @@ def have_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "_PATIENCE", SECONDS)
     monkeypatch.setattr(run_log, "_LAST_WORDS", SECONDS)
     monkeypatch.setattr(consumer, "_WRITTEN_WITHIN", SECONDS)
-    monkeypatch.setattr(outbox, "_ASK_WITHIN", SECONDS)
+    monkeypatch.setattr(job_destinations, "_ASK_WITHIN", SECONDS)
     monkeypatch.setattr(diagnosis, "_PATIENCE", SECONDS)
     # And on every broker.
     monkeypatch.setattr(control, "PATIENCE", SECONDS)

@@ -124,7 +124,7 @@ def test_a_leader_that_ends_while_it_moves_jobs_to_their_queue_moves_none_twice(
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("kind", ["classic"])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_scheduled_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_others_run(
     session: SessionParameters, level: int
@@ -149,6 +149,11 @@ def test_a_scheduled_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_t
             async with time_kept(leader):
                 await until(lambda: counts(broker, "failed"), (1, 0))
                 await until(lambda: counts(broker), (2, 0))
+
+            async def shown() -> int:
+                return len((await broker.browse("failed", limit=10)).messages)
+
+            await until(shown, 1)  # a quorum queue is shown from its log
             (failed,) = (await broker.browse("failed", limit=10)).messages
             assert (failed.id, failed.body, failed.queue) == ("large", jobs[0].body, jobs[0].queue)
             assert failed.extra == {"dropped-headers": "note"}

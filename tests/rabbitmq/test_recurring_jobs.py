@@ -382,6 +382,32 @@ def test_a_state_that_cannot_be_read_is_kept_and_keeps_nobody(
     runner.run(go())
 
 
+def test_a_recurring_job_whose_headers_do_not_fit_the_leaders_frames_fails_at_each_tick(
+    runner: asyncio.Runner, session: SessionParameters
+) -> None:
+    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+
+    async def go() -> None:
+        wall = Wall()
+        async with opened(session) as (broker, _), opened(small) as (_, connection):
+            ticker = await ticker_on(connection, small, wall)
+            sent = {"extra": {"note": "n" * 20_000}}
+            await ticker.change(put(entry("large", every=HOUR, sent=sent)))
+            async with running(ticker):
+                for number in (1, 2):
+                    due = (await ticker.entries())[0].next or 0.0
+                    wall.ahead = due - time.time() + 0.5
+                    await until(lambda: fired_at(ticker), {due})
+                    failed = (await broker.browse("failed")).messages
+                    assert len(failed) == number
+                    assert failed[-1].extra == {"recurring": "large", "tick": due, "dropped-headers": "note"}
+                    assert failed[-1].failure is not None
+                    assert failed[-1].failure.exception_class == "palermo.errors.HeadersTooLarge"
+                assert await waiting(broker) == 0
+
+    runner.run(go())
+
+
 async def states(connection: Connection, session: SessionParameters) -> int:
     """How many states lie in their queue, which nobody holds."""
     channel = await connection.channel()

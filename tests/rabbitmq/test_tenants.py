@@ -93,10 +93,15 @@ def test_a_first_job_goes_straight_to_a_worker_that_waits_and_one_that_is_refuse
     assert is_there(connection, own)
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_next_one_runs(
-    session: SessionParameters,
+    session: SessionParameters, kind: str
 ) -> None:
-    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+    address = replace(session.address, options=(("frame_max", "8192"),))
+    small = replace(session, address=address, queue_type=kind)
+
+    async def shown(broker: Broker) -> int:
+        return len((await broker.browse("failed", limit=10)).messages)
 
     async def work() -> None:
         publisher, worker = await open_broker(session), await open_broker(small)
@@ -106,6 +111,7 @@ def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the
             consumer = await consume(worker)
             assert (await take_and_ack(consumer)).id == "small"
             await until(lambda: counts(publisher, "failed"), (1, 0))
+            await until(lambda: shown(publisher), 1)  # a quorum queue is shown from its log
         (failed,) = (await publisher.browse("failed", limit=10)).messages
         assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
         await publisher.close()

@@ -1,13 +1,19 @@
 """Jobs that take their process down, and processes that are taken down under their jobs."""
 
+import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import eventually
+from tests.acceptance.place import PROGRAMS as TOOLS
+from tests.helpers import HANGS, eventually
 from tests.worker.site import Site, exists
+
+#: The command `palermo` with other times: see there.
+IMPATIENT = TOOLS / "impatient.py"
 
 SEGFAULT = "the job's process was killed by SIGSEGV (segmentation fault)"
 
@@ -118,6 +124,18 @@ def test_when_the_template_dies_its_jobs_fail_and_the_worker_begins_anew_with_th
     assert worker.alive
     assert "starting anew" in worker.log
     assert worker.log.count("worker started") == 2
+
+
+def test_a_worker_whose_template_died_obeys_term_before_it_begins_anew(site: Site) -> None:
+    times = json.dumps({"palermo.worker.parent.run._RESTART_EVERY": 10 * HANGS})
+    worker = site.run([sys.executable, str(IMPATIENT), "worker", "crew"], TIMES=times)
+    site.ready(worker)
+    os.kill(worker.children()[0], signal.SIGKILL)
+    eventually(lambda: "starting anew" in worker.log)
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == 0
 
 
 def test_children_survive_signals_meant_for_the_parent(site: Site) -> None:

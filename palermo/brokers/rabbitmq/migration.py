@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, new_id, to_message
-from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher
+from palermo.brokers.rabbitmq.amqp.publisher import Nacked, Publisher, Unfit
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.publishing.handover import Refusals
@@ -205,6 +205,13 @@ class Migration:
     async def _move(self, source: str, target: str, count: int) -> int:
         """Move one batch, in order. Returns how many messages it had."""
         channel = await self._connection.channel()
+        try:
+            return await self._move_on(channel, source, target, count)
+        finally:
+            # What is not stored goes back: a queue is deleted only when nobody has a message of it.
+            await channel.close()
+
+    async def _move_on(self, channel: Channel, source: str, target: str, count: int) -> int:
         batch = await take(channel, source, count)
         if batch:
             if self._led_aside and source == self._name:
@@ -223,7 +230,6 @@ class Migration:
                 self._swept, seen=seen, total=max(seen, self._swept.total), moved=self._swept.moved + back
             )
             self._progress(self._swept)
-        await channel.close()
         return len(batch)
 
     def _is_double(self, got: Got) -> bool:
@@ -233,7 +239,11 @@ class Migration:
         return identity is not None and self._doubled.pop(identity, 0) == 1
 
     async def _store(self, batch: list[Got], target: str) -> None:
-        """Publish these in order, and try refused ones again. Returns once all are confirmed."""
+        """Publish these in order, and try refused ones again. Returns once all are confirmed.
+
+        Errors of jobs that do not fit a frame are cut. Raises BrokerRefused, with none published, for other headers
+        that do not.
+        """
         for got in batch:
             got.properties.delivery_mode = PERSISTENT
             got.properties.user_id = None
@@ -243,16 +253,21 @@ class Migration:
         refusals = Refusals(f"jobs that are migrated for queue {self._queue!r}", first=_LOOK, last=_STILL_REFUSED)
         while batch:
             publisher = await self._publisher()
-            sent = [(got, publisher.send("", target, got.properties, got.body)) for got in batch]
-            batch = []
-            for got, future in sent:
-                try:
-                    await future
-                except Nacked as error:
-                    batch.append(got)
-                    refused = error
-            if batch:
-                await asyncio.sleep(refusals.refused(refused))
+            try:
+                ready = [publisher.rewrite("", target, got) for got in batch]
+            except Unfit as error:
+                raise BrokerRefused(
+                    f"{error} Migrate again with a larger frame_max in the broker's URL: it goes on where it stopped."
+                ) from error
+            refused = list[tuple[Got, Nacked]]()
+            for got, answer in zip(batch, await publisher.send_written(ready), strict=True):
+                if isinstance(answer, Nacked):
+                    refused.append((got, answer))
+                elif answer is not None:
+                    raise answer
+            batch = [got for got, _ in refused]
+            if refused:
+                await asyncio.sleep(refusals.refused(refused[0][1]))
 
     # -- what the server is asked ----------------------------------------------------------------
 

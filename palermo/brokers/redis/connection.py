@@ -57,6 +57,11 @@ def translated(server: str, error: BaseException) -> BrokerError:
         return BrokerUnavailable(f"Redis at {server} is not the node of the cluster that has our keys, or moves them.")
     if isinstance(error, ReadOnlyError | BusyLoadingError | ClusterDownError) or _begins(text, _NOT_NOW):
         return BrokerUnavailable(f"Redis at {server} cannot serve us now: {text}")
+    if _begins(text, ("WRONGTYPE",)):
+        return BrokerRefused(
+            f"Redis at {server}: another program has put a value of another type into a key of Palermo's."
+            " `palermo doctor` names the key."
+        )
     if isinstance(error, ResponseError):
         return BrokerRefused(f"Redis at {server} refuses a command: {text}")
     return BrokerUnavailable(f"Redis at {server} does not answer: {text or type(error).__name__}")

@@ -1,12 +1,13 @@
 """Checks a Redis server as a broker: what it keeps over a crash, what it may evict, and whether it can be written."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 
 from palermo.brokers.redis.jobs import to_job
-from palermo.brokers.redis.store import Store
+from palermo.brokers.redis.store import Store, text_of
 from palermo.contract.broker import Finding
 from palermo.core.message import Message
 from palermo.errors import BrokerError, PalermoError
@@ -21,6 +22,26 @@ _CLOCK_DIFFERENCE = 1.0
 
 #: The part of its memory limit above which the server is nearly full.
 _NEARLY_FULL = 0.8
+
+#: The types of Palermo's keys, by the beginnings of their names up to a colon. docs/internals/redis.md describes them.
+_TYPES = {
+    "string": ("number", "version", "sent", "journal-bytes", "events-bytes"),
+    "hash": (
+        *("jobs", "queues", "shares", "marks", "tenant-jobs", "worker", "renewals", "held", "claims", "deaths"),
+        *("runs-at", "later-places", "keys", "unique-jobs", "limits", "permits", "waits", "recurring", "pauses"),
+        *("cancels", "groups", "groups-told"),
+    ),
+    "zset": (
+        *("queue", "tenant", "turns", "leases", "later", "later-ids", "keys-due", "key-holders", "waiting"),
+        *("recurring-due", "cancel-order"),
+    ),
+    "set": ("taken", "idle", "keyed", "permit", "called"),
+    "stream": ("journal", "events"),
+}
+_TYPE_OF = {name: kind for kind, names in _TYPES.items() for name in names}
+
+#: Keys whose types are asked for at once.
+_KEYS_AT_ONCE = 500
 
 #: A name that no job's queue may have.
 _QUEUE = "~doctor"
@@ -38,6 +59,7 @@ async def diagnose(store: Store) -> list[Finding]:
             *_memory(info),
             *_replicas(info, store.wanted_replicas),
         ]
+        found += await _foreign_keys(store)
         found.append(await _try_out(store))
         known = await store.call("HLEN", store.key("queues"))
         found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
@@ -140,6 +162,26 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
             "If a replica takes over, the jobs of that moment are lost. With ?wait_replicas=1 in the URL none is.",
         )
     ]
+
+
+async def _foreign_keys(store: Store) -> list[Finding]:
+    """A problem for each key that another program has given another type."""
+    found, cursor, prefix = list[Finding](), b"0", store.prefix.encode()
+    while True:
+        cursor, keys = await store.call("SCAN", cursor, "MATCH", "palermo:*", "COUNT", _KEYS_AT_ONCE)
+        ours = [key for key in keys if key.startswith(prefix)]
+        for key, kind in zip(ours, await asyncio.gather(*(store.call("TYPE", key) for key in ours)), strict=True):
+            wanted = _TYPE_OF.get(text_of(key.removeprefix(prefix)).partition(":")[0])
+            if wanted is not None and kind.decode() not in (wanted, "none"):
+                text = (
+                    f"{text_of(key)!r} is a {kind.decode()} and must be a {wanted}: another program has overwritten it"
+                )
+                advice = (
+                    "Restore it from a backup; or delete it (DEL), without what it held, and Palermo makes it again."
+                )
+                found.append(Finding.problem("keys", text, advice))
+        if cursor == b"0":
+            return found
 
 
 async def _try_out(store: Store) -> Finding:

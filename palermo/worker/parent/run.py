@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 import time
@@ -17,8 +18,9 @@ from palermo.worker.process import flush, new_event_loop, set_title
 
 log = logging.getLogger("palermo.worker")
 
-#: The least seconds between two starts anew, in case the template dies again and again.
-_RESTART_EVERY = 2.0
+#: The least seconds between two starts anew, in case the template dies again and again; and seconds between two looks
+#: whether a signal came meanwhile.
+_RESTART_EVERY, _LOOK_EVERY = 2.0, 0.05
 
 
 def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line never returns
@@ -71,10 +73,16 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
             log.info("starting anew pid=%d", os.getpid())
         case RestartReason.TEMPLATE_DIED:
             log.error("template %s, starting anew pid=%d", pool.children.template.end_reason, os.getpid())
-            time.sleep(max(0.0, started + _RESTART_EVERY - time.monotonic()))
+            _rest_until(started + _RESTART_EVERY)
         case _:
             return code
     flush()
     gc.collect()  # Locks that a lost session left end with their objects: exec would end them as a death does.
     # The same command in the same process, so that a supervisor that watches this pid sees no change.
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _rest_until(instant: float) -> None:
+    """Wait until then by the monotonic clock, or until a signal has come, which the worker obeys as it starts anew."""
+    while (left := instant - time.monotonic()) > 0 and not signal.sigpending():
+        time.sleep(min(left, _LOOK_EVERY))

@@ -153,12 +153,16 @@ class Publisher:
     def forward(self, exchange: str, routing_key: str, got: Got, ended: OnPublished) -> None:
         """Send a job that has come from a queue; `ended` is called with the outcome that `send_job` would give."""
         try:
-            encoded = got.encoded
-            if len(encoded) > self.room:
-                encoded = written(to_message(got.properties, got.body, taken_from=None), self.room)
-            self.post(exchange, routing_key, encoded, got.body, ended, got.id)
+            self.post(exchange, routing_key, self._properties(got), got.body, ended, got.id)
         except (ValueError, struct.error) as error:
             ended(unfit(got.id, error))
+
+    def _properties(self, got: Got) -> bytes:
+        """The properties of a job that has come from a queue. Its errors are cut if they do not fit a frame."""
+        encoded = got.encoded
+        if len(encoded) > self.room:
+            encoded = written(to_message(got.properties, got.body, taken_from=None), self.room)
+        return encoded
 
     def post(
         self, exchange: str, routing_key: str, properties: bytes, body: bytes, ended: OnPublished, id: str | None
@@ -196,6 +200,13 @@ class Publisher:
         """The message, ready for `send_written`. Raises what `post` raises for one that cannot be written."""
         pieces = frames.message(self._number, exchange, routing_key, properties, body, frame_max=self._frame_max)
         return Written(self, pieces, routing_key, id)
+
+    def rewrite(self, exchange: str, routing_key: str, got: Got) -> Written:
+        """A job that has come from a queue, ready for `send_written`. Raises Unfit for one that cannot be written."""
+        try:
+            return self.write(exchange, routing_key, self._properties(got), got.body, got.id)
+        except (ValueError, struct.error) as error:
+            raise unfit(got.id, error) from error
 
     async def send_written(self, messages: Sequence[Written]) -> list[PalermoError | None]:
         """Send messages that this publisher has written. Returns, for each, the error that `send` would raise, or None.

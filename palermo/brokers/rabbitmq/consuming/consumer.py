@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, finish, quietly
 from palermo.brokers.rabbitmq.amqp.messages import Got, read
+from palermo.brokers.rabbitmq.amqp.publisher import Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import take
 from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl
@@ -22,7 +23,7 @@ from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
 from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
-from palermo.brokers.rabbitmq.publishing.handover import Refusals
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
 from palermo.contract import clock
 from palermo.contract.admission import admitted, is_plain, key_report, needs_key, runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
@@ -254,7 +255,9 @@ class RabbitmqConsumer:
                 if told is not None:
                     # First, so that the leader knows that this run is over when a worker wants to start the copy.
                     await self._keys.tell(delivery.message, told)
-                await self._publish(message, message.queue)
+                failed = await self._store(message)
+                if failed is not None and (told := key_report(delivery, failed, adopted=detached)) is not None:
+                    await self._keys.tell(delivery.message, told)
                 self._check(delivery)
                 channel.ack(tag)
         if not isinstance(settlement, Release | Reschedule):
@@ -262,6 +265,19 @@ class RabbitmqConsumer:
         self._forget(delivery)
         if delivery.redelivered:
             self._run_log.ended(delivery.slot, delivery.message.id, forget=True)
+
+    async def _store(self, message: Message) -> Fail | None:
+        """Store a job in its queue, or where it waits. One that can never be published fails; returns how."""
+        try:
+            await self._publish(message, message.queue)
+        except Unfit as error:
+            failed = Fail(unpublishable(message, error, now=wall_clock()))
+            await self._publish(failed.message, failed.queue)
+            log.error(
+                "job failed, it cannot be stored for later id=%s job=%s error=%r", message.id, message.job, str(error)
+            )
+            return failed
+        return None
 
     async def free_slot(self, delivery: Delivery) -> None:
         self._check(delivery)
@@ -387,7 +403,7 @@ class RabbitmqConsumer:
     async def _move(self, delivery: Delivery) -> PalermoError | None:
         """Store the job where it waits, and only then take it out of its queue. Returns why it is not stored."""
         try:
-            await self._publish(without_foreign_time(delivery.message), delivery.message.queue)
+            await self._store(without_foreign_time(delivery.message))
         except PalermoError as error:
             if isinstance(error, BrokerUnavailable):
                 give_back(delivery)

@@ -65,7 +65,7 @@ async def outcomes(connection: Connection, sending: Iterable[Awaitable[None]]) -
 def unpublishable(message: Message, error: PalermoError, *, now: float) -> Message:
     """The copy for `failed` of a job that can never be published, with why."""
     if isinstance(error, Unfit):
-        error = HeadersTooLarge(f"the leader cannot hand it on: {error} Connect the workers with a larger frame_max.")
+        error = HeadersTooLarge(f"it cannot be published again: {error} Connect the workers with a larger frame_max.")
     return fail(message, from_exception(error, failed_at=int(now)), worker="")
 
 

@@ -6,7 +6,8 @@ A Destination (amqp/publisher.py) makes its queue before it publishes, and again
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,12 +16,14 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection, together
 from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, Publisher, RecordQueue
 from palermo.brokers.rabbitmq.amqp.state_log import settled
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedLog
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import SessionParameters
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import CLASSIC, PRIORITY, amqp_queue, internal, is_failed
+from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal, is_failed
+from palermo.errors import PalermoError
 
 #: The most time slots of which a session remembers that it made their queues.
 _SLOTS_REMEMBERED = 10_000
@@ -246,6 +249,9 @@ class TenantQueues:
         return any(one.error is None and not one.messages and not one.consumers for one in probes.values())
 
 
+#: Seconds that asking for the type of a queue may take once the job is stored in it.
+_ASK_WITHIN = 5.0
+
 #: Where a message goes: a job queue by its name, a tenant's queue, or the delay queue of a time slot.
 Place = str | TenantQueue | TimeSlot
 
@@ -260,12 +266,14 @@ class JobDestinations:
         tenant_queues: TenantQueues,
         delay_queues: DelayQueues,
         publisher: Callable[[], Awaitable[Publisher]],
+        failed_log: FailedLog,
     ) -> None:
         self._session = session
         self._declarer = declarer
         self.tenant_queues = tenant_queues
         self._delay_queues = delay_queues
         self.publisher = publisher
+        self._failed_log = failed_log
 
     def at(self, place: Place, priority: int = 0) -> Destination:
         """The destination for a message with this priority."""
@@ -278,6 +286,17 @@ class JobDestinations:
             await (await self.publisher()).send_job(*self.route(place), message)
 
         await self.at(place, message.priority).publish(send)
+        await self.note_failed(place, [message])
+
+    async def note_failed(self, place: Place, messages: Sequence[Message]) -> None:
+        """Log jobs that were stored here, if this is a quorum queue of failed jobs, which cannot be looked into."""
+        if not isinstance(place, str) or not is_failed(place):
+            return
+        with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep puts the log right
+            async with asyncio.timeout(_ASK_WITHIN):
+                kind = await self._declarer.kind(place)
+            if kind == QUORUM:
+                await self._failed_log.stored(place, messages)
 
     def route(self, place: Place) -> tuple[str, str]:
         """The exchange and the routing key to publish by."""

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from itertools import islice
 
@@ -29,7 +28,7 @@ from palermo.contract.broker import OnPublished, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.core.message import Message
 from palermo.core.time_slots import time_slot_of
-from palermo.core.topology import CLASSIC, QUORUM, is_failed
+from palermo.core.topology import CLASSIC, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -43,9 +42,6 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5
 
 #: Seconds between two looks at whether an alarm is over.
 _ALARM_EVERY = 0.2
-
-#: Seconds that asking for the type of a queue may take once the job is stored in it.
-_ASK_WITHIN = 5.0
 
 
 class Outbox:
@@ -66,7 +62,9 @@ class Outbox:
             session.exchange, connection, self.open, versions.arguments(session.queue_type, connection.version)
         )
         #: All places where a job may be stored.
-        self.destinations = JobDestinations(session, declarer, self.tenant_queues, self.delay_queues, self.open)
+        self.destinations = JobDestinations(
+            session, declarer, self.tenant_queues, self.delay_queues, self.open, self.failed_log
+        )
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
         """Send the message now, if no queue or channel has to be made first. See palermo.contract.broker.Broker."""
@@ -118,7 +116,7 @@ class Outbox:
         await window.wait_for_confirms()
         await self._again(window)
         for queue, stored in failed.items():
-            await self._note_failed(queue, stored)
+            await self.destinations.note_failed(queue, stored)
         return count
 
     async def _again(self, window: "ConfirmWindow") -> None:
@@ -151,16 +149,7 @@ class Outbox:
             await self._store(message, place, patient=patient)
         except (Nacked, *GONE) as error:
             await self._publish_again(message, place, error)
-        if is_failed(queue):
-            await self._note_failed(queue, [message])
-
-    async def _note_failed(self, queue: str, messages: list[Message]) -> None:
-        """Log failed jobs that were stored, if their queue is a quorum queue, which cannot be looked into."""
-        with suppress(PalermoError, TimeoutError):  # the jobs are stored, and the next sweep puts the log right
-            async with asyncio.timeout(_ASK_WITHIN):
-                kind = await self._declarer.kind(queue)
-            if kind == QUORUM:
-                await self.failed_log.stored(queue, messages)
+        await self.destinations.note_failed(place, [message])
 
     async def _store(self, message: Message, place: Place, *, patient: bool) -> None:
         publisher = self._publisher

@@ -201,7 +201,7 @@ class DueJobs:
         place, publisher = held.place, self._publisher
         if place in self._refused:
             heapq.heappush(self._refused[place], held)
-        elif publisher is None or not publisher.is_open or not self._destinations.has(place):
+        elif publisher is None or not publisher.is_open or place == FAILED_QUEUE or not self._destinations.has(place):
             self._later(self._see_to(held))
         else:
             self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
@@ -227,7 +227,7 @@ class DueJobs:
             self._keep(held, error)
 
     async def _see_to(self, held: HeldJob) -> None:
-        """Publish a job for which a queue or a channel has to be made first."""
+        """Publish a job for which a queue or a channel has to be made first, or one for `failed`, which has a log."""
         try:
             await self._store(held)
         except PalermoError as error:
@@ -246,6 +246,7 @@ class DueJobs:
             await self._send(self._publisher, held)
 
         await self._destinations.at(held.place, held.message.priority).publish(send)
+        await self._destinations.note_failed(held.place, [held.message])
 
     def _keep(self, held: HeldJob, error: PalermoError) -> None:
         """Keep a refused job and try again later. If the connection is lost, the next leader gets the job."""

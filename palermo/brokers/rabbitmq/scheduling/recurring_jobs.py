@@ -4,7 +4,8 @@ The durable queue `~recurring` has one record for every entry, its state, which 
 or change an entry, the leader publishes the jobs (handover.py), and when they are confirmed it replaces the entry's
 state by the next one. The next leader looks for the jobs of an entry's first tick before it fires that tick, since they
 may be published already. Jobs and states that RabbitMQ refuses are kept and tried again; a job that is published
-meanwhile is not published again. Of two states of one entry the newer counts.
+meanwhile is not published again. A job that can never be published goes to `failed`. Of two states of one entry the
+newer counts.
 
 Many entries may be due at the same instant. So the leader makes the jobs of a tick ready shortly before it, publishes
 all jobs that are due without waiting for a confirm in between, and stores the states after that.
@@ -22,16 +23,16 @@ from msgspec import Struct, field
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
-from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Written
+from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Unfit, Written
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
-from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
+from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces, unpublishable
 from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue
 from palermo.contract.clock import seconds_until
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
 from palermo.core.instants import Instants
 from palermo.core.message import Message
-from palermo.core.topology import internal
+from palermo.core.topology import FAILED_QUEUE, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -337,8 +338,11 @@ class RecurringJobs:
         self._hold(_Held(entry, [record], _due(entry), unsure_to))
 
     async def _send(self, job: Message) -> None:
-        """Store a job in its queue, or in its tenant's. Raises the reason if that fails."""
-        await self._destinations.publish(_place(job), job)
+        """Store a job in its queue, or in its tenant's; in `failed` if it can never be published. Raises the reason."""
+        try:
+            await self._destinations.publish(_place(job), job)
+        except Unfit as error:
+            await self._destinations.publish(FAILED_QUEUE, unpublishable(job, error, now=self._now()))
 
     async def _open_publisher(self) -> Publisher:
         if not self._publisher.is_open:

@@ -229,7 +229,18 @@ end
 -- The claim of a worker on a job: how often the job was claimed, its score, queue and tenant; nil if it has none.
 local function claim_of(holder, number)
   local packed = call('HGET', key('held:' .. holder), number)
-  return packed and cmsgpack.unpack(packed) or nil
+  if not packed then
+    return nil
+  end
+  local read, claim = pcall(cmsgpack.unpack, packed)
+  if read and type(claim) == 'table' and #claim == 4 then
+    return claim
+  end
+  -- Another program has changed it. Its worker settles the job as any other. If it has to go back, a person may requeue it.
+  if call('HEXISTS', key('jobs'), number) == 0 then
+    return nil
+  end
+  return { number_in('claims', number, 0) + 1, score_of(0, number), 'failed', '' }
 end
 
 -- Delete a job that the worker has claimed for the given time; returns whether the claim was still valid.
