@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queues": ("palermo.cli.listings:queues", "List the queues."),
     "jobs": ("palermo.cli.listings:jobs", "List the jobs that wait in a queue."),
     "tenants": ("palermo.cli.listings:clients", "List the tenants that have jobs waiting in a queue."),
-    "clients": ("palermo.cli.listings:clients", "List the tenants that have jobs waiting in a queue."),
+    "clients": ("palermo.cli.listings:clients", "The same as tenants."),
     "workers": ("palermo.cli.listings:workers", "List the workers that are alive."),
     "limits": ("palermo.cli.listings:limits", "List what limits and rates hold back."),
     "stats": ("palermo.cli.history:stats", "Say how many jobs were processed and failed, and how long they took."),

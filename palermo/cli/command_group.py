@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 FAILED, USAGE, BROKER, NOT_FOUND, INTERRUPTED = 1, 2, 3, 4, 130
 
+#: What click 8.2 and later raise for a group without a command: its text is the help. click 8.1 prints the help itself.
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
 
 @dataclass(slots=True)
 class Context:
@@ -196,6 +199,9 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
         case click.Abort():
             click.echo("palermo: interrupted", err=True)
             return INTERRUPTED if isinstance(error.__context__, KeyboardInterrupt) else FAILED
+        case click.UsageError() if isinstance(error, _NO_COMMAND):
+            click.echo(error.format_message(), err=True)
+            return USAGE
         case click.UsageError():
             text = error.format_message()
             path = error.ctx.command_path if error.ctx else "palermo"

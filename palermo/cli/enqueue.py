@@ -143,7 +143,10 @@ def enqueue(
     if definition is None and not done.duplicate:
         if queue is None:
             guess = nearest(job, registry.names())
-            note(f"no -q, and the code of {job} is not imported here: it went to queue {done.queue!r}.{guess}")
+            note(
+                f"no -q, and the code of {job} is not imported here (--import MODULE): it went to queue"
+                f" {done.queue!r}.{guess}"
+            )
         if plain := plain_note(job, options, client.unique_job, client.is_served, done.queue):
             note(plain)
     if as_json:

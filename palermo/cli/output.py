@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -17,11 +17,17 @@ from palermo.contract.rows import Row
 from palermo.contract.sweep import SweepProgress
 from palermo.core.text import count, one_line, shorter, shown
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
 #: The least seconds between two plain lines of progress.
 _EVERY = 2.0
 
 #: The largest width of a cell in a plain table; the last column has no limit.
 _WIDTH = 60
+
+#: The least width on a terminal of a table's last column, which is folded; and what rich puts between two columns.
+_FOLDED, _BETWEEN = 20, 3
 
 #: A column: its heading, and what it shows of a row.
 Column = tuple[str, Callable[[Row], object]]
@@ -70,13 +76,40 @@ def _rich_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    # Text, so that brackets in a job's name are not taken for rich's markup.
+    lines = [[Text(cell) for cell in line] for line in (headings, *cells)]
+    *widths, last = (max(cell.cell_len for cell in column) for column in zip(*lines, strict=True))
+    if sum(widths) + min(last, _FOLDED) + _BETWEEN * len(headings) > console.width:
+        for line in _records(lines, console.width):
+            console.print(line, soft_wrap=True)
+        return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading, right in zip(headings, numeric, strict=True):
-        table.add_column(heading, justify="right" if right else "left", overflow="fold")
-    for line in cells:
-        # Text, so that brackets in a job's name are not taken for rich's markup.
-        table.add_row(*(Text(cell) for cell in line))
-    Console(highlight=False).print(table)
+    for n, (heading, right) in enumerate(zip(headings, numeric, strict=True)):
+        # Only the last column is folded: an id over two lines cannot be copied.
+        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=n < len(headings) - 1)
+    for row in lines[1:]:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _records(lines: "Sequence[Sequence[Text]]", width: int) -> "Iterator[Text]":
+    """The rows of a table that is too wide for the terminal: the headings with their values, and a blank line."""
+    from rich.text import Text
+
+    headings, *rows = lines
+    for row in rows:
+        line = Text()
+        for heading, cell in zip(headings, row, strict=True):
+            if not cell:
+                continue
+            pair = Text.assemble((f"{heading}:", "bold"), " ", cell)
+            if line and line.cell_len + 2 + pair.cell_len > width:
+                yield line
+                line = Text()
+            line = Text.assemble(line, "  ", pair) if line else pair
+        yield line
+        yield Text()
 
 
 def _plain_table(headings: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:

@@ -91,6 +91,7 @@ def add(
     inspector = context.inspector()
     import_modules(context.settings().imports)
     inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
+    _say("added", name)
     if queue is None and registry.find(job) is None:
         note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")
 
@@ -104,6 +105,7 @@ def remove(context: Context, /, names: tuple[str, ...]) -> None:
     inspector = context.inspector()
     for name in names:
         inspector.remove_recurring(name)
+        _say("removed", name)
 
 
 @recurring.command("enable")
@@ -115,6 +117,7 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
     inspector = context.inspector()
     for name in names:
         inspector.switch_recurring(name, on=True)
+        _say("enabled", name)
 
 
 @recurring.command("disable")
@@ -126,6 +129,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
     inspector = context.inspector()
     for name in names:
         inspector.switch_recurring(name, on=False)
+        _say("disabled", name)
 
 
 @recurring.command("run")
@@ -135,3 +139,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 def run_now(context: Context, /, name: str) -> None:
     """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
     click.echo(context.inspector().run_recurring(name))
+
+
+def _say(done: str, name: str) -> None:
+    click.echo(f"{done} recurring job {safe(name)}.")

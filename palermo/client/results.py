@@ -481,8 +481,8 @@ _SILENCE = {
     JournalLevel.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
     JournalLevel.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that"
     " keep their result.",
-    JournalLevel.ALL: "The journal does not tell of it either: it was never there, is forgotten, or its worker had"
-    " another level or was killed before it wrote it down.",
+    JournalLevel.ALL: "The journal has no record of it either: check the id. Else the record was too old to be kept, or"
+    " its worker has another journal level or was killed before it wrote the record.",
 }
 
 

@@ -112,8 +112,11 @@ def _finding(kind: QueueKind, row: Row, age: float | None, *, silent: bool) -> F
         case "unserved":
             # One that does not answer may serve it: it is not always known which queues it serves.
             text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
-            command = f"palermo worker MODULE -q {shlex.quote(name)}"
-            advice = f"Start a worker for it: `{command}`. If its name is a mistake, clear it."
+            quoted = shlex.quote(name)
+            advice = (
+                f"Start a worker for it: `palermo worker MODULE -q {quoted}`."
+                f" If its name is a mistake, `palermo delete {quoted}` removes it with its jobs."
+            )
         case "late":
             text = f"its first job has waited for {duration(age or 0.0)}, and {waiting} {verb} in it"
             advice = (

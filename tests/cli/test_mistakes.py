@@ -55,6 +55,16 @@ def test_a_mistyped_command_or_option_is_answered_with_the_one_that_was_meant(
     assert "?." not in line
 
 
+@pytest.mark.parametrize(("typed", "command"), [([], "worker"), (["failed"], "requeue")])
+def test_a_group_without_a_command_shows_its_help_line_by_line(
+    palermo: Palermo, typed: list[str], command: str
+) -> None:
+    usage, *lines = palermo(*typed, code=2).stderr.splitlines()
+
+    assert usage.startswith("Usage: ")
+    assert any(line.startswith(f"  {command} ") for line in lines)
+
+
 def test_arguments_in_single_quotes_are_answered_with_how_json_writes_text(palermo: Palermo) -> None:
     (line,) = palermo("enqueue", "shop.resize", "--args", "['a.png']", code=2).stderr.splitlines()
 

@@ -51,6 +51,15 @@ def test_one_is_added_seen_and_removed(palermo: Palermo) -> None:
     assert rows(palermo) == []
 
 
+def test_what_was_done_to_a_recurring_job_is_said(palermo: Palermo) -> None:
+    added = palermo("recurring", "add", "nightly", "shop.sweep", "-q", "slow", "--every", "5m")
+
+    assert added.stdout == "added recurring job nightly.\n"
+    assert palermo("recurring", "disable", "nightly").stdout == "disabled recurring job nightly.\n"
+    assert palermo("recurring", "enable", "nightly").stdout == "enabled recurring job nightly.\n"
+    assert palermo("recurring", "remove", "nightly").stdout == "removed recurring job nightly.\n"
+
+
 def test_one_is_disabled_enabled_and_run_now(palermo: Palermo) -> None:
     add(palermo)
 

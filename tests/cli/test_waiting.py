@@ -93,7 +93,7 @@ def test_status_tells_facts_and_exits_by_whether_anything_is_known(palermo: Pale
     assert (row["state"], row["took"], row["result_kept"], row["worker"]) == ("done", 1.25, True, "pid:1@h/worker-1")
     unknown = palermo("status", "nobody", code=4)
     assert "state   unknown" in unknown.stdout
-    assert "it was never there, is forgotten" in unknown.stdout
+    assert "The journal has no record of it either: check the id." in unknown.stdout
 
 
 def test_a_terminal_shows_a_bar(

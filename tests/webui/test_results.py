@@ -108,6 +108,20 @@ def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web,
     site.open_gate()
 
 
+@pytest.mark.parametrize("queues", ["region-*", "region-1:5,jobs:1", "*,!jobs"])
+def test_a_worker_that_serves_a_queue_by_a_pattern_or_a_weight_is_on_the_queues_page(
+    any_web: Web, site: Site, queues: str
+) -> None:
+    any_web.client.enqueue("shop.mail", queue="region-1")
+    site.start("--log-level", "warning", "-q", queues)
+
+    def shown() -> bool:
+        page = any_web.http.get("/queues/region-1").text
+        return "1 worker serves it" in page and "No worker serves this queue." not in page
+
+    eventually(shown)
+
+
 def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any_web: Web, site: Site) -> None:
     process = site.start("--log-level", "warning")
     site.ready(process)
@@ -202,4 +216,4 @@ def test_the_status_of_what_nobody_knows_is_unknown_and_why(web: Web) -> None:
     status = web.http.get("/api/jobs/nobody/status").json()
 
     assert status["state"] == "unknown"
-    assert "it was never there, is forgotten" in status["reason"]
+    assert "The journal has no record of it either: check the id." in status["reason"]

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.contract.rows import Row, silent_text
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
@@ -165,12 +166,17 @@ def queue(
     )
 
 
+def _serves(worker: Row, queue: str) -> bool:
+    """Whether a queue is among those that a worker was given, by name, with a weight or by a pattern."""
+    return bool(worker["queues"]) and queue in QueueSelection.parse(worker["queues"]).select([queue])
+
+
 def _consumers(workers: Iterable[Row], queue: str) -> list[Row]:
     """The workers that serve a queue, each with how many of its jobs it runs (`here`)."""
     return [
         {**worker, "here": sum(job["queue"] == queue for job in worker["jobs"])}
         for worker in workers
-        if queue in worker["queues"]
+        if _serves(worker, queue)
     ]
 
 
