@@ -296,6 +296,8 @@ class RabbitmqBroker:
                 " so only its counts are shown."
             )
         if is_failed(queue):
+            if not limit:
+                return Page(messages=(), total=held)  # Nothing is read, so it waits for no other reader.
             async with self._failed_turn.held(connection, only_look=True):
                 return await sweeping.browse(reader, queue, offset=offset, limit=limit, newest=newest)
         page = await self.tenants.browse(reader, queue, offset=offset, limit=limit, newest=newest)
