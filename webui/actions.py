@@ -204,7 +204,7 @@ def _operate(
         expected = len(which) if expected is None else expected
     elif isinstance(which, str) and expected is None:
         expected = 1
-    about = _about(which, fields.get("waits_in", ""))
+    about = _about(visit, which, fields.get("waits_in", ""))
     operation = Operation(
         id=new_id(), action=action, by=visit.user.name, about=about, expected=expected, which=which, **fields
     )
@@ -219,12 +219,12 @@ def _operate(
     return operation
 
 
-def _about(which: Which | WaitingJobs, waits_in: str) -> str:
+def _about(visit: Visit, which: Which | WaitingJobs, waits_in: str) -> str:
     """A short text for the jobs that are meant: failed ones, or those that wait in this queue."""
     if isinstance(which, WaitingFilter):
         return f"jobs waiting in {waits_in} with {which}"
     if isinstance(which, FailedFilter):
-        return "all failed jobs" if which.everything else f"failed jobs with {which}"
+        return failed_jobs(visit.site).describe(which)
     return describe_ids([which] if isinstance(which, str) else list(which))
 
 

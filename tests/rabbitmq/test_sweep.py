@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.browsing.sweep import Reader, sweep, waits
+from palermo.brokers.rabbitmq.browsing.sweep import FailedTurn, Reader, sweep, waits
 from palermo.client.failed_queues import browse_failed
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
@@ -142,6 +142,20 @@ def test_two_who_take_failed_jobs_at_once_and_one_who_looks_each_meet_all_of_the
                 await broker.close()
 
     asyncio.run(work())
+
+
+def test_who_asks_whether_failed_jobs_may_be_looked_at_does_not_wait_for_who_requeues_them(
+    session: SessionParameters, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with thirty_failed(session) as (broker, connection):
+            async with FailedTurn(session.exchange).held(connection, only_look=False):
+                page = await broker.browse(FAILED_QUEUE, limit=0)
+
+            assert (page.messages, page.total) == ((), 30)
+
+    asyncio.run(work())
+    assert "failed jobs that another session holds may be left out" not in caplog.text
 
 
 def test_who_takes_failed_jobs_waits_for_no_program_that_consumes_them_for_ever(

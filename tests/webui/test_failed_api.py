@@ -231,6 +231,24 @@ def test_the_question_names_the_group_that_was_chosen(web: Web) -> None:
     assert "hosen by" not in web.http.get("/failures/confirm?act=requeue&id=1").text
 
 
+def test_a_command_on_a_group_and_its_list_name_the_group_and_not_its_fingerprint(web: Web) -> None:
+    publish_failed(web.client, (message("1"), failure()), (message("2"), failure("KeyError", at=1_000)))
+    groups = web.http.get("/api/failed/groups").json()["rows"]
+    [key_error] = [row["fingerprint"] for row in groups if row["error"] == "KeyError"]
+    listed = web.http.get(f"/failures?group={key_error}").text
+    chosen = {"group": key_error, "queue": "mail", "requeued": False, "until": "@2000"}
+
+    row = ended(web, web.http.post("/api/failed/requeue", json={"filter": chosen}))
+
+    assert (row["taken"], row["about"]) == (
+        1,
+        "failed jobs of the group shop.send with KeyError from the queue mail that were never requeued"
+        " until 1970-01-01T00:33:20Z",
+    )
+    assert key_error not in web.http.get(f"/failures/operations/{row['id']}").text
+    assert 'Only jobs of the group <span class="mono">shop.send with KeyError</span> are shown.' in listed
+
+
 def test_arguments_that_do_not_fit_are_refused_and_the_job_stays(web: Web) -> None:
     publish_failed(web.client, (message("1"), failure()))
 

@@ -286,6 +286,21 @@ def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
     assert ids(view) == ["1"]
 
 
+def test_a_look_during_a_command_does_not_count_without_the_jobs_that_the_command_holds(
+    client: Client, view: FailedView, clock: Clock
+) -> None:
+    publish_failed(client, (message("1"), failure()), (message("2"), failure()))
+    assert later(view, clock).state.behind == 0
+    publish_failed(client, (message("3"), failure()))
+    clock.now += COUNT_INTERVAL
+
+    with view.exclusive():
+        look = view.update(0)
+
+    assert (look.ready, look.is_current, look.behind, ids(view)) == (True, False, 0, ["2", "1"])
+    assert ids(later(view, clock)) == ["3", "2", "1"]
+
+
 def test_kept_commands_are_bounded(inspector: Inspector, view: FailedView, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palermo.webui.failed.operations.MAX_KEPT", 3)
     operations = Operations(inspector, view)

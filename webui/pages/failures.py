@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
-from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
@@ -108,6 +107,7 @@ def page_of_failures(
         "total": 0,
         "kinds": 0,
         "names": {"tenant": []},
+        "group_name": found.group_name(wanted.filter.group) if wanted.filter.group else "",
     }
     if state.ready:
         context["total"] = index.count(wanted.filter)
@@ -187,8 +187,7 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
         meant |= {"filter": failed_query(filter), "number": found.view.index.count(filter)}
         asks = {name: text for name, text in wanted.written.items() if text}
         if filter.group is not None:
-            newest = found.view.index.page(filter, offset=0, limit=1, newest=True)
-            asks["group"] = ", ".join(_named(each.message) for each in newest)
+            asks["group"] = found.group_name(filter.group)
     if not meant["number"]:
         text = "No failed job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "failures", listed), text, level="note")
@@ -202,11 +201,6 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
         back=path(request, "failures", listed),
         listed=listed,
     )
-
-
-def _named(sample: Message) -> str:
-    """What the jobs of a group have in common, for people."""
-    return f"{sample.job} with {sample.failure.exception_class}" if sample.failure else sample.job
 
 
 @router.post("/failures/act", name="act_on_failures")

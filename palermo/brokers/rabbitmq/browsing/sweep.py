@@ -103,7 +103,8 @@ async def waits(channel: Channel, queue: str) -> int:
 log = logging.getLogger("palermo.rabbitmq")
 
 #: Messages on one channel, or more in a very long sweep: a connection has at most 2,047 channels. The second number is
-#: for where few of them are settled, and the third is how many ids are few.
+#: for where few of them are settled, and the third is how many ids are few. An ack searches all that stays before it:
+#: a requeue of 8,000 of 20,000 failed jobs cost RabbitMQ 4 s of CPU, and 15 s with pages of 10,000 (3.10.8).
 PAGE, _LARGE_PAGE, _FEW = 1_000, 10_000, 100
 
 #: Messages published, confirmed and acknowledged together: a kill in between may double this many.

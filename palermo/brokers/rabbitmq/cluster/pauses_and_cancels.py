@@ -153,8 +153,9 @@ class PausesAndCancels:
         while batch := list(islice(waiting, _BATCH)):
             await self._write(self.cancels, {"cancel": batch, **record})
 
-    async def restore(self, ids: Iterable[str]) -> None:
-        marked = iter(set(ids) & (await self.cancelled()).marks.keys())
+    async def restore(self, ids: Iterable[str], among: Cancels | None = None) -> None:
+        """Remove the marks of these jobs. `among` are marks that were read before; without them all are read now."""
+        marked = iter(set(ids) & (among or await self.cancelled()).marks.keys())
         while batch := list(islice(marked, _BATCH)):
             await self._write(self.cancels, {"restore": batch})
 
