@@ -7,6 +7,7 @@ import asyncio
 import shutil
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,14 @@ VALUES = ("null", "-1", "'{'", "x'ff'", "cast(x'ff' as text)")
 
 def columns() -> list[tuple[str, str]]:
     """All columns of all tables of a new file, but for what keeps a second machine out."""
-    db = sqlite3.connect(":memory:")
-    for name in opening._SCHEMA:
-        db.executescript((Path(opening.__file__).parent / "schema" / name).read_text(encoding="utf-8"))
     query = (
         "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
         " where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"
     )
-    return db.execute(query).fetchall()
+    with closing(sqlite3.connect(":memory:")) as db:
+        for name in opening._SCHEMA:
+            db.executescript((Path(opening.__file__).parent / "schema" / name).read_text(encoding="utf-8"))
+        return db.execute(query).fetchall()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -84,6 +84,13 @@ def change(path: Path, statement: str, *values: object) -> None:
     with db:
         db.execute(statement, values)
     db.close()
+
+
+def seen(path: Path) -> float:
+    """When a session renewed its claim on the file last."""
+    with closing(sqlite3.connect(path)) as db:
+        ((found,),) = db.execute("select value from meta where key = 'seen'").fetchall()
+    return float(found)
 
 
 async def test_a_text_file_is_no_database_and_stays_as_it_was(path: Path) -> None:
@@ -216,10 +223,7 @@ async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: p
     change(path, "update meta set value = 0.0 where key = 'seen'")
     await broker.publish(message())
 
-    db = sqlite3.connect(path)
-    ((seen,),) = db.execute("select value from meta where key = 'seen'").fetchall()
-    db.close()
-    assert time.time() - seen < 600
+    assert time.time() - seen(path) < 600
 
     change(path, "update meta set value = 'another' where key = 'machine'")
     with pytest.raises(StoreInvalid, match="another machine"):
@@ -235,8 +239,7 @@ async def test_a_file_that_was_used_by_a_clock_far_ahead_is_taken_over_within_ha
     with pytest.raises(StoreInvalid, match="try again in half a minute"):
         await opened(path)
 
-    ((seen,),) = sqlite3.connect(path).execute("select value from meta where key = 'seen'").fetchall()
-    assert seen <= time.time()
+    assert seen(path) <= time.time()
     change(path, "update meta set value = value - 31 where key = 'seen'")
     assert await look(path) == ["7c9e"]
 
