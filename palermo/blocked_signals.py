@@ -25,6 +25,11 @@ def are_blocked() -> bool:
     return signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
+def one_waits() -> bool:
+    """Whether a blocked signal has come."""
+    return bool(signal.sigpending())
+
+
 def unblock(numbers: Iterable[int] = OBEYED) -> None:
     """Unblock them, or some of them. Those that came meanwhile come now: INT may raise KeyboardInterrupt here."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -84,5 +83,5 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
 
 def _rest_until(instant: float) -> None:
     """Wait until then by the monotonic clock, or until a signal has come, which the worker obeys as it starts anew."""
-    while (left := instant - time.monotonic()) > 0 and not signal.sigpending():
+    while (left := instant - time.monotonic()) > 0 and not blocked_signals.one_waits():
         time.sleep(min(left, _LOOK_EVERY))
