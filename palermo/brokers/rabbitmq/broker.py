@@ -51,6 +51,10 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Channels of a worker's consuming connection that belong to no slot, at most.
 _OTHER_CHANNELS = 40
 
+#: With so few slots each ack is sent at once, so that RabbitMQ has work while the worker sees to the others; with more,
+#: those of one turn of the loop leave together. docs/internals/microseconds.md has both measured.
+_FEW_SLOTS = 4
+
 
 async def open_rabbitmq(session: SessionParameters) -> "RabbitmqBroker":
     """A new session. The entry points `amqp` and `amqps` of `palermo.brokers` name this function."""
@@ -157,8 +161,7 @@ class RabbitmqBroker:
                 f" {most:,} on a connection: give it at most {most - _OTHER_CHANNELS:,} slots (-c), and start more"
                 " workers, or raise channel_max in rabbitmq.conf."
             )
-        # A single slot has no other acks to wait for.
-        connection.raw.acks_together = slots > 1
+        connection.raw.acks_together = slots > _FEW_SLOTS
         declarer = self._declarer_on(connection)
 
         def slot_tag(slot: int) -> str:
