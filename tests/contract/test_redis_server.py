@@ -141,7 +141,7 @@ async def test_a_job_that_fails_stays_where_it_is_while_another_program_has_the_
     failed = broker._store.key("queue:failed")
     await broker._store.call("SET", failed, "not ours")
 
-    with pytest.raises(BrokerRefused, match="WRONGTYPE"):
+    with pytest.raises(BrokerRefused, match="palermo doctor"):
         await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
 
     await broker._store.call("DEL", failed)
