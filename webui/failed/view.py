@@ -133,8 +133,8 @@ class FailedView:
         Raises BrokerUnavailable, and the other errors of asking the broker.
         """
         with self._lock:
-            # Not during a reading or a command: a count leaves out the jobs that these hold, and waits for its turn
-            # behind them, 9 s and more with 200,000 failed jobs.
+            # Not during a reading or a command: a count leaves out the jobs that these hold. But before the first
+            # reading a page says how many are still to be read.
             reads = (self._state.ready and self._waiting > 0) or (self._thread is not None and self._thread.is_alive())
             is_due = not reads and (self._clock() - self._counted_at >= COUNT_INTERVAL or not self._state.ready)
             if is_due:

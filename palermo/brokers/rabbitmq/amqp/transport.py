@@ -81,7 +81,7 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._output: list[bytes] = []
-        #: Whether the acks of one turn of the loop leave in one write: for a worker with several jobs at once.
+        #: Whether the acks of one turn of the loop leave in one write: for a worker with many slots.
         self.acks_together = False
         self._at_end = False
         #: Why TLS ended the connection, and whether the server refused it since it takes TLS alone.
