@@ -72,6 +72,9 @@ _BESIDE = 10.0
 #: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them.
 _DEALT, _ALONE, _APART = 8_000, 21, 0.05
 
+#: Seconds until RabbitMQ has put away what many queues got: meanwhile a declaration, and so an election, takes 2 s.
+_PUT_AWAY = 4.0
+
 _numbers = itertools.count()
 
 
@@ -230,6 +233,7 @@ def tenants(place: Ground, size: int) -> Figures:
         jobs.mark.options(queue="dealt").enqueue(str(paths[0]))
         enqueue(range(size, _DEALT))
         jobs.mark.options(queue="dealt", tenant="one of many 0").enqueue(str(paths[1]))
+        time.sleep(_PUT_AWAY)
         with worker(place, "dealt", "-c", "4"):
             until(lambda: all(path.exists() and path.read_text() for path in paths))
             served = alone("served")

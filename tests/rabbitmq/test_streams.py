@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Connection, open_connection
@@ -13,6 +14,7 @@ from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.topology import internal
+from palermo.errors import BrokerUnavailable
 from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_tidy import delete_all
 from tests.tcp_proxy import TcpProxy
@@ -66,6 +68,19 @@ async def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_
     await connection.close()
     await watching.close()
     await working.close()
+
+
+async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(rabbitmq_url: str, exchange: str) -> None:
+    """Else a queue that nobody has seems to exist, and whoever looks for the next name that is free looks for ever."""
+    connection = await open_connection(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange), "test")
+    assert not await connection.has_queue(internal(exchange, "registry.2"))
+
+    closing = asyncio.ensure_future(connection.close())
+    await asyncio.sleep(0)
+    assert connection.error is None
+    with pytest.raises(BrokerUnavailable, match="has been closed"):
+        await connection.has_queue(internal(exchange, "registry.2"))
+    await closing
 
 
 def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_the_first_is_answered(

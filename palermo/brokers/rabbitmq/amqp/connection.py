@@ -385,13 +385,16 @@ class Connection:
         return translate(error, self.where, user=self.address.username, vhost=self.address.vhost)
 
     async def channel(self) -> Channel:
-        """A new channel. Raises BrokerUnavailable when the connection is lost."""
+        """A new channel. Raises BrokerUnavailable when the connection is lost; if it is closing, once it is."""
         if self.error is not None:
             raise self.error.with_traceback(None)  # else each raise adds to it, and holds all that the callers held
         opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         try:
             raw = self.raw.channel(on_open_callback=lambda made: fulfil(opened, made))
         except exceptions.AMQPError as error:
+            if isinstance(error, exceptions.ConnectionWrongStateError):
+                # It is closing. A caller that asks again until `error` is set must not hold the loop.
+                await self.lost.wait()
             raise self.error or self.translated(error) from error
         lost = asyncio.ensure_future(self.lost.wait())
         try:
@@ -474,7 +477,7 @@ class Connection:
         try:
             return (await self.probe(queue)).exists
         except BrokerUnavailable:
-            if self.error is not None:
+            if not self.raw.is_open:
                 raise
             return True
 
@@ -585,12 +588,8 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
             tried.append(refused)
             continue
         connection.version = str((connection.raw.server_properties or {}).get("version", ""))
-        connection.raw.add_on_connection_blocked_callback(
-            lambda *_, connection=connection: setattr(connection, "blocked", True)
-        )
-        connection.raw.add_on_connection_unblocked_callback(
-            lambda *_, connection=connection: setattr(connection, "blocked", False)
-        )
+        connection.raw.add_on_connection_blocked_callback(lambda *_, one=connection: setattr(one, "blocked", True))
+        connection.raw.add_on_connection_unblocked_callback(lambda *_, one=connection: setattr(one, "blocked", False))
         return connection
     text = " ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time."
     if len(tried) == len(hosts) and all(isinstance(error, BrokerRefused) for error in tried):

@@ -190,7 +190,6 @@ class RabbitmqKeys:
                 log.warning(
                     "a job waits to be told that it has its key id=%s error=%r", delivery.message.id, str(error)
                 )
-                # A connection that is closing refuses at once, and its end is known only one turn of the loop later.
                 await asyncio.sleep(_AGAIN)
 
     async def tell(self, message: Message, told: KeyReport) -> None:
