@@ -69,12 +69,9 @@ _SPACED, _SPACE = 60, 0.3
 #: Seconds in which jobs come due without a crowd of scheduled jobs, and while its first page is looked at.
 _BESIDE = 10.0
 
-#: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them.
-_DEALT, _ALONE, _APART = 8_000, 21, 0.05
-
-#: Seconds until RabbitMQ has put away what many queues got: meanwhile a declaration, and so an election, takes 2 s.
-_PUT_AWAY = 4.0
-
+#: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them; and until
+#: RabbitMQ has put away what many queues got: meanwhile a declaration, and so an election, takes 2 s.
+_DEALT, _ALONE, _APART, _PUT_AWAY = 8_000, 21, 0.05, 4.0
 _numbers = itertools.count()
 
 
@@ -548,7 +545,7 @@ def registry(place: Ground, size: int) -> Figures:
 
 
 #: Of each: the sizes, and what is measured.
-SCENARIOS: Mapping[str, tuple[tuple[int, int, int], Callable[[Ground, int], Figures]]] = {
+SCENARIOS: Mapping[str, tuple[tuple[int, ...], Callable[[Ground, int], Figures]]] = {
     "keys": ((1_000, 10_000, 50_000), keys),
     "start": ((100, 1_000, 3_000), start),
     "wake": ((10, 100, 1_000), wake),
@@ -582,12 +579,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How costs grow with what is there.")
     parser.add_argument("what", choices=sorted(SCENARIOS))
     parser.add_argument("--url", help="a broker to measure on; without it a private node is started")
-    parser.add_argument("--sizes", help="three numbers, as 100,1000,3000; those of the table unless given")
+    parser.add_argument("--sizes", help="numbers, as 100,1000,3000; those of the table unless given")
     given = parser.parse_args()
     sizes, measure = SCENARIOS[given.what]
     if given.sizes:
-        first, second, third = (int(size) for size in given.sizes.split(","))
-        sizes = first, second, third
+        sizes = tuple(int(size) for size in given.sizes.split(","))
     found = []
     for size in sizes:
         # Each on a place of its own: what one size leaves must not count for the next.
