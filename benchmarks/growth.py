@@ -69,8 +69,8 @@ _SPACED, _SPACE = 60, 0.3
 #: Seconds in which jobs come due without a crowd of scheduled jobs, and while its first page is looked at.
 _BESIDE = 10.0
 
-#: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them; and until
-#: RabbitMQ has put away what many queues got: meanwhile a declaration, and so an election, takes 2 s.
+#: How many jobs of tenants are dealt, how many tenants are new by themselves, and seconds between two of them; seconds
+#: until RabbitMQ has put away what many queues got: meanwhile a declaration, and so an election, takes 2 s.
 _DEALT, _ALONE, _APART, _PUT_AWAY = 8_000, 21, 0.05, 4.0
 _numbers = itertools.count()
 
