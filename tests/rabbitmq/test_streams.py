@@ -71,7 +71,7 @@ async def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_
 
 
 async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(rabbitmq_url: str, exchange: str) -> None:
-    """Else a queue that nobody has seems to exist, and whoever looks for the next name that is free looks for ever."""
+    """Otherwise a queue that nobody has seems to exist, and a session looks for the next free name for ever."""
     connection = await open_connection(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange), "test")
     assert not await connection.has_queue(internal(exchange, "registry.2"))
 
