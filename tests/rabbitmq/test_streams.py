@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Stream
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Stream
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.core.message import Message
@@ -71,7 +71,7 @@ async def test_a_session_that_lists_the_queues_again_sees_each_change_even_when_
 
 
 async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(rabbitmq_url: str, exchange: str) -> None:
-    """Else a queue that nobody has seems to exist: a session that looks for a free name would look for ever."""
+    """Otherwise a queue that nobody has seems to exist, and a session looks for the next free name for ever."""
     connection = await open_connection(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange), "test")
     assert not await connection.has_queue(internal(exchange, "registry.2"))
 
@@ -81,6 +81,27 @@ async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(ra
     with pytest.raises(BrokerUnavailable, match="has been closed"):
         await connection.has_queue(internal(exchange, "registry.2"))
     await closing
+
+
+async def test_a_reader_of_a_stream_that_was_made_anew_with_fewer_records_does_not_wait_for_ever(
+    rabbitmq_url: str, exchange: str
+) -> None:
+    """It asks where the stream ends, and then reads up to there: somebody may delete the stream between the two."""
+    connection = await open_connection(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange), "test")
+    stream = Stream(
+        internal(exchange, "records"), partial(Publisher.open, connection), patience=PATIENT, holds="the records"
+    )
+    await stream.write({"number": 1})
+    end, found = await stream.end(connection), list[Any]()
+    assert end is not None
+
+    follower = Follower(await connection.channel(), found.append)
+    async with asyncio.timeout(PATIENT):
+        with pytest.raises(BrokerUnavailable, match="did not answer"):
+            await follower.start(stream.name, end + 1, patience=0.2)
+
+    assert found[-1] == {"number": 1}
+    await connection.close()
 
 
 def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_the_first_is_answered(

@@ -251,6 +251,7 @@ class Channel:
         for future in self._waiting:
             if not future.done():
                 future.set_exception(self.error)
+                future.exception()  # a get that was cancelled only waits for its end: nobody else looks at it
         self._waiting.clear()
         self.connection.raw.deliver_no_more(self.raw)
         closers, self._closers = self._closers, []

@@ -239,7 +239,7 @@ def _read_part(got: Got) -> Part:
 
 
 class Responder:
-    """Answers the requests that come to one queue. It lives as long as the channel that it consumes the queue by."""
+    """Answers the requests that come to one queue, as long as the channels last by which they come and replies go."""
 
     def __init__(self, channel: Channel, queue: str, publisher: Publisher) -> None:
         """`publisher` sends the replies that are not known at once; it has no other use."""
@@ -248,14 +248,21 @@ class Responder:
         self._publisher = publisher
         self._answering: Answering
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Set once no request comes any more: the queue was deleted, or the channel has ended.
+        #: Set once no request comes any more, since the queue was deleted or the channel has ended; or no reply leaves.
         self.ended = asyncio.Event()
+
+    @property
+    def error(self) -> PalermoError | None:
+        """Why no reply can be sent any more; None if one can."""
+        return self._publisher.channel.error
 
     async def start(self, answering: Answering) -> None:
         """Answer requests with `answering` from now on."""
         self._answering = answering
         self._channel.on_cancel(self._channel.abandon)
         self._channel.on_close(self.ended.set)
+        # RabbitMQ ends the channel of a user who has lost the permission to publish.
+        self._publisher.channel.on_close(self.ended.set)
         await self._channel.consume(self._queue, self._on_request, auto_ack=True)
 
     def close(self) -> None:

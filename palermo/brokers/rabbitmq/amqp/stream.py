@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from pika import spec
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, uninterrupted
+from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection, uninterrupted
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_object
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, MissingQueues, Publisher
@@ -388,10 +388,9 @@ class Stream:
         channel = await connection.channel()
         follower = Follower(channel, on_record)
         try:
-            await follower.start(self.name, last[0])
-        except asyncio.CancelledError:
-            if channel.is_open:
-                channel.raw.close()
+            await follower.start(self.name, last[0], patience=CALL_TIMEOUT)
+        except BaseException:
+            channel.abandon()
             raise
         return follower
 
@@ -425,11 +424,23 @@ class Follower:
         """Whether it still reads."""
         return self._channel.is_open
 
-    async def start(self, stream: str, end: int) -> None:
+    async def start(self, stream: str, end: int, *, patience: float) -> None:
+        """Read from the first entry on. Returns once the one at offset `end` is read.
+
+        Raises BrokerUnavailable if none comes for `patience` seconds: the stream may have been made anew since it was
+        asked for its end, and have fewer entries.
+        """
         self._end = end
         self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
-        await self._caught_up.wait()
+        while not self._caught_up.is_set():
+            before = self._read
+            try:
+                async with asyncio.timeout(patience):
+                    await self._caught_up.wait()
+            except TimeoutError:
+                if self._read == before:
+                    raise BrokerUnavailable(f"{stream} did not answer within {patience:g} s.") from None
         if self._channel.error is not None:
             raise self._channel.error
 

@@ -59,6 +59,9 @@ _Read = Callable[[bytes, int, int], Delivered | Counted | int | None]
 #: The most frames that wait for the end of a turn where acks wait: with these RabbitMQ has work meanwhile.
 _TOGETHER = 16
 
+#: Seconds in which what is still buffered must leave when RabbitMQ has closed the connection.
+_LAST_WORDS = 5.0
+
 #: A content header frame up to its property flags: type, channel, size, class, weight (both two bytes), body size.
 _HEADER_FRAME = struct.Struct(">BHI4sQ")
 
@@ -120,6 +123,8 @@ class AsyncioConnection(connection.Connection, asyncio.Protocol):  # type: ignor
         # close() sends what is still buffered, CloseOk and acks among it, but may wait for ever on
         # a dead peer; abort() throws it away.
         if isinstance(self._error, exceptions.ConnectionClosed):
+            if self._transport.get_write_buffer_size():
+                self._loop.call_later(_LAST_WORDS, self.abort)
             self._transport.close()
         else:
             self._transport.abort()

@@ -96,10 +96,10 @@ class WorkerPresence:
             self._again = asyncio.ensure_future(self._join_again())
 
     async def _join_again(self) -> None:
-        with suppress(PalermoError):  # the session is lost, and this worker with it
-            joined = False
-            while not joined:
-                await asyncio.sleep(_AGAIN)
+        joined = False
+        while not joined and self._connection.error is None:
+            await asyncio.sleep(_AGAIN)
+            with suppress(PalermoError):  # a permission that is missing may come back
                 if self._channel is not None:
                     await self._channel.close()
                 await self._before_again()

@@ -115,7 +115,11 @@ class Slot:
         """Unsubscribe for good, and end a waiting `receive`."""
         self._closed = True
         self.wake()
-        await self.rest()
+        try:
+            await self.rest()
+        finally:
+            # A `receive` that was subscribing waits only now.
+            self.wake()
 
     async def rest(self) -> None:
         """Unsubscribe, and give back the deliveries that were not taken."""

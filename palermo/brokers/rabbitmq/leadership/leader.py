@@ -100,10 +100,10 @@ class Leader:
         """Lead until the call is cancelled.
 
         Raises BrokerUnavailable when the connection or the queue is lost, and BrokerRefused, which `refused` keeps, if
-        this user lacks a permission.
+        this user lacks a permission, also that to reply.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
-        # Somebody may delete the queue. Then another session takes the duty, and two would lead.
+        # Somebody may delete the queue. Then another session takes the duty, and two would lead. Or no reply leaves.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
@@ -115,7 +115,8 @@ class Leader:
             for task in tasks:
                 if task.done():
                     task.result()
-            raise self._connection.error or BrokerUnavailable("the queue of the duty was deleted.")
+            deleted = BrokerUnavailable("the queue of the duty was deleted.")
+            raise self._connection.error or self._responder.error or deleted
         except BrokerRefused as error:
             self.refused = error
             raise

@@ -1,0 +1,90 @@
+"""A user loses a permission for a while, under a session that goes on: all works again once it is back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
+from palermo.brokers.rabbitmq.cluster.worker_control import census
+from palermo.contract.broker import SessionParameters
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.address import parse_url
+from palermo.core.election import Duty
+from palermo.core.topology import internal
+from tests.contract.tools import PATIENT, consume, until
+from tests.helpers import HANGS
+from tests.rabbitmq.channel_errors import channel_errors
+from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
+
+pytestmark = pytest.mark.anyio
+
+USER, ALL, NOTHING = "limited", ".*", "^$"
+
+
+@dataclass
+class Two:
+    """A session of a user whose permissions change, and one of a user who may do all."""
+
+    node: Node
+    session: SessionParameters
+    limited: RabbitmqBroker
+    free: RabbitmqBroker
+
+    def permit(self, *, configure: str = ALL, write: str = ALL) -> None:
+        set_permissions(self.node, USER, configure, write, ALL)
+
+
+@pytest.fixture(scope="module")
+def user(module_node: Node) -> str:
+    add_user(module_node, USER, "secret")
+    return USER
+
+
+@pytest.fixture
+async def two(module_node: Node, user: str, exchange: str) -> AsyncIterator[Two]:
+    def session(url: str) -> SessionParameters:
+        return SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT)
+
+    set_permissions(module_node, user, ALL, ALL, ALL)
+    limited = session(url_of(module_node, user=user, password="secret"))
+    async with AsyncExitStack() as sessions:
+        brokers = [await open_rabbitmq(one) for one in (limited, session(url_of(module_node)))]
+        for broker in brokers:
+            sessions.push_async_callback(broker.close)
+        yield Two(module_node, limited, *brokers)
+
+
+async def test_a_leader_whose_reply_was_refused_answers_again(two: Two) -> None:
+    leading = asyncio.ensure_future(two.limited.run_scheduler())
+    async with asyncio.timeout(HANGS):
+        while len(two.limited.duties) < len(Duty):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    two.permit(write=NOTHING)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await two.free.scheduled(ScheduledFilter())
+
+    two.permit()
+
+    async with asyncio.timeout(HANGS):
+        assert (await two.free.scheduled(ScheduledFilter())).total == 0
+    leading.cancel()
+    await asyncio.wait({leading})
+
+
+async def test_a_worker_that_could_not_be_counted_is_counted_again(two: Two, monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = await consume(two.limited, "mail")
+    errors = channel_errors(monkeypatch)
+    two.permit(configure=NOTHING)
+    await two.free._connection.delete(internal(two.session.exchange, "presence"))
+    async with asyncio.timeout(HANGS):
+        while not any("403" in str(error) for error in errors):  # noqa: ASYNC110 - as above
+            await asyncio.sleep(0.01)
+
+    two.permit()
+
+    await until(lambda: census(two.free._connection, two.session.exchange), 1)
+    await consumer.close()
