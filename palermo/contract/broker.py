@@ -305,6 +305,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     text: str
     #: What to do about it; "" where there is nothing to do.
     advice: str = ""
+    #: All queues or jobs that it is about, the worst first, of which the text names the first few.
+    names: tuple[str, ...] = ()
 
     @classmethod
     def ok(cls, check: str, text: str, advice: str = "") -> "Finding":
