@@ -73,7 +73,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
         field("Newest id", "id"),
         ("Error", lambda row: f"{row['error']}: {row['message']}"),
     ]
-    with progress("group") as show:
+    with progress("group", of="failed jobs") as show:
         rows = context.inspector().groups(FailedFilter(**filters), progress=show)
     print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
 
