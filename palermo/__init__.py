@@ -11,11 +11,14 @@ and then, in a terminal, `palermo worker shop.tasks`.
 """
 
 import sys
-from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
+# As typing has it, which takes as long to import as all else until the command `palermo` blocks signals: Ctrl-C shows a
+# traceback until then.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from palermo.client.client import Client, connect, enqueue, job_by_id, publish, publish_async
     from palermo.client.decorator import JobClass, job
     from palermo.client.handle import Job
@@ -105,13 +108,15 @@ def inspector() -> "Inspector":
 _inspector = inspector
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name == "__version__":
         from palermo.core.version import VERSION
 
         return VERSION
     if name not in _HOMES:
         raise AttributeError(f"module 'palermo' has no attribute {name!r}")
+    from importlib import import_module
+
     found = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return found
 

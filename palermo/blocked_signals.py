@@ -1,12 +1,12 @@
 """The signals that a process blocks while nobody can obey them: when a command starts, and when a worker starts anew.
 
-Law: it imports nothing but `signal`, since it comes before all other imports. A blocked signal waits in the kernel,
-also across an exec, and comes when it is unblocked. A child that is forked meanwhile has the same signals blocked, so
-it unblocks them.
+Law: it comes before all other imports, and imports only what the interpreter has in memory: `_signal` is `signal`
+without its enums, whose making takes longer than all that comes before. A blocked signal waits in the kernel, also
+across an exec, and comes when it is unblocked. A child that is forked meanwhile has the same signals blocked, so it
+unblocks them.
 """
 
-import signal
-from collections.abc import Iterable
+import _signal as signal  # type: ignore[import-not-found]
 
 #: The signals that a worker obeys.
 OBEYED = (
@@ -22,7 +22,7 @@ def block() -> None:
 
 def are_blocked() -> bool:
     """Whether this process has blocked them: the command line that another program runs within itself has not."""
-    return signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    return bool(signal.SIGHUP in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
 
 def one_waits() -> bool:
@@ -30,6 +30,6 @@ def one_waits() -> bool:
     return bool(signal.sigpending())
 
 
-def unblock(numbers: Iterable[int] = OBEYED) -> None:
+def unblock(numbers: tuple[int, ...] = OBEYED) -> None:
     """Unblock them, or some of them. Those that came meanwhile come now: INT may raise KeyboardInterrupt here."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)

@@ -158,8 +158,10 @@ def error_response(
     visit: Visit | None = request.scope.get(VISIT)
     # The page of an error has what all pages have, such as names of queues: not for a visitor who has not signed in.
     template = "refused.html" if visit is None or visit.user is NOBODY else "error.html"
-    renews = request.method == "GET"
-    return page(request, template, status=status, headers=headers, error=text, renews=renews, away=away)
+    form = request.method != "GET"
+    # Looking again is of no use at an address that no page has.
+    renews = not form and (status != 404 or "endpoint" in request.scope)
+    return page(request, template, status=status, headers=headers, error=text, form=form, renews=renews, away=away)
 
 
 async def _error_in_thread(

@@ -12,6 +12,7 @@ Errors are one readable line on stderr; `--debug` shows the traceback instead.
 
 import gc
 import io
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -231,7 +232,14 @@ def imports() -> Iterator[None]:
 
 
 def _set_up_process() -> None:
-    """Do what only a process of its own may do: hide passwords in its title, and write any text to any terminal."""
+    """Do what only a process of its own may do: hide passwords in its title, and write any text to any terminal.
+
+    A standard stream that is closed becomes /dev/null: another file would get its number, and uvloop aborts a process
+    whose files have it.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

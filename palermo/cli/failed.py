@@ -1,5 +1,7 @@
 """`palermo failed`: look at failed jobs, run them again, throw them away."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -16,6 +18,7 @@ from palermo.cli.output import (
     confirm,
     field,
     misuse,
+    note,
     print_facts,
     print_json,
     print_rows,
@@ -23,7 +26,8 @@ from palermo.cli.output import (
 )
 from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_new_queue
-from palermo.errors import NotFound, PalermoError
+from palermo.errors import BrokerError, NotFound, PalermoError
+from palermo.inspector.failed import OnTaken
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import TakenJob
 
@@ -69,7 +73,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
         field("Newest id", "id"),
         ("Error", lambda row: f"{row['error']}: {row['message']}"),
     ]
-    with progress("group") as show:
+    with progress("group", of="failed jobs") as show:
         rows = context.inspector().groups(FailedFilter(**filters), progress=show)
     print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
 
@@ -158,9 +162,15 @@ def requeue(
     if to_queue is not None:
         check_new_queue(to_queue)
     errors: list[PalermoError] = []
-    with progress("requeue") as show:
+    with progress("requeue") as show, _telling_how_far("requeued") as on_taken:
         taken = context.inspector().requeue(
-            wanted, args=args, kwargs=kwargs, queue=to_queue, progress=show, on_error=errors.append
+            wanted,
+            args=args,
+            kwargs=kwargs,
+            queue=to_queue,
+            progress=show,
+            on_error=errors.append,
+            on_taken=on_taken,
         )
     _conclude("requeued", wanted, taken, errors, as_json=as_json)
 
@@ -180,8 +190,8 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, a
         if number:
             confirm(f"Throw away {count(number, 'failed job')} for good?", yes=yes)
     errors: list[PalermoError] = []
-    with progress("discard") as show:
-        taken = inspector.discard(wanted, progress=show, on_error=errors.append)
+    with progress("discard") as show, _telling_how_far("discarded") as on_taken:
+        taken = inspector.discard(wanted, progress=show, on_error=errors.append, on_taken=on_taken)
     _conclude("discarded", wanted, taken, errors, as_json=as_json)
 
 
@@ -195,6 +205,23 @@ def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFi
     if ids and not wanted.everything:
         raise misuse("filters act only with --all, not with ids")
     return whole_ids(context, ids, failed_ids) if ids else wanted
+
+
+@contextmanager
+def _telling_how_far(done: str) -> Iterator[OnTaken]:
+    """Say how many jobs were done when an error of the broker ends a command half-way, and that the others stay."""
+    taken = 0
+
+    def take(jobs: Sequence[TakenJob]) -> None:
+        nonlocal taken
+        taken += len(jobs)
+
+    try:
+        yield take
+    except BrokerError:
+        if taken:
+            note(f"{done} {count(taken, 'job')} before the error below. The others stay: give the command again.")
+        raise
 
 
 def _conclude(

@@ -116,6 +116,8 @@ def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
             _show(finding, coloured=coloured)
         counts = {level: sum(finding.level == level for finding in found) for level in ("problem", "warning")}
         click.echo(f"{counts['problem']} problem(s), {counts['warning']} warning(s).")
+        if any(len(finding.names) > 1 for finding in found):
+            click.echo("`palermo doctor --json` has all names.")
     raise click.exceptions.Exit(FAILED if any(finding.level == "problem" for finding in found) else 0)
 
 

@@ -74,14 +74,14 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
         if any(value is not None for value in filters.values()):
             raise misuse("filters are for the list, not for one job")
         (whole,) = known_ids(context, [id])
-        with progress("read") as show:
+        with progress("read", of="batches of the journal") as show:
             rows = context.inspector().life(whole, progress=show)
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
         if all(row["kind"] == RecordKind.ACTION for row in rows):
             note(f"the journal has no record of job {whole} itself, only what people did to that id.")
         return
-    with progress("read") as show:
+    with progress("read", of="batches of the journal") as show:
         listing = context.inspector().history(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
     columns: list[Column] = [
         field("Id"),
@@ -106,7 +106,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 @click.pass_obj
 def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List what people did to queues, jobs and workers, newest first, on the pages, by commands and in programs."""
-    with progress("read") as show:
+    with progress("read", of="batches of the journal") as show:
         listing = context.inspector().audit(
             AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
         )

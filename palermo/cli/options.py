@@ -72,38 +72,58 @@ def _parse_time(text: str, *, ago: bool) -> float:
         raise click.BadParameter(str(error)) from None
 
 
+class _CommonOption(click.Option):
+    """An option that all commands take. `palermo --help` explains it, and the help of a command does not."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) if ctx.parent is None else None
+
+
+class _UrlOption(_CommonOption):
+    """`--url`, whose line in the help of a command leads to the other common options."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return super().get_help_record(ctx) or (
+            "--url URL",
+            "The broker. `palermo --help` has the other options for it.",
+        )
+
+
 def broker_options(command: F) -> F:
     """Add `--url`, its parts from `--host` to `--password-file`, `--exchange` and `--debug`.
 
     Their values are in the Context that `click.pass_obj` hands over.
     """
-    return _broker_options(command, "--host", "--port")
+    return _broker_options(command, "--host", "--port", _CommonOption)
 
 
 def broker_options_of_server(command: F) -> F:
     """The same for a command whose own `--host` and `--port` say where it listens: `--broker-host`, `--broker-port`."""
-    return _broker_options(command, "--broker-host", "--broker-port")
+    return _broker_options(command, "--broker-host", "--broker-port", click.Option)
 
 
-def _broker_options(command: F, host: str, port: str) -> F:
-    def option(name: str, help: str, to: str = "", **more: Any) -> Callable[[F], F]:
+def _broker_options(command: F, host: str, port: str, place: type[click.Option]) -> F:
+    def option(
+        name: str, help: str, to: str = "", cls: type[click.Option] = _CommonOption, **more: Any
+    ) -> Callable[[F], F]:
         def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
             # A flag given before the subcommand counts unless the subcommand says otherwise.
             if value:
                 setattr(ctx.ensure_object(Context), to or str(param.name), value)
 
-        return click.option(name, help=help, callback=remember, expose_value=False, **more)
+        return click.option(name, help=help, callback=remember, expose_value=False, cls=cls, **more)
 
     url = "Broker: amqp[s]://…, redis[s]://… or sqlite:///file.db. Prefer PALERMO_URL for a URL with a password."
+    host_help = f"RabbitMQ's host; with {port}, --user, --vhost and --password-file in place of --url."
     password_file = "The password is the first line of this file."
     command = option("--debug", "Show the traceback of an error.", is_flag=True, is_eager=True)(command)
     command = option("--exchange", "Exchange, for several systems on one broker.", metavar="NAME")(command)
     command = option("--password-file", password_file, metavar="FILE")(command)
     command = option("--vhost", "RabbitMQ's virtual host.", metavar="NAME")(command)
     command = option("--user", "RabbitMQ's user.", metavar="NAME")(command)
-    command = option(port, "RabbitMQ's port.", "port", type=click.IntRange(1, 65_535), metavar="N")(command)
-    command = option(host, "RabbitMQ's host; with those below in place of --url.", "host", metavar="NAME")(command)
-    return option("--url", url, metavar="URL")(command)
+    command = option(port, "RabbitMQ's port.", "port", place, type=click.IntRange(1, 65_535), metavar="N")(command)
+    command = option(host, host_help, "host", place, metavar="NAME")(command)
+    return option("--url", url, cls=_UrlOption, metavar="URL")(command)
 
 
 def query_options(command: F) -> F:

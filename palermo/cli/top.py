@@ -37,11 +37,15 @@ from palermo.history.journal_reader import JournalFollower
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Rates, Samples
 
-#: Lines that are no rows: the head, the foot, and of each table its name, its heading, a rule and a blank.
-_FIXED, _FRAME = 4, 4
+#: Lines that are no rows: the first line, a blank and the foot, and of each table its name, its heading, a rule and a
+#: blank.
+_FIXED, _FRAME = 3, 4
 
 #: Rows that a table has at least, however low the terminal is.
 _LEAST = 2
+
+#: Columns between two of a table; the most of one, and the fewest to which a text is cut.
+_GAP, _MOST, _LEAST_TEXT = 3, 40, 12
 
 #: How far back failures are shown, in seconds, and the most that are shown.
 _RECENT, _FAILURES = 3_600.0, 100
@@ -118,16 +122,17 @@ def totals(data: ScreenData) -> dict[str, int]:
     }
 
 
-def view(data: ScreenData, *, height: int | None = None, foot: str = "") -> RenderableType:
-    """The screen for a terminal of `height` lines, or all of it; `foot` is its last line."""
+def view(data: ScreenData, *, width: int, height: int | None = None, foot: str = "") -> RenderableType:
+    """The screen for a terminal of this width and of `height` lines, or all of it; `foot` is its last line."""
     sizes = [len(data.queues), len(data.workers), len(data.failures)]
-    room = sizes if height is None else split_rows(sizes, height - _FIXED - len(sizes) * _FRAME)
-    parts: list[RenderableType] = [_head(data)]
+    facts = _facts(data, width)
+    room = sizes if height is None else split_rows(sizes, height - _FIXED - len(facts) - len(sizes) * _FRAME)
+    parts: list[RenderableType] = [_first_line(data), *facts, _problem(data)]
     tables = (("Queues", _queues), ("Workers", _workers), ("Newest failures, of the last hour", _failures))
     for (title, table), size, shown in zip(tables, sizes, room, strict=True):
         more = f", {shown:,} of {size:,}" if shown < size else ""
         parts.append(Text(title + more, style="bold", no_wrap=True))
-        parts.append(table(data, shown) if size else Text("none", style="dim"))
+        parts.append(_fitted(*table(data, shown), width) if size else Text("none", style="dim"))
         parts.append(Text())
     if foot:
         parts.append(Text(foot, style="dim", no_wrap=True, overflow="ellipsis"))
@@ -146,13 +151,14 @@ def split_rows(sizes: Sequence[int], room: int) -> list[int]:
     return given
 
 
-def _head(data: ScreenData) -> RenderableType:
-    sums = totals(data)
+def _first_line(data: ScreenData) -> Text:
     at = datetime.fromtimestamp(data.at).strftime("%H:%M:%S")
-    first = Text.assemble(
-        ("palermo top", "bold"), f"  {at}  {one_line(data.broker)}", no_wrap=True, overflow="ellipsis"
-    )
-    second = Text(no_wrap=True, overflow="ellipsis")
+    return Text.assemble(("palermo top", "bold"), f"  {at}  {one_line(data.broker)}", no_wrap=True, overflow="ellipsis")
+
+
+def _facts(data: ScreenData, width: int) -> list[Text]:
+    """The sums, on as many lines as they need."""
+    sums = totals(data)
     facts = (
         ("waiting", f"{sums['pending']:,}", ""),
         ("in progress", f"{sums['in_progress']:,}", ""),
@@ -162,28 +168,64 @@ def _head(data: ScreenData) -> RenderableType:
         ("processed", f"{_rate(data.processed)}/s", ""),
         ("failing", f"{_rate(data.failed)}/s", "red" if data.failed else ""),
     )
-    for nth, (name, value, style) in enumerate(facts):
-        second.append("  " if nth else "").append(value, style=f"bold {style}".strip()).append(f" {name}")
-    if not data.problem:
-        return Group(first, second, Text())
-    return Group(first, second, Text(one_line(data.problem), style="bold red", no_wrap=True, overflow="ellipsis"))
+    lines = [Text(no_wrap=True, overflow="ellipsis")]
+    for name, value, style in facts:
+        fact = Text.assemble((value, f"bold {style}".strip()), f" {name}")
+        if lines[-1] and lines[-1].cell_len + 2 + fact.cell_len > width:
+            lines.append(Text(no_wrap=True, overflow="ellipsis"))
+        lines[-1].append("  " if lines[-1] else "").append_text(fact)
+    return lines
 
 
-def _table(*columns: tuple[str, bool]) -> Table:
-    """An empty table; each column is a name, and whether it holds numbers."""
+def _problem(data: ScreenData) -> Text:
+    return Text(one_line(data.problem), style="bold red", no_wrap=True, overflow="ellipsis")
+
+
+class _Column(Struct, frozen=True):
+    """A column of a table."""
+
+    heading: str
+    number: bool = False
+    #: The width to which a long text may be cut; 0 if its cells are never cut.
+    least: int = 0
+    #: Where the terminal is too narrow, the column with the greatest number goes first; 0 stays.
+    spare: int = 0
+
+
+#: The columns of a table, and its rows: the cells, and the style.
+_Rows = tuple[Sequence[_Column], Sequence[tuple[Sequence[Text], str]]]
+
+
+def _fitted(columns: Sequence[_Column], rows: Sequence[tuple[Sequence[Text], str]], width: int) -> Table:
+    """A table as wide as the terminal at most, of rows with their styles.
+
+    Headings are whole. Long texts are cut, and columns that the terminal has no room for are left out.
+    """
+    wanted = [
+        max(len(column.heading), *(min(cells[nth].cell_len, _MOST) for cells, _ in rows))
+        for nth, column in enumerate(columns)
+    ]
+    least = [max(len(column.heading), min(wanted[nth], column.least or _MOST)) for nth, column in enumerate(columns)]
+    kept = list(range(len(columns)))
+    while sum(least[nth] + _GAP for nth in kept) - _GAP > width:
+        spared = max(kept, key=lambda nth: columns[nth].spare)
+        if not columns[spared].spare:
+            break
+        kept.remove(spared)
+    widths = {nth: least[nth] for nth in kept}
+    room = width - sum(widths.values()) - _GAP * (len(kept) - 1)
+    for nth in kept:
+        if columns[nth].least:
+            # The last column, an error or what a worker does, gets what the others leave.
+            more = room if nth == len(columns) - 1 else min(room, wanted[nth] - widths[nth])
+            widths[nth] += max(0, more)
+            room -= max(0, more)
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for name, number in columns:
-        # The text of an error takes the width that the other columns leave.
-        rest = name == "Error"
-        justify: JustifyMethod = "right" if number else "left"
-        table.add_column(
-            name,
-            justify=justify,
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if rest else None,
-            max_width=None if rest else 40,
-        )
+    for nth in kept:
+        justify: JustifyMethod = "right" if columns[nth].number else "left"
+        table.add_column(columns[nth].heading, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[nth])
+    for cells, style in rows:
+        table.add_row(*(cells[nth] for nth in kept), style=style)
     return table
 
 
@@ -192,50 +234,58 @@ def queue_order(data: ScreenData) -> list[Row]:
     return sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))
 
 
-def _queues(data: ScreenData, shown: int) -> Table:
-    table = _table(
-        ("Queue", False),
-        ("Waiting", True),
-        ("In progress", True),
-        ("In/s", True),
-        ("Out/s", True),
-        ("Workers", True),
-        ("", False),
+def _queues(data: ScreenData, shown: int) -> _Rows:
+    columns = (
+        _Column("Queue", least=_LEAST_TEXT),
+        _Column("Waiting", number=True),
+        _Column("In progress", number=True, spare=1),
+        _Column("In/s", number=True, spare=3),
+        _Column("Out/s", number=True, spare=4),
+        _Column("Workers", number=True, spare=2),
+        _Column(""),
     )
+    rows = []
     for row in queue_order(data)[:shown]:
         rates = data.rates.get(row["name"], Rates(None, None))
         failed = is_failed(row["name"])
-        table.add_row(
+        cells = (
             Text(one_line(row["name"])),
             Text(f"{row['pending']:,}", style="red" if failed and row["pending"] else ""),
-            "" if failed else f"{row['in_progress']:,}",
-            _rate(rates.come),
-            _rate(rates.leave),
-            "" if failed else f"{row['workers']:,}",
+            Text("" if failed else f"{row['in_progress']:,}"),
+            Text(_rate(rates.come)),
+            Text(_rate(rates.leave)),
+            Text("" if failed else f"{row['workers']:,}"),
             Text("paused", style="yellow") if row["paused"] else _unserved(row, failed=failed),
-            style="reverse" if row["name"] == data.chosen else "",
         )
-    return table
+        rows.append((cells, "reverse" if row["name"] == data.chosen else ""))
+    return columns, rows
 
 
 def _unserved(row: Row, *, failed: bool) -> Text:
     return Text("no worker", style="yellow") if row["pending"] and not row["workers"] and not failed else Text()
 
 
-def _workers(data: ScreenData, shown: int) -> Table:
-    table = _table(
-        ("Worker", False), ("State", False), ("Busy", True), ("Processed", True), ("Failed", True), ("Works on", False)
+def _workers(data: ScreenData, shown: int) -> _Rows:
+    columns = (
+        _Column("Worker", least=_LEAST_TEXT),
+        _Column("State"),
+        _Column("Busy", number=True),
+        _Column("Processed", number=True, spare=2),
+        _Column("Failed", number=True, spare=1),
+        _Column("Works on", least=_LEAST_TEXT),
     )
+    rows = []
     for row in sorted(data.workers, key=lambda row: (-len(row["jobs"]), row["id"]))[:shown]:
-        table.add_row(
+        cells = (
             Text(one_line(row["id"])),
             Text(row["state"], style={"working": "cyan", "idle": "green"}.get(row["state"], "yellow")),
-            f"{len(row['jobs'])}/{_count(row['slots'])}",
-            _count(row["processed"]),
+            Text(f"{len(row['jobs'])}/{_count(row['slots'])}"),
+            Text(_count(row["processed"])),
             Text(_count(row["failed"]), style="red" if row["failed"] else ""),
             Text(_works_on(row, data.at)),
         )
-    return table
+        rows.append((cells, ""))
+    return columns, rows
 
 
 def _count(number: int | None) -> str:
@@ -253,18 +303,25 @@ def _works_on(row: Row, now: float) -> str:
     return f"{one_line(first['job'])}{shown} {_since(first['started_at'], now)}{more}"
 
 
-def _failures(data: ScreenData, shown: int) -> Table:
-    table = _table(("At", False), ("Queue", False), ("Job", False), ("", False), ("Error", False))
-    table.expand = True
+def _failures(data: ScreenData, shown: int) -> _Rows:
+    columns = (
+        _Column("At"),
+        _Column("Queue", least=_LEAST_TEXT, spare=1),
+        _Column("Job", least=_LEAST_TEXT),
+        _Column(""),
+        _Column("Error", least=_LEAST_TEXT),
+    )
+    rows = []
     for row in data.failures[:shown]:
-        table.add_row(
-            datetime.fromtimestamp(row["at"]).strftime("%H:%M:%S"),
+        cells = (
+            Text(datetime.fromtimestamp(row["at"]).strftime("%H:%M:%S")),
             Text(one_line(row["queue"])),
             Text(one_line(row["job"])),
             Text("retries", style="yellow") if row["retried"] else Text("failed", style="red"),
             Text(shorter(one_line(f"{row['error']}: {row['message']}"), 200)),
         )
-    return table
+        rows.append((cells, ""))
+    return columns, rows
 
 
 def _since(started: str | None, now: float) -> str:
@@ -335,7 +392,8 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
         if as_json:
             print_json(data.row())
         else:
-            Console(highlight=False).print(view(data, height=_ONCE))
+            console = Console(highlight=False)
+            console.print(view(data, width=console.width, height=_ONCE))
         return
     with _keys() as pressed, suppress(KeyboardInterrupt):
         _show(live_data, TopKeys(live_data.inspector), pressed, interval)
@@ -382,7 +440,7 @@ def _show(live_data: LiveData, keys: TopKeys, pressed: Callable[[float], str], i
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             data = replace(live_data.refresh_or_last().only(keys.wanted), chosen=keys.queue)
-            live.update(view(data, height=console.height, foot=keys.foot), refresh=True)
+            live.update(view(data, width=console.width, height=console.height, foot=keys.foot), refresh=True)
             if keys.press(pressed(interval), queue_order(data)):
                 return
 

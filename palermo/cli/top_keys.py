@@ -16,7 +16,7 @@ _UP, _DOWN = "\x1b[A", "\x1b[B"
 _ENTER, _ESCAPE, _ERASE = "\r\n", "\x1b", "\x7f\b"
 
 #: The last line, while nothing is asked or typed.
-HELP = "q quits  ↑ ↓ choose a queue  p pauses or resumes it  r requeues its failed jobs  / filters"
+HELP = "q quits  ↑↓ queue  p pause/resume  r requeue  / filter"
 
 
 class TopKeys(Struct):

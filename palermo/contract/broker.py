@@ -305,6 +305,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     text: str
     #: What to do about it; "" where there is nothing to do.
     advice: str = ""
+    #: All queues or jobs that it is about, the worst first, of which the text names the first few.
+    names: tuple[str, ...] = ()
 
     @classmethod
     def ok(cls, check: str, text: str, advice: str = "") -> "Finding":
@@ -504,6 +506,7 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
     prioritized: frozenset[str] = frozenset()
     takes: bool = False  #: whether the session takes jobs: then everything for that is opened at once
     tenant_order: str = TURN  #: see palermo.core.fair_scheduling
+    failed_per_queue: bool = False  #: whether the failed jobs of each queue lie apart, as in palermo.core.topology
     #: The time limit for opening the session, and for publishing one message, in seconds.
     timeout: float = 5.0
     #: The journal's size limit in bytes, and for how many seconds its records are kept.

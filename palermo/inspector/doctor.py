@@ -22,7 +22,7 @@ from palermo.errors import PalermoError
 from palermo.history.statistics import summarize
 from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.problems import COUNTED, Outcomes, outcomes, present
+from palermo.inspector.problems import COUNTED, Outcomes, grouped, outcomes, present
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
@@ -46,7 +46,7 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
 
 def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
     """What the broker finds about itself, and the keys of unique jobs. Raises PalermoError."""
-    return [*client.run(lambda broker: broker.diagnose(), again=True), _keys(client, mend=mend)]
+    return [*grouped(client.run(lambda broker: broker.diagnose(), again=True)), _keys(client, mend=mend)]
 
 
 def away(error: PalermoError) -> Finding:
@@ -68,7 +68,13 @@ def settings_findings(settings: Settings, sources: list[SettingOrigin]) -> list[
 
 def row(finding: Finding) -> Row:
     """A finding as a row, for programs."""
-    return {"check": finding.check, "level": finding.level, "text": finding.text, "advice": finding.advice or None}
+    return {
+        "check": finding.check,
+        "level": finding.level,
+        "text": finding.text,
+        "advice": finding.advice or None,
+        "names": list(finding.names),
+    }
 
 
 def _now(client: Client) -> list[Finding]:
@@ -92,7 +98,7 @@ def _now(client: Client) -> list[Finding]:
     )
     found += [each.finding for each in wrong]
     if not any(each.kind == "silent" for each in wrong):
-        found.append(Finding.ok("workers", f"{len(workers)} worker(s), and all answer"))
+        found.append(Finding.ok("workers", f"{len(workers)} worker(s), and all answer" if workers else "none runs"))
     if not any(each.kind in ("unserved", "late", "paused") for each in wrong):
         found.append(Finding.ok("queues", "each in which jobs wait has a worker, and none is late"))
     return found

@@ -2,6 +2,7 @@
 
 `palermo doctor` and the page Problems say the same, because both ask `present`. The limits are those with which the
 Prometheus rules in docs/guides/monitoring/alerts.yml begin. A queue whose first job cannot be looked at is never late.
+Three alike are told one by one. Four or more are one problem, whose finding has all their names.
 """
 
 import shlex
@@ -9,11 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row, silent_text
 from palermo.core.journal_records import RecordKind
-from palermo.core.text import count, duration
+from palermo.core.text import count, duration, some_of
 from palermo.core.topology import is_failed
 from palermo.history.statistics import Named
 
@@ -24,11 +26,17 @@ LATE = 900.0
 #: that may fail for good, and that may be tried again.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
 
+#: The most problems of one kind that are told one by one.
+_APART = 3
+
 #: What is wrong with a queue: no worker takes its jobs, its first job waits too long, or it is paused with jobs.
 QueueKind = Literal["unserved", "late", "paused"]
 
+#: What is wrong with a job: too many of its runs fail for good, or are tried again.
+JobKind = Literal["failing", "retried"]
+
 #: What is wrong: it says which page helps.
-Kind = Literal[QueueKind, "all paused", "silent", "failing", "retried"]
+Kind = Literal[QueueKind, JobKind, "all paused", "silent"]
 
 #: The order in which lists of some of many queues show those with problems.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "late", "paused")
@@ -49,12 +57,26 @@ def outcomes(jobs: Iterable[Named]) -> dict[str, Outcomes]:
 
 
 class PresentProblem(Struct, frozen=True):
-    """One thing that is wrong."""
+    """One thing that is wrong. Its finding names the queues or jobs that it is about; none if it is about all."""
 
     kind: Kind
     finding: Finding
-    #: The queue or the job that it is about; "" for all.
-    name: str = ""
+
+
+class _Queue(NamedTuple):
+    """A queue with which something is wrong: its waiting jobs, and the seconds that the first one has waited."""
+
+    name: str
+    pending: int
+    age: float
+
+
+class _Job(NamedTuple):
+    """A job with which something is wrong: its runs, and how many of them failed or are tried again."""
+
+    name: str
+    runs: int
+    bad: int
 
 
 def present(
@@ -80,11 +102,36 @@ def present(
             " its jobs back at once."
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
+    wrong: dict[QueueKind, list[_Queue]] = {kind: [] for kind in WORST_FIRST}
     for row in queues:
         age = ages.get(row["name"])
         if (kind := queue_problem(row, age, all_paused=all_paused)) is not None:
-            found.append(PresentProblem(kind, _finding(kind, row, age, silent=bool(silent)), row["name"]))
-    found += filter(None, (_of_job(job, ended) for job, ended in sorted(jobs.items())))
+            wrong[kind].append(_Queue(row["name"], row["pending"], age or 0.0))
+    for kind, those in wrong.items():
+        if len(those) <= _APART:
+            found += [PresentProblem(kind, _of_queue(kind, one, silent=bool(silent))) for one in those]
+        else:
+            found.append(PresentProblem(kind, _of_queues(kind, those, silent=bool(silent))))
+    return found + _of_all_jobs(jobs)
+
+
+def grouped(findings: Iterable[Finding]) -> list[Finding]:
+    """The findings, where more than three say the same of different queues as one, in the place of the first."""
+    alike: dict[tuple[str, str, str], list[Finding]] = {}
+    for nth, finding in enumerate(findings):
+        kind, _, name = finding.check.partition(" ")
+        advice = finding.advice.replace(f" {shlex.quote(name)} ", " QUEUE ") if kind == "queue" else finding.advice
+        # What is not about a queue stands for itself.
+        key = (finding.level, finding.text, advice) if kind == "queue" else ("", "", str(nth))
+        alike.setdefault(key, []).append(finding)
+    found: list[Finding] = []
+    for (level, text, advice), those in alike.items():
+        if len(those) <= _APART:
+            found += those
+            continue
+        names = tuple(finding.check.partition(" ")[2] for finding in those)
+        told = f"{len(names):,} alike, {some_of(names)}: {text}"
+        found.append(Finding(check="queues", level=level, text=told, advice=advice, names=names))
     return found
 
 
@@ -102,41 +149,80 @@ def queue_problem(row: Row, age: float | None, *, all_paused: bool) -> QueueKind
     return "late" if age is not None and age > LATE else None
 
 
-def _finding(kind: QueueKind, row: Row, age: float | None, *, silent: bool) -> Finding:
-    name, waiting = row["name"], count(row["pending"], "job")
-    verb = "waits" if row["pending"] == 1 else "wait"
+def _of_queue(kind: QueueKind, queue: _Queue, *, silent: bool) -> Finding:
+    quoted, waiting = shlex.quote(queue.name), count(queue.pending, "job")
+    verb = "waits" if queue.pending == 1 else "wait"
     match kind:
         case "paused":
             text = f"paused, and {waiting} {verb} in it"
-            advice = f"`palermo resume {shlex.quote(name)}` if it was forgotten. `palermo audit` says who paused it."
+            advice = f"`palermo resume {quoted}` if it was forgotten. `palermo audit` says who paused it."
         case "unserved":
             # One that does not answer may serve it: it is not always known which queues it serves.
             text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
-            quoted = shlex.quote(name)
             advice = (
                 f"Start a worker for it: `palermo worker MODULE -q {quoted}`."
                 f" If its name is a mistake, `palermo delete {quoted}` removes it with its jobs."
             )
         case "late":
-            text = f"its first job has waited for {duration(age or 0.0)}, and {waiting} {verb} in it"
+            text = f"its first job has waited for {duration(queue.age)}, and {waiting} {verb} in it"
+            advice = _MORE_WORKERS
+    return replace(Finding.warning(f"queue {queue.name}", text, advice), names=(queue.name,))
+
+
+def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Finding:
+    worst = sorted(queues, key=lambda one: (-one.age if kind == "late" else -one.pending, one.name))
+    names = tuple(one.name for one in worst)
+    wait = f"{count(sum(one.pending for one in worst), 'job')} wait in {len(names):,}"
+    match kind:
+        case "paused":
+            text = f"{wait} paused queues"
+            advice = "`palermo resume QUEUE` for each that was forgotten. `palermo audit` says who paused them."
+        case "unserved":
+            text = f"{wait} queues that no worker{' that answers' if silent else ''} serves"
             advice = (
-                "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
+                "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those that"
+                " begin so. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs."
             )
-    return Finding.warning(f"queue {name}", text, advice)
+        case "late":
+            text = f"{wait} queues whose first job has waited for more than {LATE / 60:.0f} minutes"
+            text += f", at most {duration(worst[0].age)}"
+            advice = _MORE_WORKERS
+    text = f"{text}: {some_of(names)}"
+    return replace(Finding.warning("queues", text, advice), names=names)
 
 
-def _of_job(job: str, outcomes: Outcomes) -> PresentProblem | None:
-    runs = sum(outcomes)
-    if runs < FEWEST:
-        return None
-    check, within = f"job {job}", f"of {count(runs, 'run')} in the last {COUNTED / 60:.0f} minutes"
-    if outcomes.failed > FAILING * (outcomes.succeeded + outcomes.failed):
-        listed = f"palermo failed list --job {shlex.quote(job)}"
-        advice = f"`{listed}` has the errors; `palermo failed requeue` runs the jobs again."
-        return PresentProblem("failing", Finding.warning(check, f"{outcomes.failed:,} {within} failed", advice), job)
-    if outcomes.retried > RETRIED * runs:
+_MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
+
+
+def _of_all_jobs(jobs: Mapping[str, Outcomes]) -> list[PresentProblem]:
+    wrong: dict[JobKind, list[_Job]] = {"failing": [], "retried": []}
+    for name, ended in sorted(jobs.items()):
+        runs = sum(ended)
+        if runs < FEWEST:
+            continue
+        if ended.failed > FAILING * (ended.succeeded + ended.failed):
+            wrong["failing"].append(_Job(name, runs, ended.failed))
+        elif ended.retried > RETRIED * runs:
+            wrong["retried"].append(_Job(name, runs, ended.retried))
+    found: list[PresentProblem] = []
+    for kind, those in wrong.items():
+        told = [[one] for one in those] if len(those) <= _APART else [those]
+        found += [PresentProblem(kind, _of_jobs(kind, some)) for some in told]
+    return found
+
+
+def _of_jobs(kind: JobKind, jobs: Sequence[_Job]) -> Finding:
+    worst = sorted(jobs, key=lambda one: (-one.bad, one.name))
+    names = tuple(one.name for one in worst)
+    bad, runs = sum(one.bad for one in worst), sum(one.runs for one in worst)
+    those = f" of {len(names):,} jobs" if len(names) > 1 else ""
+    text = f"{bad:,} of {count(runs, 'run')}{those} in the last {COUNTED / 60:.0f} minutes"
+    text += " failed" if kind == "failing" else " are tried again"
+    if kind == "failing":
+        chosen = f" --job {shlex.quote(names[0])}" if len(names) == 1 else ""
+        advice = f"`palermo failed list{chosen}` has the errors; `palermo failed requeue` runs the jobs again."
+    else:
         advice = "Perhaps something that it needs is away. `palermo retries list` has the errors."
-        return PresentProblem(
-            "retried", Finding.warning(check, f"{outcomes.retried:,} {within} are tried again", advice), job
-        )
-    return None
+    if len(names) == 1:
+        return replace(Finding.warning(f"job {names[0]}", text, advice), names=names)
+    return replace(Finding.warning("jobs", f"{text}: {some_of(names)}", advice), names=names)

@@ -182,6 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             exchange=self.exchange,
             queue_type=self.queue_type,
             tenant_order=self.tenant_order,
+            failed_per_queue=self.failed_per_queue,
             timeout=self.publish_timeout,
             journal_bytes=self.journal_max_size,
             journal_age=self.journal_max_age,

@@ -143,7 +143,7 @@ def end_before_start() -> None:
 
     The process then ends with the exit code 0, as a worker without running jobs does, and one line on stderr.
     """
-    ending = [row.number for row in SIGNALS if row.action.ends]
+    ending = tuple(row.number for row in SIGNALS if row.action.ends)
     for number in ending:
         signal.signal(number, _end)
     blocked_signals.unblock(ending)

@@ -228,6 +228,16 @@ def test_P13_a_command_that_listens_itself_calls_them_broker_host_and_broker_por
     assert palermo(command, "--url", "sqlite:///x.db", "--broker-host", "rabbit", code=2).stderr.count("\n") == 1
 
 
+def test_the_help_of_a_command_leads_to_the_options_of_all_commands(palermo: Palermo) -> None:
+    of_all, own = palermo("--help").stdout, palermo("failed", "list", "--help").stdout
+
+    flags = ("--host", "--port", "--user", "--vhost", "--password-file", "--exchange", "--debug")
+    assert all(flag in of_all for flag in flags)
+    assert not any(flag in own for flag in flags)
+    assert "--url URL" in own
+    assert "`palermo --help`" in " ".join(own.split())
+
+
 def test_flags_may_stand_before_the_command(palermo: Palermo) -> None:
     assert "UrlInvalid" in palermo("--url", "nonsense", "queues", code=2).stderr
     assert palermo("--url", "nonsense", "queues", "--url", "sqlite:///other.db").exit_code == 0

@@ -26,7 +26,7 @@ def test_json_is_an_array_of_findings(palermo: Palermo, client: Client) -> None:
 
     rows = json.loads(palermo("doctor", "--json").stdout)
 
-    assert all(row.keys() == {"check", "level", "text", "advice"} for row in rows)
+    assert all(row.keys() == {"check", "level", "text", "advice", "names"} for row in rows)
     assert {"settings", "durability", "file system", "disk space"} <= {row["check"] for row in rows}
 
 
@@ -37,6 +37,19 @@ def test_a_queue_that_no_worker_serves_is_a_warning_with_what_to_do(palermo: Pal
 
     assert "warning  queue mail: 2 jobs wait, and no worker takes jobs from it" in told
     assert "-> Start a worker for it: `palermo worker MODULE -q mail`" in told
+
+
+def test_many_unserved_queues_are_one_warning_and_json_names_them_all(palermo: Palermo, client: Client) -> None:
+    names = sorted(f"region-{nth}" for nth in range(20))
+    publish(client, *(message(name, queue=name) for name in names))
+
+    told = palermo("doctor").stdout
+    [row] = [row for row in json.loads(palermo("doctor", "--json").stdout) if row["names"]]
+
+    assert "warning  queues: 20 jobs wait in 20 queues that no worker serves: region-0, region-1, " in told
+    assert told.count("no worker serves") == 1
+    assert "`palermo doctor --json` has all names." in told
+    assert (row["check"], row["names"]) == ("queues", names)
 
 
 def test_no_broker_is_a_problem_among_findings_and_no_password_is_shown(palermo: Palermo) -> None:

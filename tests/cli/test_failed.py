@@ -3,8 +3,11 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from palermo.cli.failed import _telling_how_far
 from palermo.client.client import Client
 from palermo.core.failure import Attempt
+from palermo.errors import BrokerUnavailable
+from palermo.inspector.judges import TakenJob
 from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish_failed
 
@@ -175,3 +178,17 @@ def test_show_tells_of_every_attempt_where_there_was_more_than_one(palermo: Pale
     assert lines[1].endswith("ValueError: no 2")
     row = json.loads(palermo("failed", "show", "7c9e", "--json").stdout)
     assert [one["attempt"] for one in row["attempts"]] == [1, 2, 3]
+
+
+def test_a_requeue_that_the_broker_ends_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
+    def requeue() -> None:
+        with _telling_how_far("requeued") as taken:
+            taken([TakenJob("1", "shop.send", "mail")])
+            taken([TakenJob("2", "shop.send", "mail")])
+            raise BrokerUnavailable("connection lost.")
+
+    with pytest.raises(BrokerUnavailable):
+        requeue()
+
+    told = capsys.readouterr().err
+    assert told == "requeued 2 jobs before the error below. The others stay: give the command again.\n"

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import socket
 import sqlite3
@@ -20,6 +21,7 @@ import pytest
 from palermo.client.client import Client
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.worker.site import PROGRAMS
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -247,6 +249,24 @@ def test_a_reader_that_goes_away_is_no_complaint(process: Process, client: Clien
         assert listing.stderr.read() == b""
         listing.stderr.close()
         listing.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "code"),
+    [
+        ("queues", ">&-", 0),
+        ("queues", "<&- >&- 2>&-", 0),
+        ("purge mail", "<&-", 2),
+        ("worker crew --burst", "<&- >&- 2>&-", 0),
+    ],
+)
+def test_a_command_runs_where_its_standard_streams_are_closed(url: str, arguments: str, closed: str, code: int) -> None:
+    command = f"exec {shlex.quote(sys.executable)} -m palermo {arguments} {closed}"
+    environment = {**os.environ, "PALERMO_URL": url}
+
+    done = subprocess.run(["sh", "-c", command], cwd=PROGRAMS, env=environment, stderr=subprocess.PIPE, timeout=100)
+
+    assert (done.returncode, b"unexpected" in done.stderr) == (code, False)
 
 
 def test_ctrl_c_ends_in_130(silent: socket.socket) -> None:

@@ -61,7 +61,7 @@ def failure(nth: int, message: str = "no route", *, retried: bool = False) -> di
 
 def shown(scene: ScreenData, *, width: int = 100, height: int | None = None) -> str:
     console = Console(width=width, highlight=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
-    console.print(view(scene, height=height, foot=HELP))
+    console.print(view(scene, width=width, height=height, foot=HELP))
     console.file.close()
     return console.export_text()
 
@@ -139,6 +139,26 @@ def test_top_fits_the_terminal(width: int, height: int) -> None:
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     assert lines[-1].startswith("q quits")
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 130])
+def test_top_cuts_no_heading_no_sum_and_no_key_of_a_narrow_terminal(width: int) -> None:
+    scene = ScreenData(
+        at=NOW,
+        broker="here",
+        queues=[queue("region-north-orders-of-the-shop", 1_234, workers=0)],
+        workers=[worker(12_345, "shop.send_all_mails_of_the_day")],
+        failures=[failure(1, "no route to the host that has the mails")],
+    )
+
+    text = shown(scene, width=width)
+
+    headings = ("Queue", "Waiting", "In progress", "Workers", "Worker", "State", "Busy", "Failed", "Works on", "Error")
+    lines = [line for line in text.splitlines() if line.split()[:1] in (["Queue"], ["Worker"], ["At"])]
+    assert [heading for heading in headings if heading not in " ".join(lines)] == []
+    assert "…" not in "".join(lines)
+    assert all(sum in text for sum in ("1,234 waiting", "1 of 2 slots busy", "–/s failing"))
+    assert text.rstrip().endswith("/ filter")
 
 
 def test_top_shows_the_longest_queues_the_busy_workers_and_the_newest_failures() -> None:

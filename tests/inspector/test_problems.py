@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from palermo.inspector.problems import Outcomes, PresentProblem, present
+from palermo.brokers.rabbitmq.amqp.versions import other_type
+from palermo.contract.broker import Finding
+from palermo.inspector.problems import Outcomes, PresentProblem, grouped, present
 
 
 def queue(name: str = "mail", pending: int = 3, workers: int = 1, *, paused: bool = False) -> dict[str, Any]:
@@ -83,3 +85,52 @@ def test_a_command_can_be_pasted_whatever_the_name_in_it() -> None:
     assert f"`palermo worker MODULE -q {quoted}`" in unserved.finding.advice
     assert f"`palermo resume {quoted}`" in paused.finding.advice
     assert f"`palermo failed list --job {quoted}`" in failing.finding.advice
+
+
+def test_many_queues_with_one_problem_are_one_problem_that_names_them_all_the_longest_first() -> None:
+    rows = [queue(f"region-{nth:03}", pending=nth + 1, workers=0) for nth in range(300)]
+
+    [found] = problems(*rows, queue("mail", paused=True))[:-1]
+
+    assert (found.kind, found.finding.check, found.finding.level) == ("unserved", "queues", "warning")
+    assert found.finding.text == (
+        "45,150 jobs wait in 300 queues that no worker serves:"
+        " region-299, region-298, region-297, region-296, region-295 and 295 more"
+    )
+    assert found.finding.names == tuple(f"region-{nth:03}" for nth in reversed(range(300)))
+
+
+def test_many_late_and_paused_queues_and_failing_jobs_are_one_problem_of_each_kind() -> None:
+    late = [queue(f"late-{nth}", pending=1) for nth in range(4)]
+    paused = [queue(f"paused-{nth}", pending=2, paused=True) for nth in range(4)]
+    ages = {f"late-{nth}": 1_000.0 * (nth + 1) for nth in range(4)}
+    jobs = {f"shop.job_{nth}": Outcomes(60, 40, 0) for nth in range(4)} | {"shop.one": Outcomes(1, 0, 99)}
+
+    found = {each.kind: each.finding for each in problems(*late, *paused, ages=ages, jobs=jobs)}
+
+    assert found["late"].text == (
+        "4 jobs wait in 4 queues whose first job has waited for more than 15 minutes, at most 1 h 6 min:"
+        " late-3, late-2, late-1, late-0"
+    )
+    assert found["paused"].text == "8 jobs wait in 4 paused queues: paused-0, paused-1, paused-2, paused-3"
+    assert found["failing"].text == (
+        "160 of 400 runs of 4 jobs in the last 10 minutes failed: shop.job_0, shop.job_1, shop.job_2, shop.job_3"
+    )
+    assert (found["retried"].check, found["retried"].names) == ("job shop.one", ("shop.one",))
+
+
+def test_what_a_broker_says_of_many_queues_alike_is_one_finding_in_the_place_of_the_first() -> None:
+    names = ["a b", *(f"q{nth}" for nth in range(9))]
+    foreign = [other_type(name, ours="classic", theirs="quorum") for name in names]
+    server, own = Finding.ok("server version", "RabbitMQ 4"), Finding.ok("queue failed", "classic and durable")
+
+    first, alike, last = grouped([server, foreign[0], own, *foreign[1:]])
+
+    assert (first, last) == (server, own)
+    assert alike.text == (
+        "10 alike, a b, q0, q1, q2, q3 and 5 more: is a quorum queue and used as it is, although queue_type is classic"
+    )
+    assert alike.advice.startswith("palermo migrate QUEUE --type classic moves it")
+    assert (alike.check, alike.level, alike.names) == ("queues", "warning", tuple(names))
+    assert grouped([server, own, *foreign[:3]]) == [server, own, *foreign[:3]]
+    assert foreign[0].advice.startswith("palermo migrate 'a b' --type classic")

@@ -67,6 +67,24 @@ def test_a_job_that_is_to_run_later_and_does_not_fit_the_workers_frames_fails(se
     with_frames(session, work)
 
 
+def test_with_failed_per_queue_such_jobs_lie_with_the_failed_jobs_of_their_queue(session: SessionParameters) -> None:
+    async def work(broker: RabbitmqBroker, worker: RabbitmqBroker) -> None:
+        await broker.publish(message("snoozed", extra=LARGE))
+        consumer = await consume(worker)
+        delivery = await begun(consumer)
+        await consumer.settle(delivery, Reschedule(replace(delivery.message, run_at=time.time() + 60)))
+        await broker.publish(message("due", run_at=time.time() + 0.5, extra=LARGE))
+
+        async def apart() -> list[str]:
+            return sorted(await ids(broker, "failed:jobs"))
+
+        async with time_kept(worker):
+            await until(apart, ["due", "snoozed"])
+        assert await counts(broker, "failed") in ((0, 0), None)
+
+    with_frames(replace(session, failed_per_queue=True), work)
+
+
 def test_the_unique_key_of_such_a_job_is_free(session: SessionParameters) -> None:
     async def work(broker: RabbitmqBroker, worker: RabbitmqBroker) -> None:
         async with time_kept(broker):

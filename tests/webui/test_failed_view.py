@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from palermo.client.client import Client
 from palermo.contract.sweep import SweepProgress
 from palermo.core.topology import FAILED_QUEUE
-from palermo.errors import StoreInvalid
+from palermo.errors import BrokerUnavailable, StoreInvalid
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
@@ -234,6 +234,15 @@ def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(
     assert (done.status, done.taken, done.gone) == ("done", 0, 0)
     assert "stays in `failed`" in done.outcome()
     assert ids(view) == ["2", "1"]
+
+
+def test_a_command_that_the_broker_ends_says_that_the_rest_stays_and_that_it_can_be_given_again() -> None:
+    ended = command("requeue", ALL, status="failed", taken=3, problems=[BrokerUnavailable("connection lost.")])
+
+    assert ended.outcome() == (
+        "Requeued 3 jobs, then failed. connection lost."
+        " The other jobs stay where they are: give the command again for them."
+    )
 
 
 def test_a_command_is_stopped_and_what_it_has_not_come_to_stays(

@@ -29,11 +29,26 @@ def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(a
     assert "<code>palermo worker MODULE -q mail</code>" in page
     assert 'href="/queues/mail">Queue mail</a>' in page
     [row] = any_web.http.get("/api/problems").json()["rows"]
-    assert (row["kind"], row["name"], row["check"], row["level"]) == ("unserved", "mail", "queue mail", "warning")
+    assert (row["kind"], row["names"], row["check"], row["level"]) == ("unserved", ["mail"], "queue mail", "warning")
     assert row["text"] in [finding.text for finding in examine(any_web.client, [])]
     overview = eventually(lambda: found if "1 problem now" in (found := any_web.http.get("/").text) else None)
     assert overview is not None
     assert 'id="nav-problems">1</span>' in overview
+
+
+def test_many_queues_without_a_worker_are_one_problem_with_a_way_to_all_of_them(any_web: Web) -> None:
+    names = sorted(f"region-{nth}" for nth in range(12))
+    publish(any_web.client, *(message(name, queue=name) for name in names))
+
+    page = eventually(lambda: found if "in 12 queues that" in (found := any_web.http.get("/problems").text) else None)
+
+    assert page is not None
+    assert page.count("that no worker serves") == 1
+    assert 'href="/queues">Queues</a>' in page
+    answer = any_web.http.get("/api/problems").json()
+    assert (answer["total"], answer["rows"][0]["names"]) == (1, names)
+    overview = eventually(lambda: found if "1 problem now" in (found := any_web.http.get("/").text) else None)
+    assert overview is not None
 
 
 def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(any_web: Web) -> None:

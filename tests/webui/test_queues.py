@@ -41,6 +41,16 @@ def test_the_page_of_a_queue_that_is_not_known_says_how_a_queue_gets_known(any_w
     assert "one that another program has made is known once a worker serves it" in answer.text
 
 
+def test_the_page_of_an_address_that_there_is_not_does_not_look_again(any_web: Web) -> None:
+    wrong, missing = any_web.http.get("/quues"), any_web.http.get("/queues/foreign")
+
+    assert (wrong.status_code, missing.status_code) == (404, 404)
+    assert "data-events" not in wrong.text
+    assert "Go to the overview" in wrong.text
+    assert "Go back in your browser" not in wrong.text
+    assert "data-events" in missing.text
+
+
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_queue_of_any_name_is_purged_by_the_api(any_served: Web, name: str) -> None:
     published(any_served, name)

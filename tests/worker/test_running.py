@@ -209,6 +209,20 @@ def test_a_module_that_is_of_no_use_ends_the_worker_with_one_line(site: Site, mo
     assert len(worker.log.splitlines()) == 1
 
 
+def test_a_module_that_enqueues_while_it_is_imported_is_named_once_with_the_line_and_the_job(site: Site) -> None:
+    (site.path / "eager.py").write_text("import eager_shop\n")
+    (site.path / "eager_shop.py").write_text(
+        "import palermo\n@palermo.job\ndef index(definition): ...\n"
+        "for nth in range(3):\n    index.enqueue(definition=nth)\n"
+    )
+
+    log = site.burst(modules=("eager",), within=site.path)
+
+    assert log.count("a module enqueues a job while it is imported") == 1
+    assert "module=eager_shop line=5 job=eager_shop.index" in log
+    assert site.pending() == 0
+
+
 def test_a_waiting_worker_costs_nothing(site: Site) -> None:
     worker = site.start("-c", "4")
     site.ready(worker)

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from palermo.inspector.doctor import row
 from palermo.webui.api.rows import PROBLEM_RESPONSES
 from palermo.webui.site import Visiting
 from palermo.webui.state.problems import problems as known_problems
@@ -16,7 +17,7 @@ class ProblemRow(BaseModel):
     """One thing that is wrong."""
 
     kind: Literal["unserved", "late", "paused", "all paused", "silent", "failing", "retried"]
-    name: str | None = Field(description="The queue or the job that it is about.")
+    names: list[str] = Field(description="All queues or jobs that it is about, the worst first; none if it is all.")
     check: str = Field(description="What was looked at, as `palermo doctor` names it.")
     level: Literal["warning", "problem"]
     text: str
@@ -39,11 +40,7 @@ def problems(visit: Visiting) -> ProblemRows:
     rows = [
         {
             "kind": each.kind,
-            "name": each.name or None,
-            "check": each.finding.check,
-            "level": each.finding.level,
-            "text": each.finding.text,
-            "advice": each.finding.advice or None,
+            **row(each.finding),
         }
         for each in known_problems(visit.site).now()
     ]

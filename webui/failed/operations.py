@@ -101,7 +101,10 @@ class Operation(Struct, kw_only=True):
             case "failed":
                 text += ", then failed"
         reasons = "; ".join(str(problem).rstrip(".") for problem in self.problems if not isinstance(problem, NotFound))
-        return f"{text}. {reasons}.".strip() if reasons else f"{text}."
+        text = f"{text}. {reasons}." if reasons else f"{text}."
+        if self.status == "failed":
+            text += " The other jobs stay where they are: give the command again for them."
+        return text
 
 
 class Operations:

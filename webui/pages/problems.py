@@ -52,19 +52,20 @@ def page_of_problems(request: Request, visit: Visiting) -> Response:
 
 def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
     """The problem with a link to the page that helps."""
-    finding, name = problem.finding, problem.name
+    finding = problem.finding
+    only = finding.names[0] if len(finding.names) == 1 else ""
     match problem.kind:
-        case "unserved" | "late" | "paused":
-            return ShownProblem(finding, f"Queue {name}", path(request, "queue", name=name))
-        case "all paused":
+        case "unserved" | "late" | "paused" if only:
+            return ShownProblem(finding, f"Queue {only}", path(request, "queue", name=only))
+        case "unserved" | "late" | "paused" | "all paused":
             return ShownProblem(finding, "Queues", path(request, "queues"))
         case "silent":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":
-            to = path(request, "failures", {"job": name, "since": "15m"})
+            to = path(request, "failures", {"job": only, "since": "15m"})
             return ShownProblem(finding, "Their failures", to)
         case "retried":
-            return ShownProblem(finding, "Their retries", path(request, "retries", {"job": name}))
+            return ShownProblem(finding, "Their retries", path(request, "retries", {"job": only}))
 
 
 def _of_broker(request: Request, finding: Finding) -> ShownProblem:
@@ -73,4 +74,6 @@ def _of_broker(request: Request, finding: Finding) -> ShownProblem:
         return ShownProblem(finding, "Unique jobs", path(request, "unique"))
     if kind == "queue" and name:
         return ShownProblem(finding, f"Queue {name}", path(request, "queue", name=name))
+    if finding.names:
+        return ShownProblem(finding, "Queues", path(request, "queues"))
     return ShownProblem(finding)

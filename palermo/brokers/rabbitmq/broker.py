@@ -200,6 +200,7 @@ class RabbitmqBroker:
             self._exchange,
             steering,
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
+            self._outbox.destinations.failed_place,
             run_log=run_log,
             crash_history=CrashHistory(run_log, self._connection, self._worker_reports.ask),
             # On its own channel: asking for a queue that does not exist closes the channel.

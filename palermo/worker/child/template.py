@@ -23,7 +23,10 @@ import signal
 import socket
 import sys
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn
 
 from palermo import blocked_signals
@@ -34,6 +37,7 @@ from palermo.core.text import nearest
 from palermo.core.topology import worker_tag
 from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
+from palermo.jobs.definition import JobDefinition
 from palermo.jobs.modules import JobModules, expand
 from palermo.jobs.user_modules import describe, import_advice
 from palermo.settings.settings import make_imports_importable
@@ -109,8 +113,9 @@ class Template:
         if "" not in sys.path and os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         make_imports_importable()
-        for module in expand(self._options.modules):
-            import_module(module)
+        with _telling_of_enqueues():
+            for module in expand(self._options.modules):
+                import_module(module)
         # After the imports: modules may add or remove serializers.
         self._serializers = client.default_client().serializers
         self._serializers.check(self._options.accept)
@@ -287,6 +292,34 @@ def _seconds(returned: object) -> float:
     if isinstance(returned, int | float) and not isinstance(returned, bool) and math.isfinite(returned):
         return float(returned)
     return 0.0
+
+
+@contextmanager
+def _telling_of_enqueues() -> Iterator[None]:
+    """Warn once of each line of a module that enqueues a job while the module is imported."""
+    told: set[tuple[str, int]] = set()
+
+    def after_enqueue_in_import(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> None:
+        frame: FrameType | None = sys._getframe()
+        while frame is not None and frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        if frame is None:  # in a thread of the module's
+            return
+        place = str(frame.f_globals.get("__name__")), frame.f_lineno
+        if place not in told:
+            told.add(place)
+            log.warning(
+                "a module enqueues a job while it is imported, so each start of a worker enqueues it again"
+                " module=%s line=%d job=%s",
+                *place,
+                definition.name,
+            )
+
+    hooks.registered.add(after_enqueue_in_import)
+    try:
+        yield
+    finally:
+        hooks.registered.remove(after_enqueue_in_import)
 
 
 def import_module(name: str) -> None:

@@ -1,6 +1,7 @@
 """Derives findings and queue arguments from the server's version, pika's, and a connection's settings; pure."""
 
 import re
+import shlex
 
 from palermo.contract.broker import Finding
 from palermo.core.topology import CLASSIC, MAX_PRIORITY, PRIORITY, QUORUM
@@ -141,15 +142,20 @@ def consumer_timeout(text: str) -> Finding:
     )
 
 
+def _migrate(queue: str, kind: str) -> str:
+    """The command that makes a queue anew, to be pasted into a shell whatever the queue's name is."""
+    return f"palermo migrate {shlex.quote(queue)} --type {kind}"
+
+
 def without_priorities(queue: str, kind: str, text: str) -> str:
     """Why a priority changes nothing, or less than asked, in a queue of this type that was made without them."""
     if kind != QUORUM:
-        return f"it was made without priorities; `palermo migrate {queue} --type {PRIORITY}` makes it anew with them"
+        return f"it was made without priorities; `{_migrate(queue, PRIORITY)}` makes it anew with them"
     if parse(text) >= (4, 3):
         return ""
     if parse(text) >= (4,):
         return "a quorum queue knows two before RabbitMQ 4.3: 5 and above, which goes first twice in three, and below"
-    return f"quorum queues have none before RabbitMQ 4.0; `palermo migrate {queue} --type {PRIORITY}` makes it classic"
+    return f"quorum queues have none before RabbitMQ 4.0; `{_migrate(queue, PRIORITY)}` makes it classic"
 
 
 def of_quorum(kind: str, text: str) -> str:
@@ -166,7 +172,7 @@ def no_priorities(queue: str, what: str) -> Finding:
     return Finding.warning(
         f"queue {queue}",
         f"{what}, without priorities; jobs in it ask for one, and wait like all others",
-        f"palermo migrate {queue} --type {PRIORITY} makes it anew with priorities and all its jobs.",
+        f"{_migrate(queue, PRIORITY)} makes it anew with priorities and all its jobs.",
     )
 
 
@@ -175,7 +181,7 @@ def other_type(queue: str, *, ours: str, theirs: str) -> Finding:
     return Finding.warning(
         f"queue {queue}",
         f"is a {theirs} queue and used as it is, although queue_type is {ours}",
-        f"palermo migrate {queue} --type {ours} moves it with all its jobs; or set queue_type to {theirs}.",
+        f"{_migrate(queue, ours)} moves it with all its jobs; or set queue_type to {theirs}.",
     )
 
 
@@ -188,5 +194,5 @@ def delivery_limit(queue: str, said: str, text: str) -> Finding:
         check,
         f"{said}: a job handed out more often is dropped, and up to 4.2 every give-back counts;"
         " without one, 4.0 and later have 20",
-        f"palermo migrate {queue} --type classic, and then --type quorum, makes it anew with all its jobs.",
+        f"{_migrate(queue, CLASSIC)}, and then --type quorum, makes it anew with all its jobs.",
     )

@@ -72,6 +72,7 @@ class RabbitmqConsumer:
         exchange: str,
         steering: Steering,
         publish: Callable[[Message, str], Awaitable[None]],
+        failed_place: Callable[[str], str],
         *,
         run_log: RunLog,
         crash_history: CrashHistory,
@@ -87,6 +88,7 @@ class RabbitmqConsumer:
         self._names = names
         self._exchange = exchange
         self._publish = publish
+        self._failed_place = failed_place
         self._run_log = run_log
         self._crash_history = crash_history
         self._count = count
@@ -271,7 +273,7 @@ class RabbitmqConsumer:
         try:
             await self._publish(message, message.queue)
         except Unfit as error:
-            failed = Fail(unpublishable(message, error, now=wall_clock()))
+            failed = Fail(unpublishable(message, error, now=wall_clock()), self._failed_place(message.queue))
             await self._publish(failed.message, failed.queue)
             log.error(
                 "job failed, it cannot be stored for later id=%s job=%s error=%r", message.id, message.job, str(error)

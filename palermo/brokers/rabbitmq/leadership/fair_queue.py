@@ -34,7 +34,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
 )
 from palermo.contract.clock import wall_clock
 from palermo.core.fair_scheduling import StrideScheduler
-from palermo.core.topology import FAILED_QUEUE, amqp_queue
+from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -289,7 +289,8 @@ class FairQueue:
         message = to_message(got.properties, got.body, taken_from=None)
         refused: PalermoError | None = None
         try:
-            await self._destinations.publish(FAILED_QUEUE, unpublishable(message, error, now=wall_clock()))
+            place = self._destinations.failed_place(self.queue)
+            await self._destinations.publish(place, unpublishable(message, error, now=wall_clock()))
         except PalermoError as not_stored:
             refused = not_stored
         self._on_end(channel, got.tag, refused)

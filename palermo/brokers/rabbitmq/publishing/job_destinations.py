@@ -22,7 +22,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, internal, is_failed
+from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, failed_queue, internal, is_failed
 from palermo.errors import PalermoError
 
 #: The most time slots of which a session remembers that it made their queues.
@@ -297,6 +297,10 @@ class JobDestinations:
                 kind = await self._declarer.kind(place)
             if kind == QUORUM:
                 await self._failed_log.stored(place, messages)
+
+    def failed_place(self, queue: str) -> str:
+        """The queue that takes the failed jobs of a queue."""
+        return failed_queue(queue, per_queue=self._session.failed_per_queue)
 
     def route(self, place: Place) -> tuple[str, str]:
         """The exchange and the routing key to publish by."""

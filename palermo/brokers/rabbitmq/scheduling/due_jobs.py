@@ -31,7 +31,7 @@ from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.clock import seconds_until
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import FAILED_QUEUE, check_job_queue
+from palermo.core.topology import FAILED_QUEUE, check_job_queue, is_failed
 from palermo.errors import BrokerUnavailable, PalermoError, QueueNameInvalid
 
 #: The wall clock may jump: the leader looks at it this often, in seconds, however far away the next job is.
@@ -110,14 +110,17 @@ class DueJobs:
     def fail(
         self, message: Message, error: PalermoError, channel: Channel, tag: int, settled: Callable[[], None]
     ) -> None:
-        """Hold a job that can never be published, until it is stored in `failed` with this error."""
+        """Hold a job that can never be published, until it is stored among the failed jobs with this error."""
         failed = unpublishable(message, error, now=self._now())
-        self._add(HeldJob(0.0, next(self._numbers), failed, channel, tag, settled, FAILED_QUEUE))
+        # No queue of failed jobs is made for a queue whose name is invalid.
+        invalid = isinstance(error, QueueNameInvalid)
+        place = FAILED_QUEUE if invalid else self._destinations.failed_place(message.queue)
+        self._add(HeldJob(0.0, next(self._numbers), failed, channel, tag, settled, place))
 
     def has(self, id: str) -> bool:
         """Whether the job with this id is held, and not on its way to `failed`."""
         held = self._by_id.get(id)
-        return held is not None and self._is_there(held) and held.place != FAILED_QUEUE
+        return held is not None and self._is_there(held) and not _is_for_failed(held.place)
 
     def call(self, id: str) -> None:
         """Publish this held job now: there is a permit for it, and it has had its tenant's turn."""
@@ -201,7 +204,7 @@ class DueJobs:
         place, publisher = held.place, self._publisher
         if place in self._refused:
             heapq.heappush(self._refused[place], held)
-        elif publisher is None or not publisher.is_open or place == FAILED_QUEUE or not self._destinations.has(place):
+        elif publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
             self._later(self._see_to(held))
         else:
             self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
@@ -294,7 +297,11 @@ class DueJobs:
 
 def _is_hopeless(held: HeldJob, error: PalermoError) -> bool:
     """Whether the job can never be published where it belongs."""
-    return isinstance(error, Unfit) and held.place != FAILED_QUEUE
+    return isinstance(error, Unfit) and not _is_for_failed(held.place)
+
+
+def _is_for_failed(place: str | TenantQueue) -> bool:
+    return isinstance(place, str) and is_failed(place)
 
 
 def _queue(place: str | TenantQueue) -> str:

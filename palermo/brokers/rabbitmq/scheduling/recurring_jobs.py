@@ -32,7 +32,7 @@ from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
 from palermo.core.instants import Instants
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE, internal
+from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -342,7 +342,8 @@ class RecurringJobs:
         try:
             await self._destinations.publish(_place(job), job)
         except Unfit as error:
-            await self._destinations.publish(FAILED_QUEUE, unpublishable(job, error, now=self._now()))
+            place = self._destinations.failed_place(job.queue)
+            await self._destinations.publish(place, unpublishable(job, error, now=self._now()))
 
     async def _open_publisher(self) -> Publisher:
         if not self._publisher.is_open:
