@@ -131,21 +131,6 @@ async def test_a_folder_is_no_file(tmp_path: Path) -> None:
         await opened(tmp_path)
 
 
-async def test_a_file_that_is_mounted_without_its_folder_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each container would have a write-ahead log of its own: jobs of one are unseen by the other, and lost with it."""
-    await fill(path, message("7c9e"))
-    mounted = [("/", "overlay"), (str(path), "ext4")]
-    monkeypatch.setattr(opening, "mounts", lambda: mounted)
-
-    with pytest.raises(StoreInvalid, match="Mount the folder"):
-        await opened(path)
-
-    mounted[1] = (str(path.parent), "ext4")
-    assert await look(path) == ["7c9e"]
-
-
 async def test_an_unknown_option_is_refused(path: Path) -> None:
     with pytest.raises(UrlInvalid, match="unknown option 'colour'"):
         await opened(f"{path}?colour=blue")

@@ -1,4 +1,4 @@
-"""Where file systems are mounted, as the system tells."""
+"""The mount points of the machine, as the system tells them."""
 
 from pathlib import Path
 
