@@ -3,19 +3,42 @@
 Every key that a full exchange has gets values of wrong types, whatever its type is, so new keys are tested too.
 """
 
+import asyncio
+import time
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
-from palermo.contract.broker import SessionParameters, open_broker
+from palermo.brokers.redis.diagnosis import _ONCE
+from palermo.brokers.redis.jobs import id_in
+from palermo.brokers.redis.store import Store
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.scheduled import RUN, ScheduledFilter
+from palermo.contract.sweep import Move
 from palermo.core.address import parse_url
-from palermo.core.lifecycle import Ack
-from palermo.errors import BrokerError, BrokerRefused
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
+from palermo.errors import BrokerError, BrokerRefused, PalermoError
 from tests import redis_node
-from tests.contract.damaging import everything, fill
-from tests.contract.tools import consume, ids, message, take
+from tests.contract.damaging import DAY, everything, fill
+from tests.contract.limiting import limited
+from tests.contract.timing import due, time_kept
+from tests.contract.tools import (
+    FAILURE,
+    Report,
+    consume,
+    counts,
+    end_all_leases,
+    ids,
+    message,
+    messages,
+    take,
+    take_and_ack,
+    until,
+)
 from tests.redis_node import RedisNode
 
 
@@ -59,19 +82,177 @@ async def test_the_doctor_names_a_key_of_another_type_and_errors_lead_to_the_doc
     store = broker._store  # type: ignore[attr-defined]
     assert [one for one in await broker.diagnose() if one.check == "keys"] == []
     for key in await store.call("KEYS", store.key("*")):
-        dump = await store.call("DUMP", key)
-        await store.call("DEL", key)
-        await store.call("RPUSH", key, "of another program")
+        if key.startswith(store.key("sent:").encode()):
+            continue  # it expires
+        async with overwritten(store, key):
+            (problem,) = [one for one in await broker.diagnose() if one.check == "keys"]
+            assert problem.level == "problem"
+            assert problem.text.startswith(f"{key.decode()!r} is a list")
 
-        (problem,) = [one for one in await broker.diagnose() if one.check == "keys"]
-        assert problem.level == "problem"
-        assert problem.text.startswith(f"{key.decode()!r} is a list")
-
-        if key == store.key("jobs").encode():
-            with pytest.raises(BrokerRefused, match="palermo doctor"):
-                await broker.publish(message("new"))
-        await store.call("RESTORE", key, 0, dump, "REPLACE")
+            if key == store.key("jobs").encode():
+                with pytest.raises(BrokerRefused, match="palermo doctor"):
+                    await broker.publish(message("new"))
     await broker.close()
+
+
+async def test_the_doctor_does_not_look_through_the_keys_of_other_programs(node: RedisNode) -> None:
+    """A server may have millions of them: SCAN goes through all."""
+    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
+    node.ask("CONFIG", "RESETSTAT")
+
+    assert [one for one in await broker.diagnose() if one.check == "keys"] == []
+
+    used = node.ask("INFO", "commandstats")
+    assert b"cmdstat_type" in used
+    assert b"cmdstat_scan" not in used
+    assert b"cmdstat_keys" not in used
+    await broker.close()
+
+
+async def test_no_job_is_lost_or_doubled_while_a_key_is_of_another_type(node: RedisNode) -> None:
+    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}")
+    opened = await fill(session)
+    await opened[0].publish(limited("c-limited", 1, key="a", queue="limited"))
+    store = opened[1]._store  # type: ignore[attr-defined]
+    dumps = {key: await store.call("DUMP", key) for key in await store.call("KEYS", store.key("*"))}
+    keys = sorted({*dumps, *(store.key(name).encode() for name in _ONCE)})
+    before, found = await places(store), list[str]()
+    for key in keys:
+        for name in await store.call("KEYS", store.key("*")):
+            await store.call("DEL", name)
+        for name, dump in dumps.items():
+            await store.call("RESTORE", name, 0, dump, "REPLACE")
+        async with overwritten(store, key):
+            await move_all(session)
+        after = await places(store)
+        found += [f"{key!r}: {after[id]} of {id}" for id in before if after[id] != 1]
+    for broker in opened:
+        await broker.close()
+
+    assert not found, "\n".join(found)
+
+
+async def move_all(session: SessionParameters) -> None:
+    """Have jobs claimed and given back, tried again, failed, requeued and due; none ends."""
+
+    async def attempt(work: Awaitable[object]) -> None:
+        with suppress(PalermoError, TimeoutError):
+            async with asyncio.timeout(2):
+                await work
+
+    async def claim(broker: Broker) -> None:
+        worker = await consume(broker, "*", slots=4)
+        for slot, how in enumerate(("fail", "again", "release", "leave"), start=1):
+            held = await take(worker, slot, within=0.3)
+            match how:
+                case "fail":
+                    await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
+                case "again":
+                    await worker.settle(held, Reschedule(due(held.message.id, DAY)))
+                case "release":
+                    await worker.settle(held, Release())
+        await worker.close()
+
+    broker, other = await open_broker(session), await open_broker(session)
+    await attempt(claim(other))
+    await attempt(broker.sweep("failed", lambda one: Move(requeue(one))))
+    await attempt(broker.alter_scheduled(ScheduledFilter(ids=frozenset({"a-later"})), RUN))
+    await attempt(broker._store.run("due", repr(time.time() + 2 * DAY), 500))  # type: ignore[attr-defined]
+    await attempt(end_all_leases(broker))  # type: ignore[arg-type]
+    await other.close()
+    await broker.close()
+
+
+async def places(store: Store) -> Counter[str]:
+    """In how many places each job is."""
+    numbers: list[bytes] = await store.call("ZRANGE", store.key("later"), 0, -1)
+    for kind in ("queue", "tenant"):
+        for key in await store.call("KEYS", store.key(f"{kind}:*")):
+            numbers += await store.call("ZRANGE", key, 0, -1)
+    for key in await store.call("KEYS", store.key("held:*")):
+        numbers += await store.call("HKEYS", key)
+    blobs = [await store.call("HGET", store.key("jobs"), number) for number in numbers]
+    return Counter(id_in(blob) for blob in blobs if blob is not None)
+
+
+async def test_a_job_that_is_due_into_a_queue_of_another_type_waits_and_keeps_no_other(
+    node: RedisNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
+    store = broker._store  # type: ignore[attr-defined]
+    await broker.publish_many([message("first"), due("stays", 0.1, queue="broken"), due("7c9e", 0.1)])
+
+    async with overwritten(store, store.key("queue:broken").encode()), time_kept(broker):
+        await until(lambda: ids(broker), ["first", "7c9e"])
+
+    assert "palermo doctor" in caplog.text
+    assert [one.id for one in (await broker.scheduled(ScheduledFilter())).messages] == ["stays"]
+    await broker.close()
+
+
+async def test_a_job_goes_on_while_what_is_known_of_it_besides_is_of_another_type(node: RedisNode) -> None:
+    """Where it was claimed before, who died of it, who cancelled it: without that a worker takes and settles it."""
+    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
+    store = broker._store  # type: ignore[attr-defined]
+    for name in ("claims", "cancels", "deaths", "runs-at", "keyed", "permits", "idle:jobs"):
+        async with overwritten(store, store.key(name).encode()):
+            await broker.publish_many(messages(2))
+            worker = await consume(broker)
+            await worker.settle(await take(worker), Release())
+
+            assert [(await take_and_ack(worker)).id for _ in range(2)] == ["jobs-0", "jobs-1"], name
+
+            await until(lambda: counts(broker), (0, 0))
+            await worker.close()
+    await broker.close()
+
+
+async def test_a_dead_worker_whose_job_cannot_go_back_ends_no_other_worker(node: RedisNode) -> None:
+    broker, dead = [
+        await open_broker(SessionParameters(address=parse_url(node.url), exchange="dead")) for _ in range(2)
+    ]
+    store = broker._store  # type: ignore[attr-defined]
+    await broker.publish_many([message("stays", "broken"), message("7c9e")])
+    lost = await consume(dead, "broken,jobs", slots=2, report=Report("broken,jobs", pid=1))
+    await take(lost, 1)
+    await take(lost, 2)
+    worker = await consume(broker, report=Report("jobs", pid=2))
+
+    async with overwritten(store, store.key("queue:broken").encode()):
+        await end_all_leases(broker)  # type: ignore[arg-type]
+        worker = await consume(broker, report=Report("jobs", pid=2))
+        assert (await take(worker)).message.id == "7c9e"
+
+    await until(lambda: ids(broker, "broken"), ["stays"])
+    await broker.close()
+    await dead.close()
+
+
+async def test_new_jobs_overwrite_none_after_the_counter_was_deleted(node: RedisNode) -> None:
+    """As `palermo doctor` advises for a key of another type."""
+    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
+    store = broker._store  # type: ignore[attr-defined]
+    await broker.publish_many([*messages(10), due("later", DAY)])
+
+    await store.call("DEL", store.key("number"))
+    await broker.publish_many(messages(10, "other"))
+
+    assert await ids(broker) == [f"jobs-{number}" for number in range(10)]
+    assert await ids(broker, "other") == [f"other-{number}" for number in range(10)]
+    assert [one.id for one in (await broker.scheduled(ScheduledFilter())).messages] == ["later"]
+    await broker.close()
+
+
+@asynccontextmanager
+async def overwritten(store: Store, key: bytes) -> AsyncIterator[None]:
+    """For a while the key is a list of another program; then it is as it was before."""
+    dump = await store.call("DUMP", key)
+    await store.call("DEL", key)
+    await store.call("RPUSH", key, "of another program")
+    yield
+    await store.call("DEL", key)
+    if dump is not None:
+        await store.call("RESTORE", key, 0, dump, "REPLACE")
 
 
 @pytest.mark.parametrize("value", [b"{", b"\xc1", b"\xff"])

@@ -20,7 +20,18 @@ from tests.contract.limiting import forget_what_is_over
 from tests.contract.recurring import entry, fires
 from tests.contract.test_redis_server import opened
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import FAILURE, PATIENT, Report, consume, counts, messages, take, take_and_ack, until
+from tests.contract.tools import (
+    FAILURE,
+    PATIENT,
+    Report,
+    consume,
+    counts,
+    message,
+    messages,
+    take,
+    take_and_ack,
+    until,
+)
 from tests.contract.unique_jobs import ask, keyed
 from tests.redis_node import RedisNode
 
@@ -159,6 +170,25 @@ async def test_a_key_of_unique_jobs_that_cannot_be_read_is_free_and_holds_no_oth
 
     assert await broker.keys.known() == []
     assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
+
+
+async def test_a_look_for_orphaned_keys_reads_only_the_jobs_with_keys(
+    node: RedisNode, session: SessionParameters, sessions: list[Broker]
+) -> None:
+    broker = await opened(session, sessions)
+    large = b"x" * 5_000_000
+    await broker.publish_many([message("large", body=large), due("large later", 60.0, body=large)])
+    for id in ("waits", "lost"):
+        await ask(broker, keyed(id, key=id), key=id)
+    (number, *_) = await broker._store.call("ZREVRANGE", broker._store.key("queue:jobs"), 0, 0)
+    await broker._store.call("HDEL", broker._store.key("jobs"), number)
+
+    def told() -> int:
+        return int(node.ask("INFO", "stats").partition(b"total_net_output_bytes:")[2].split()[0])
+
+    before = told()
+    assert [one.id for one in await broker.keys.orphaned()] == ["lost"]
+    assert told() - before < 1_000_000
 
 
 async def test_a_worker_warns_of_a_server_that_throws_jobs_away(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The modes of the embedded broker's file and of the files beside it: they hold the arguments of all jobs."""
+"""The modes of the embedded broker's file and of the files beside it: they hold the jobs' arguments; and its mount."""
 
 import contextlib
 import errno
@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from palermo.brokers.sqlite.file import opening
 from palermo.client.client import Client
+from palermo.errors import StoreInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
+from tests.contract.test_sqlite_files import fill, look, opened
+from tests.contract.tools import message
 
 
 @pytest.fixture
@@ -94,3 +98,19 @@ def test_a_file_that_everybody_can_read_is_warned_of_once(
     assert "chmod 600" in line
     assert "mode=644" in line
     assert (tmp_path / "jobs.db").name in line
+
+
+async def test_a_file_that_is_mounted_without_its_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container would have a write-ahead log of its own: jobs of one are unseen by the other, and lost with it."""
+    path = tmp_path / "jobs.db"
+    await fill(path, message("7c9e"))
+    mounted = [("/", "overlay"), (str(path), "ext4")]
+    monkeypatch.setattr(opening, "mounts", lambda: mounted)
+
+    with pytest.raises(StoreInvalid, match="Mount the folder"):
+        await opened(path)
+
+    mounted[1] = (str(path.parent), "ext4")
+    assert await look(path) == ["7c9e"]

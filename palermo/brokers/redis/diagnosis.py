@@ -1,16 +1,17 @@
 """Checks a Redis server as a broker: what it keeps over a crash, what it may evict, and whether it can be written."""
 
 import asyncio
+import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
 from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store, text_of
 from palermo.contract.broker import Finding
 from palermo.core.message import Message
-from palermo.errors import BrokerError, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, PalermoError
 
 log = logging.getLogger("palermo.redis")
 
@@ -23,22 +24,23 @@ _CLOCK_DIFFERENCE = 1.0
 #: The part of its memory limit above which the server is nearly full.
 _NEARLY_FULL = 0.8
 
-#: The types of Palermo's keys, by the beginnings of their names up to a colon. docs/internals/redis.md describes them.
-_TYPES = {
-    "string": ("number", "version", "sent", "journal-bytes", "events-bytes"),
-    "hash": (
-        *("jobs", "queues", "shares", "marks", "tenant-jobs", "worker", "renewals", "held", "claims", "deaths"),
-        *("runs-at", "later-places", "keys", "unique-jobs", "limits", "permits", "waits", "recurring", "pauses"),
-        *("cancels", "groups", "groups-told"),
-    ),
-    "zset": (
-        *("queue", "tenant", "turns", "leases", "later", "later-ids", "keys-due", "key-holders", "waiting"),
-        *("recurring-due", "cancel-order"),
-    ),
-    "set": ("taken", "idle", "keyed", "permit", "called"),
-    "stream": ("journal", "events"),
+#: The types of Palermo's keys that there are once, and of those that there are for each queue, tenant, worker and
+#: limited key, by the beginnings of their names up to a colon. docs/internals/redis.md describes them. Not those of
+#: attempts to enqueue, `sent:…`: no key names them, and they expire within minutes.
+_ONCE = {
+    **dict.fromkeys(("number", "version", "journal-bytes", "events-bytes"), "string"),
+    **dict.fromkeys(("jobs", "queues", "marks", "tenant-jobs", "renewals", "claims", "deaths", "runs-at"), "hash"),
+    **dict.fromkeys(("later-places", "keys", "unique-jobs", "limits", "permits", "waits", "recurring"), "hash"),
+    **dict.fromkeys(("pauses", "cancels", "groups", "groups-told"), "hash"),
+    **dict.fromkeys(("leases", "later", "later-ids", "keys-due", "key-holders"), "zset"),
+    **dict.fromkeys(("recurring-due", "cancel-order"), "zset"),
+    "keyed": "set",
+    **dict.fromkeys(("journal", "events"), "stream"),
 }
-_TYPE_OF = {name: kind for kind, names in _TYPES.items() for name in names}
+_OF_QUEUE = {"queue": "zset", "turns": "zset", "shares": "hash", "idle": "set"}
+_OF_TENANT = {"tenant": "zset"}
+_OF_WORKER = {"worker": "hash", "held": "hash", "taken": "set"}
+_OF_LIMIT = {"permit": "set", "called": "set", "waiting": "zset"}
 
 #: Keys whose types are asked for at once.
 _KEYS_AT_ONCE = 500
@@ -166,22 +168,65 @@ def _replicas(info: Mapping[str, str], wanted: int) -> list[Finding]:
 
 async def _foreign_keys(store: Store) -> list[Finding]:
     """A problem for each key that another program has given another type."""
-    found, cursor, prefix = list[Finding](), b"0", store.prefix.encode()
-    while True:
-        cursor, keys = await store.call("SCAN", cursor, "MATCH", "palermo:*", "COUNT", _KEYS_AT_ONCE)
-        ours = [key for key in keys if key.startswith(prefix)]
-        for key, kind in zip(ours, await asyncio.gather(*(store.call("TYPE", key) for key in ours)), strict=True):
-            wanted = _TYPE_OF.get(text_of(key.removeprefix(prefix)).partition(":")[0])
-            if wanted is not None and kind.decode() not in (wanted, "none"):
-                text = (
-                    f"{text_of(key)!r} is a {kind.decode()} and must be a {wanted}: another program has overwritten it"
-                )
-                advice = (
-                    "Restore it from a backup; or delete it (DEL), without what it held, and Palermo makes it again."
-                )
-                found.append(Finding.problem("keys", text, advice))
-        if cursor == b"0":
-            return found
+    found, asked = list[Finding](), list[tuple[bytes, str]]()
+    async for one in _keys(store):
+        asked.append(one)
+        if len(asked) >= _KEYS_AT_ONCE:
+            found += await _of_another_type(store, asked)
+            asked.clear()
+    return found + await _of_another_type(store, asked)
+
+
+async def _keys(store: Store) -> AsyncIterator[tuple[bytes, str]]:
+    """Palermo's keys with their types, as far as other keys of its own name them.
+
+    All keys of the server are not looked through: another program may have millions there.
+    """
+
+    def named(kinds: Mapping[str, str], name: bytes) -> list[tuple[bytes, str]]:
+        return [(store.key(f"{kind}:").encode() + name, type) for kind, type in kinds.items()]
+
+    for name, type in _ONCE.items():
+        yield store.key(name).encode(), type
+    with suppress(BrokerRefused):  # the key that names these is of another type itself
+        async for queue, _ in store.scan("queues"):
+            for one in named(_OF_QUEUE, queue):
+                yield one
+            with suppress(BrokerRefused):
+                async for tenant in _members(store, store.key("turns:").encode() + queue):
+                    for one in named(_OF_TENANT, b"%d:%b:%b" % (len(queue), queue, tenant)):
+                        yield one
+    with suppress(BrokerRefused):
+        async for worker in _members(store, store.key("leases").encode()):
+            for one in named(_OF_WORKER, worker):
+                yield one
+    with suppress(BrokerRefused):
+        async for limit, _ in store.scan("limits"):
+            for one in named(_OF_LIMIT, limit):
+                yield one
+
+
+async def _members(store: Store, key: bytes) -> AsyncIterator[bytes]:
+    """The members of a sorted set, read step by step."""
+    for first in itertools.count(0, _KEYS_AT_ONCE):
+        found = await store.call("ZRANGE", key, first, first + _KEYS_AT_ONCE - 1)
+        for member in found:
+            yield member
+        if len(found) < _KEYS_AT_ONCE:
+            return
+
+
+async def _of_another_type(store: Store, keys: Sequence[tuple[bytes, str]]) -> list[Finding]:
+    kinds = await asyncio.gather(*(store.call("TYPE", key) for key, _ in keys))
+    return [
+        Finding.problem(
+            "keys",
+            f"{text_of(key)!r} is a {kind.decode()} and must be a {wanted}: another program has overwritten it",
+            "Restore it from a backup; or delete it (DEL), without what it held, and Palermo makes it again.",
+        )
+        for (key, wanted), kind in zip(keys, kinds, strict=True)
+        if kind.decode() not in (wanted, "none")
+    ]
 
 
 async def _try_out(store: Store) -> Finding:

@@ -7,12 +7,12 @@ and goes in the same step to the job that has waited longest for it: scripts/com
 import json
 from collections.abc import Sequence
 
-from palermo.brokers.redis.store import Step, Store
+from palermo.brokers.redis.store import Step, Store, text_of
 from palermo.contract import clock
 from palermo.contract.limits import stored_limit
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow
 
-#: About so many keys are read at once where those to forget are looked for.
+#: About so many keys are read at once where all are looked at: Redis does nothing else meanwhile.
 _LOOK_AT = 200
 
 
@@ -42,14 +42,20 @@ async def decide(
 
 async def list_limits(store: Store) -> list[LimitInfo]:
     """All keys that have running or waiting jobs or reserved runs, by name."""
-    now, found = clock.now(), list[LimitInfo]()
-    for name, state, running, called, waiting in sorted(await store.run("look", "limits")):
-        stored = stored_limit(name, state)
-        waits = called + waiting + stored.turns(now)
-        if running or waits:
-            key = name.decode(errors="backslashreplace")
-            found.append(LimitInfo(key=key, limit=stored.limit, rate=stored.rate, running=running, waiting=waits))
-    return found
+    now, found = clock.now(), dict[bytes, LimitInfo]()
+    cursor = b"0"
+    while True:
+        cursor, fields = await store.call("HSCAN", store.key("limits"), cursor, "COUNT", _LOOK_AT)
+        states = dict(zip(fields[::2], fields[1::2], strict=True))
+        for name, (running, called, waiting) in zip(states, await store.run("look", "limits", *states), strict=True):
+            stored = stored_limit(name, states[name])
+            waits = called + waiting + stored.turns(now)
+            if running or waits:
+                found[name] = LimitInfo(
+                    key=text_of(name), limit=stored.limit, rate=stored.rate, running=running, waiting=waits
+                )
+        if cursor == b"0":
+            return [found[name] for name in sorted(found)]
 
 
 async def forget_idle(store: Store, cursor: bytes) -> bytes:

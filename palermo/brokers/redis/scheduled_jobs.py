@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
+from redis.exceptions import ResponseError
 
 from palermo.brokers.redis import limits
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.recurring import Recurring
-from palermo.brokers.redis.store import Step, Store
+from palermo.brokers.redis.store import Step, Store, text_of
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys, jobs_removed, keys_of
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
@@ -140,7 +141,10 @@ class ScheduledJobs:
         """Put into their queues all that is due now; returns when the next is due, None for never."""
         while True:
             now = clock.wall_clock()
-            _, *instants = await self._store.run("due", repr(now), _STEP)
+            problem, *instants = await self._store.run("due", repr(now), _STEP)
+            if problem:
+                error = self._store.translated(ResponseError(text_of(problem)))
+                log.warning("jobs that are due wait a minute error=%r", str(error))
             jobs, keys, recurring = (float(one) if one else None for one in instants)
             if keys is not None and keys <= now:
                 await self._keys.publish_due(now)

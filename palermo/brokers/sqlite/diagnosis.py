@@ -4,8 +4,8 @@ import os
 import shutil
 import sqlite3
 import time
-from pathlib import Path
 
+from palermo.brokers.sqlite.file.mounts import mounts
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, to_row
 from palermo.contract.broker import Finding
@@ -135,16 +135,6 @@ async def _try_out(store: Store, exchange: str) -> Finding:
     return Finding.ok("publish", f"a job can be stored and taken, on the disk within {took:.0f} ms")
 
 
-def mounts() -> list[tuple[str, str]]:
-    """Mount points with their types of file system; empty where the system does not tell (macOS)."""
-    try:
-        text = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    parts = [line.split(" ") for line in text.splitlines()]
-    return [(_unescaped(part[1]), part[2]) for part in parts if len(part) > 2]
-
-
 def file_system(path: str, mounted: list[tuple[str, str]]) -> Finding:
     """Whether the file lies on a disk of this machine that outlives a restart and its container."""
     kind = ""
@@ -196,7 +186,3 @@ def _log_size(path: str) -> list[Finding]:
 
 def _inside(path: str, place: str) -> bool:
     return path == place or path.startswith(place.rstrip("/") + "/")
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")

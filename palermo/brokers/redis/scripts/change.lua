@@ -44,22 +44,27 @@ local make = {
   end,
   -- Remove a job that waits, and put another in its place, if it still waits.
   remove = function(queue, tenant, number, now, job)
-    if not remove(queue, tenant, number) then
+    if not holds.waits(queue, tenant, number) then
       return 0
     end
+    write_in_any_case()
     if job then
       store(now, job)
     end
+    remove(queue, tenant, number)
     return 1
   end,
   -- The same for a job that is due later.
   remove_later = function(number, now, job)
-    if not take_later(number) then
+    local place = find_later(number)
+    if not place then
       return 0
     end
+    write_in_any_case()
     if job then
       store(now, job)
     end
+    take_later(number, place)
     return 1
   end,
   set = function(name, field, value)
@@ -71,7 +76,7 @@ local make = {
   -- The state of a unique key; false where nothing is known any more.
   key = function(name, state, due, holder_before, holder)
     if holder_before then
-      call('ZREM', key('key-holders'), holder_before .. '\0' .. name)
+      try('ZREM', 'key-holders', holder_before .. '\0' .. name)
     end
     if not state then
       call('HDEL', key('keys'), name)
@@ -80,7 +85,7 @@ local make = {
     end
     call('HSET', key('keys'), name, state)
     if holder then
-      call('ZADD', key('key-holders'), 0, holder .. '\0' .. name)
+      try('ZADD', 'key-holders', 0, holder .. '\0' .. name)
     end
     if due then
       call('ZADD', key('keys-due'), due, name)
@@ -116,8 +121,8 @@ local make = {
   end,
   -- Let the job that was put last wait for a permit.
   wait = function(permit)
-    call('HSET', key('waits'), last, permit)
-    call('ZADD', key('waiting:' .. permit), last, last)
+    try('HSET', 'waits', last, permit)
+    try('ZADD', 'waiting:' .. permit, last, last)
   end,
   declare = function(queue)
     declare(queue)
@@ -169,7 +174,8 @@ local make = {
         return
       end
       for _, entry in ipairs(entries) do
-        if tonumber(entry[2][4]) - #entry[2][2] >= from then
+        local upto = tonumber(entry[2][4]) -- none in an entry of another program
+        if upto and upto - #entry[2][2] >= from then
           call('XTRIM', key(name), 'MINID', entry[1])
           return
         end
@@ -182,8 +188,7 @@ local make = {
   -- Store a job in a queue of its own and remove it and the queue again, unseen by all others.
   try_out = function(job)
     local queue, blob = job[1], job[8]
-    local number = call('INCR', key('number'))
-    call('HSET', key('jobs'), number, blob)
+    local number = store_message(blob)
     call('ZADD', key('queue:' .. queue), 0, number)
     local found = call('ZPOPMIN', key('queue:' .. queue))[1]
     return found and call('HDEL', key('jobs'), found) or 0

@@ -4,7 +4,7 @@
 -- The tenant of the queue whose turn it is has had its turn.
 local function take_turn(queue, tenant, mark, stride)
   local last = number_in('marks', queue, 0)
-  call('HSET', key('marks'), queue, math.max(last, mark))
+  try('HSET', 'marks', queue, math.max(last, mark))
   if call('EXISTS', place_of(queue, tenant)) == 1 then
     local share = number_in('shares:' .. queue, tenant, 1)
     call('ZADD', key('turns:' .. queue), mark + stride / math.max(0.001, math.min(1000, share)), tenant)
@@ -12,49 +12,61 @@ local function take_turn(queue, tenant, mark, stride)
   left(queue, tenant)
 end
 
-local function pop(queue, stride)
-  local found = call('ZPOPMIN', key('queue:' .. queue))
-  if found[1] then
-    return found[1], found[2], ''
+-- The next job of a queue: its number, score, tenant, and the tenant's mark; nil if none waits.
+local function next_in(queue)
+  local found = call('ZRANGE', key('queue:' .. queue), 0, 0, 'WITHSCORES')
+  local tenant, mark = '', nil
+  while not found[1] do
+    tenant, mark = unpack(call('ZRANGE', key('turns:' .. queue), 0, 0, 'WITHSCORES'))
+    if not tenant then
+      return nil
+    end
+    found = call('ZRANGE', place_of(queue, tenant), 0, 0, 'WITHSCORES')
+    if not found[1] then
+      call('ZREM', key('turns:' .. queue), tenant) -- another program has written it
+    end
   end
-  local turn = call('ZRANGE', key('turns:' .. queue), 0, 0, 'WITHSCORES')
-  local tenant = turn[1]
-  if not tenant then
-    return nil
+  return found[1], found[2], tenant, tonumber(mark)
+end
+
+-- The job is claimed, or has no message any more.
+local function leave_place(queue, tenant, number, mark, stride)
+  call('ZREM', place_of(queue, tenant), number)
+  if tenant ~= '' then
+    take_turn(queue, tenant, mark, stride)
   end
-  found = call('ZPOPMIN', place_of(queue, tenant))
-  take_turn(queue, tenant, tonumber(turn[2]), stride)
-  return found[1], found[2], tenant
 end
 
 -- Claim a job for a worker: its number, the number of its claims, its queue, the workers that died with it, its cancel
 -- mark and its message; and the worker that goes on with it since its session was cut off, if there is one. Returns nil
 -- if no job waits.
 local function claim(holder, queue, stride)
-  local number, score, tenant = pop(queue, stride)
+  local number, score, tenant, turn = next_in(queue)
   while number do
     local blob = call('HGET', key('jobs'), number)
     if blob then
-      local times = number_in('claims', number, 0) + 1
+      local times = claims_of(number) + 1
       local deaths, mark, runs_at = '', '', nil
-      if times > 1 then
-        deaths = call('HGET', key('deaths'), number) or ''
-        runs_at = call('HGET', key('runs-at'), number) or nil
-        call('HDEL', key('runs-at'), number)
-      end
       call('HSET', key('held:' .. holder), number, cmsgpack.pack({ times, score, queue, tenant }))
+      leave_place(queue, tenant, number, turn, stride)
+      if times > 1 then
+        deaths = try('HGET', 'deaths', number) or ''
+        runs_at = try('HGET', 'runs-at', number) or nil
+        try('HDEL', 'runs-at', number)
+      end
       if tonumber(score) < STEP then
-        local permit = call('HGET', key('permits'), number)
+        local permit = try('HGET', 'permits', number)
         if permit then
-          call('SREM', key('called:' .. permit), number)
+          try('SREM', 'called:' .. permit, number)
         end
       end
       if call('EXISTS', key('cancels')) == 1 then
-        mark = call('HGET', key('cancels'), id_in(blob)) or ''
+        mark = try('HGET', 'cancels', id_in(blob)) or ''
       end
       return { number, tostring(times), queue, deaths, mark, blob, runs_at }
     end
-    number, score, tenant = pop(queue, stride)
+    leave_place(queue, tenant, number, turn, stride)
+    number, score, tenant, turn = next_in(queue)
   end
   return nil
 end
@@ -62,6 +74,6 @@ end
 -- Have the worker woken for a job of the queue, in the same step in which it finds none: so no job comes unheard.
 -- `idle` is the version of the queues by which the worker has a free slot, or 'batch' if it waits for a batch's next job.
 local function wait_for(holder, queue, idle)
-  call('SADD', key('idle:' .. queue), holder)
+  try('SADD', 'idle:' .. queue, holder)
   call('HSET', key('worker:' .. holder), 'idle', idle)
 end

@@ -3,6 +3,9 @@
 --
 -- A job has a number, which counts all jobs that were ever stored. It is the job's id within Redis, since two jobs may
 -- have the same id. A queue is a sorted set of numbers: first by priority, then by number, which is by age.
+--
+-- An error ends a script, and what it had done stays. So a script reads the keys of all places first, which raises the
+-- error for a key of another type, and puts a job where it goes before it takes it from where it was.
 
 local call = redis.call
 local PREFIX = KEYS[1]
@@ -20,9 +23,29 @@ local function write_in_any_case()
   call('DEL', key('nothing'))
 end
 
+-- Like `call`, for a key without which jobs go on: what is known of them besides their places and messages. If another
+-- program has given it another type, nothing is known and nothing is noted, and `palermo doctor` names the key. Returns
+-- nil then.
+local function try(command, name, ...)
+  local answer = redis.pcall(command, key(name), ...)
+  if type(answer) ~= 'table' or not answer.err then
+    return answer
+  end
+  if not string.find(answer.err, 'WRONGTYPE', 1, true) then
+    error(answer.err, 0)
+  end
+  return nil
+end
+
 -- The number in a field of a hash; `default` if there is none, or if another program has written something else.
 local function number_in(name, field, default)
-  return tonumber(call('HGET', key(name), field) or default) or default
+  return tonumber(try('HGET', name, field) or default) or default
+end
+
+-- How often a job that waits was claimed before; 1 if that cannot be known.
+local function claims_of(number)
+  local found = try('HGET', 'claims', number)
+  return found == nil and 1 or tonumber(found or 0) or 0
 end
 
 local function server_time()
@@ -61,31 +84,38 @@ local hand_over
 -- Wake one idle worker that serves the queue. One that has died does not hear it, and one that was given a job from
 -- another queue is not idle any more: then the next one is woken.
 local function wake(queue)
-  local holder = call('SPOP', key('idle:' .. queue))
+  local holder = try('SPOP', 'idle:' .. queue)
   while holder do
-    local idle = call('HGET', key('worker:' .. holder), 'idle')
+    local idle = try('HGET', 'worker:' .. holder, 'idle')
     if idle and hand_over and hand_over(holder, queue, idle) then
       return
     end
     if idle and call('PUBLISH', key('wake:' .. holder), '') > 0 then
       return
     end
-    holder = call('SPOP', key('idle:' .. queue))
+    holder = try('SPOP', 'idle:' .. queue)
   end
 end
 
--- Let a job wait in a queue.
-local function add(queue, tenant, share, score, number)
-  call('ZADD', place_of(queue, tenant), score, number)
+-- Make the queue if need be, before a job comes into it. Raises the error for a key of its places of another type.
+local function prepare(queue, tenant)
+  declare(queue)
+  call('ZCARD', place_of(queue, tenant))
   if tenant ~= '' then
-    call('HINCRBY', key('tenant-jobs'), queue, 1)
+    call('ZCARD', key('turns:' .. queue))
+  end
+end
+
+-- Note that a job has come into a queue, and have a worker take it.
+local function came(queue, tenant, share)
+  if tenant ~= '' then
+    try('HINCRBY', 'tenant-jobs', queue, 1)
     if share ~= '' then
-      call('HSET', key('shares:' .. queue), tenant, share)
+      try('HSET', 'shares:' .. queue, tenant, share)
     end
     if not call('ZSCORE', key('turns:' .. queue), tenant) then
-      local mark = number_in('marks', queue, 0)
-      local own = share ~= '' and share or call('HGET', key('shares:' .. queue), tenant) or 1
-      call('ZADD', key('turns:' .. queue), mark + 1 / (tonumber(own) or 1), tenant)
+      local own = tonumber(share ~= '' and share or number_in('shares:' .. queue, tenant, 1))
+      call('ZADD', key('turns:' .. queue), number_in('marks', queue, 0) + 1 / (own or 1), tenant)
     end
   end
   wake(queue)
@@ -96,36 +126,48 @@ local function left(queue, tenant)
   if tenant == '' then
     return
   end
-  if call('HINCRBY', key('tenant-jobs'), queue, -1) <= 0 then
-    call('HDEL', key('tenant-jobs'), queue)
+  if (try('HINCRBY', 'tenant-jobs', queue, -1) or 0) <= 0 then
+    try('HDEL', 'tenant-jobs', queue)
   end
   if call('EXISTS', place_of(queue, tenant)) == 0 then
     call('ZREM', key('turns:' .. queue), tenant)
-    call('HDEL', key('shares:' .. queue), tenant)
+    try('HDEL', 'shares:' .. queue, tenant)
   end
+end
+
+-- Store the message of a new job; returns its number. If another program has set the counter back, or deleted it, the
+-- number is the next one that no job has.
+local function store_message(blob)
+  local number, step = call('INCR', key('number')), 1
+  while call('HSETNX', key('jobs'), number, blob) == 0 do
+    step = 2 * step
+    number = call('INCRBY', key('number'), step)
+  end
+  return number
 end
 
 -- Store a new job in a queue; returns its number.
 local function put(queue, tenant, share, priority, keyed, blob)
-  declare(queue)
-  local number = call('INCR', key('number'))
-  call('HSET', key('jobs'), number, blob)
-  if keyed == '1' then
-    call('SADD', key('keyed'), number)
-  end
   if tonumber(priority) >= FRONT then
     tenant = ''
   end
-  add(queue, tenant, share, score_of(priority, number), number)
+  prepare(queue, tenant)
+  local number = store_message(blob)
+  if keyed == '1' then
+    try('SADD', 'keyed', number)
+  end
+  call('ZADD', place_of(queue, tenant), score_of(priority, number), number)
+  came(queue, tenant, share)
   return number
 end
 
 -- Store a new job that is due later; returns its number.
 local function put_later(queue, tenant, share, priority, keyed, run_at, id, blob)
-  local number = call('INCR', key('number'))
-  call('HSET', key('jobs'), number, blob)
+  call('ZCARD', key('later'))
+  call('HLEN', key('later-places'))
+  local number = store_message(blob)
   call('HSET', key('later-places'), number, cmsgpack.pack({ queue, tenant, share, priority, keyed, id }))
-  call('ZADD', key('later-ids'), 0, id .. '\0' .. string.format('%.0f', number))
+  try('ZADD', 'later-ids', 0, id .. '\0' .. string.format('%.0f', number))
   call('ZADD', key('later'), run_at, number)
   if call('ZRANGE', key('later'), 0, 0)[1] == string.format('%.0f', number) then
     call('PUBLISH', key('bell:due'), '')
@@ -146,52 +188,59 @@ local function id_in(blob)
   return type(id) == 'string' and id or ''
 end
 
--- Take a job from those that are due later; returns its place and its message, nil if it is not there any more.
-local function take_later(number)
+-- The place and the message of a job that is due later; nil if it is not there any more.
+local function find_later(number)
   local packed = call('HGET', key('later-places'), number)
   if not packed then
     return nil
   end
+  call('ZCARD', key('later'))
   local blob = call('HGET', key('jobs'), number)
   local read, place = pcall(cmsgpack.unpack, packed)
   if not read or type(place) ~= 'table' or #place ~= 6 then
     -- Another program has changed it. The job is not lost: a person may requeue it.
     place = { 'failed', '', '', 0, '', blob and id_in(blob) or '' }
   end
+  return place, blob or nil
+end
+
+-- Take a job with this place from those that are due later.
+local function take_later(number, place)
   call('ZREM', key('later'), number)
-  call('ZREM', key('later-ids'), place[6] .. '\0' .. number)
+  try('ZREM', 'later-ids', place[6] .. '\0' .. number)
   call('HDEL', key('later-places'), number)
   call('HDEL', key('jobs'), number)
-  local permit = call('HGET', key('waits'), number)
+  local permit = try('HGET', 'waits', number)
   if permit then
-    call('HDEL', key('waits'), number)
-    call('ZREM', key('waiting:' .. permit), number)
+    try('HDEL', 'waits', number)
+    try('ZREM', 'waiting:' .. permit, number)
   end
-  return place, blob or nil
 end
 
 -- Give a free permit to the job that has waited longest for it, and put that job into its queue.
 local function hand_on(permit)
-  local first = call('ZPOPMIN', key('waiting:' .. permit))[1]
-  if not first then
-    return
-  end
-  local place, blob = take_later(first)
-  if blob then
-    local number = put(place[1], '', '', FRONT, place[5], blob)
-    call('HSET', key('permits'), number, permit)
-    call('SADD', key('permit:' .. permit), number)
-    call('SADD', key('called:' .. permit), number)
+  for _, first in ipairs(try('ZRANGE', 'waiting:' .. permit, 0, 0) or {}) do
+    local place, blob = find_later(first)
+    if blob then
+      local number = put(place[1], '', '', FRONT, place[5], blob)
+      try('HSET', 'permits', number, permit)
+      try('SADD', 'permit:' .. permit, number)
+      try('SADD', 'called:' .. permit, number)
+    end
+    if place then
+      take_later(first, place)
+    end
+    call('ZREM', key('waiting:' .. permit), first)
   end
 end
 
 -- End the permit that a job has, if it has one.
 local function free_permit(number)
-  local permit = call('HGET', key('permits'), number)
+  local permit = try('HGET', 'permits', number)
   if permit then
-    call('HDEL', key('permits'), number)
-    call('SREM', key('permit:' .. permit), number)
-    call('SREM', key('called:' .. permit), number)
+    try('HDEL', 'permits', number)
+    try('SREM', 'permit:' .. permit, number)
+    try('SREM', 'called:' .. permit, number)
     hand_on(permit)
   end
 end
@@ -205,14 +254,14 @@ end
 local function forget(number, keep_mark)
   if keep_mark ~= '1' and call('EXISTS', key('cancels')) == 1 then
     local id = id_of(number)
-    call('HDEL', key('cancels'), id)
-    call('ZREM', key('cancel-order'), id)
+    try('HDEL', 'cancels', id)
+    try('ZREM', 'cancel-order', id)
   end
   call('HDEL', key('jobs'), number)
-  call('HDEL', key('claims'), number)
-  call('HDEL', key('deaths'), number)
-  call('HDEL', key('runs-at'), number)
-  call('SREM', key('keyed'), number)
+  try('HDEL', 'claims', number)
+  try('HDEL', 'deaths', number)
+  try('HDEL', 'runs-at', number)
+  try('SREM', 'keyed', number)
   free_permit(number)
 end
 
@@ -240,7 +289,7 @@ local function claim_of(holder, number)
   if call('HEXISTS', key('jobs'), number) == 0 then
     return nil
   end
-  return { number_in('claims', number, 0) + 1, score_of(0, number), 'failed', '' }
+  return { claims_of(number) + 1, score_of(0, number), 'failed', '' }
 end
 
 -- Delete a job that the worker has claimed for the given time; returns whether the claim was still valid.
@@ -261,13 +310,14 @@ local function give_back(holder, number, died)
     return false
   end
   local times, score, queue, tenant = unpack(claim)
+  prepare(queue, tenant)
+  call('ZADD', place_of(queue, tenant), score, number)
   call('HDEL', key('held:' .. holder), number)
-  call('HSET', key('claims'), number, times)
+  try('HSET', 'claims', number, times)
   if died ~= '' then
-    call('HSET', key('deaths'), number, (call('HGET', key('deaths'), number) or '') .. died .. '\n')
+    try('HSET', 'deaths', number, (try('HGET', 'deaths', number) or '') .. died .. '\n')
   end
   free_permit(number)
-  declare(queue)
-  add(queue, tenant, '', score, number)
+  came(queue, tenant, '')
   return true
 end

@@ -1,12 +1,24 @@
 -- Puts jobs that are due into their queues. ARGV: the time, and how many jobs at most.
--- Returns how many there were, and when the next of these is due ('' for never): jobs, unique keys, recurring jobs.
+-- Returns what kept a job from its queue ('' for nothing), and when the next of these is due ('' for never): jobs,
+-- unique keys, recurring jobs.
+
+-- Seconds until the next attempt with a job that could not be put into its queue.
+local RETRY_AFTER = 60
 
 write_in_any_case()
+local problem = ''
 local found = call('ZRANGEBYSCORE', key('later'), '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
 for _, number in ipairs(found) do
-  local place, blob = take_later(number)
+  local place, blob = find_later(number)
+  local done, why = true, nil
   if blob then
-    put(place[1], place[2], place[3], place[4], place[5], blob)
+    done, why = pcall(put, place[1], place[2], place[3], place[4], place[5], blob)
+  end
+  if not done then
+    problem = type(why) == 'table' and why.err or tostring(why)
+    call('ZADD', key('later'), tonumber(ARGV[1]) + RETRY_AFTER, number)
+  elseif place then
+    take_later(number, place)
   else
     call('ZREM', key('later'), number)
   end
@@ -15,4 +27,4 @@ end
 local function first(name)
   return call('ZRANGE', key(name), 0, 0, 'WITHSCORES')[2] or ''
 end
-return { #found, first('later'), first('keys-due'), first('recurring-due') }
+return { problem, first('later'), first('keys-due'), first('recurring-due') }

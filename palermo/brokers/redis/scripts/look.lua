@@ -4,7 +4,7 @@
 --   step QUEUE TENANT AFTER LAST COUNT BYTES    the next jobs of one place that a sweep reads
 --   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
 --   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
---   limits                                      all limited keys with their states, and how many run, are called and wait
+--   limits KEY…                                 of each of these limited keys how many jobs run, are called and wait
 --   newest LOG PLACE COUNT                      where the last so many entries of a log begin, from a place back
 --   workers                                     all workers, with what they report and when their leases end
 
@@ -17,9 +17,9 @@ end
 local function workers()
   local found, leases = {}, call('ZRANGE', key('leases'), 0, -1, 'WITHSCORES')
   for index = 1, #leases, 2 do
-    local worker = call('HMGET', key('worker:' .. leases[index]), 'tag', 'selection', 'report')
+    local worker = try('HMGET', 'worker:' .. leases[index], 'tag', 'selection', 'report') or { false, false, false }
     local held = {}
-    for _, packed in ipairs(call('HVALS', key('held:' .. leases[index]))) do
+    for _, packed in ipairs(try('HVALS', 'held:' .. leases[index]) or {}) do
       local read, claim = pcall(cmsgpack.unpack, packed)
       if read and type(claim) == 'table' and type(claim[3]) == 'string' then
         held[#held + 1] = claim[3]
@@ -74,7 +74,7 @@ local looks = {
         for _, number in ipairs(numbers) do
           local blob = call('HGET', key('jobs'), number)
           if blob then
-            jobs[#jobs + 1] = { call('HGET', key('cancels'), id_of(number)) or '', cut(blob, most) }
+            jobs[#jobs + 1] = { try('HGET', 'cancels', id_of(number)) or '', cut(blob, most) }
           end
         end
       end
@@ -109,17 +109,17 @@ local looks = {
   tenants = function()
     local found = {}
     for _, tenant in ipairs(call('ZRANGE', key('turns:' .. queue), 0, -1)) do
-      local share = call('HGET', key('shares:' .. queue), tenant) or '1'
+      local share = try('HGET', 'shares:' .. queue, tenant) or '1'
       found[#found + 1] = { tenant, call('ZCARD', place_of(queue, tenant)), share }
     end
     return found
   end,
   limits = function()
-    local found, states = {}, call('HGETALL', key('limits'))
-    for index = 1, #states, 2 do
-      local name = states[index]
+    local found = {}
+    for index = 2, #ARGV do
+      local name = ARGV[index]
       local permits, called = call('SCARD', key('permit:' .. name)), call('SCARD', key('called:' .. name))
-      found[#found + 1] = { name, states[index + 1], permits - called, called, call('ZCARD', key('waiting:' .. name)) }
+      found[index - 1] = { permits - called, called, call('ZCARD', key('waiting:' .. name)) }
     end
     return found
   end,

@@ -16,7 +16,7 @@ for index = 5, #ARGV do
         return { removed, '1', keyed }
       end
       passed = passed + 1
-      if tonumber(number) <= last then
+      if (tonumber(number) or 0) <= last then
         if leave_keyed and call('SISMEMBER', key('keyed'), number) == 1 then
           keyed[#keyed + 1] = { tenant, number, call('HGET', key('jobs'), number) or '' }
         elseif remove(queue, tenant, number) then

@@ -18,6 +18,6 @@ if not blob then
   return {}
 end
 if wanted == '' then
-  return { number, call('HGET', key('claims'), number) or '0', call('HGET', key('cancels'), id_of(number)) or '', blob }
+  return { number, tostring(claims_of(number)), try('HGET', 'cancels', id_of(number)) or '', blob }
 end
 return number == wanted and claim(holder, queue, stride) or { 'other' }

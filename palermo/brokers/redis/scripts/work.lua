@@ -46,7 +46,7 @@ if #claimed < wanted then
 elseif call('HEXISTS', worker, 'idle') == 1 then
   -- It was woken, perhaps for a job that another idle worker must take now.
   for each = queues, #ARGV do
-    call('SREM', key('idle:' .. ARGV[each]), holder)
+    try('SREM', 'idle:' .. ARGV[each], holder)
   end
   call('HDEL', worker, 'idle')
   for each = queues, #ARGV do

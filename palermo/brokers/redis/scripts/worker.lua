@@ -18,38 +18,46 @@ local TAKEN_FOR = 600
 
 -- A worker ends, and its jobs go back. `died` is its name if it died with them. `lives` is its name if it only lost its
 -- session: the worker that gets one of the jobs next is told that this one has it.
+-- A job that cannot go back, because another program has the key of its queue, stays, and with it what is known of the
+-- worker, until its queue is mended. It keeps no other job.
 local function leave(worker, died, lives)
-  local count = 0
-  for _, number in ipairs(call('HKEYS', key('held:' .. worker))) do
-    give_back(worker, number, died)
-    count = count + 1
+  local held, count = try('HKEYS', 'held:' .. worker), 0
+  local all = held ~= nil
+  for _, number in ipairs(held or {}) do
+    if pcall(give_back, worker, number, died) then
+      count = count + 1
+    else
+      all = false
+    end
     if died ~= '' then
-      call('SADD', key('taken:' .. worker), number)
+      try('SADD', 'taken:' .. worker, number)
       call('EXPIRE', key('taken:' .. worker), TAKEN_FOR)
     end
     if lives ~= '' then
-      call('HSET', key('runs-at'), number, lives)
+      try('HSET', 'runs-at', number, lives)
     end
   end
   for _, queue in ipairs(call('HKEYS', key('queues'))) do
-    call('SREM', key('idle:' .. queue), worker)
+    try('SREM', 'idle:' .. queue, worker)
   end
-  call('DEL', key('worker:' .. worker), key('held:' .. worker))
-  call('ZREM', key('leases'), worker)
+  if all then
+    call('DEL', key('worker:' .. worker), key('held:' .. worker))
+    call('ZREM', key('leases'), worker)
+  end
   return count
 end
 
 -- A worker is back that had another id in a session that was cut off. If it counted as dead, that is taken back.
 local function come_back(before, tag)
   leave(before, '', tag)
-  for _, number in ipairs(call('SMEMBERS', key('taken:' .. before))) do
-    local deaths = call('HGET', key('deaths'), number)
+  for _, number in ipairs(try('SMEMBERS', 'taken:' .. before) or {}) do
+    local deaths = try('HGET', 'deaths', number)
     if deaths then
       local first, last = string.find('\n' .. deaths, '\n' .. tag .. '\n', 1, true)
       if first then
-        call('HSET', key('deaths'), number, string.sub(deaths, 1, first - 1) .. string.sub(deaths, last))
+        try('HSET', 'deaths', number, string.sub(deaths, 1, first - 1) .. string.sub(deaths, last))
       end
-      call('HSET', key('runs-at'), number, tag)
+      try('HSET', 'runs-at', number, tag)
     end
   end
   call('DEL', key('taken:' .. before))
@@ -58,7 +66,7 @@ end
 -- Whether workers whose leases have ended count as dead. Not at first if nobody had renewed a lease for a while: then
 -- all workers get the time to come back. `renews` is whether this is a worker that renews its own.
 local function leases_count(now, lease, renews)
-  local last, noticed, back_by = unpack(call('HMGET', key('renewals'), 'last', 'noticed', 'back-by'))
+  local last, noticed, back_by = unpack(try('HMGET', 'renewals', 'last', 'noticed', 'back-by') or {})
   if tonumber(last) and noticed ~= last then
     local away = now - tonumber(last)
     if away < 0 then
@@ -69,11 +77,11 @@ local function leases_count(now, lease, renews)
     end
     if away < 0 or away > AWAY then
       back_by = now + math.max(0, math.min(LONGEST_PAUSE, away)) + lease
-      call('HSET', key('renewals'), 'noticed', last, 'back-by', back_by)
+      try('HSET', 'renewals', 'noticed', last, 'back-by', back_by)
     end
   end
   if renews then
-    call('HSET', key('renewals'), 'last', now)
+    try('HSET', 'renewals', 'last', now)
   end
   return now >= (tonumber(back_by) or 0)
 end

@@ -19,6 +19,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from palermo.brokers.sqlite.file.mounts import mounts
 from palermo.brokers.sqlite.file.store import Store, is_busy, translated, unusable
 from palermo.core.address import Address
 from palermo.errors import StoreInvalid, UrlInvalid
@@ -138,6 +139,11 @@ def _check_path(path: str, display_path: str) -> None:
         raise StoreInvalid(f"{display_path} is a folder. Name a file in it.")
     if os.path.exists(path) and not os.path.isfile(path):
         raise StoreInvalid(f"{display_path} is not a regular file.")
+    if any(place == path for place, _ in mounts()):
+        raise StoreInvalid(
+            f"{display_path} is mounted as a single file. Mount the folder in which it lies: the newest jobs are in"
+            " files beside it, which would stay in this container."
+        )
     effective = os.access in os.supports_effective_ids
     if os.path.exists(path) and not os.access(path, os.W_OK, effective_ids=effective):
         # Checked before SQLite makes its files beside it: these would be read-only too, and stay so.
