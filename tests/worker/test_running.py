@@ -2,6 +2,7 @@
 
 import os
 import signal
+from multiprocessing import get_all_start_methods
 
 import pytest
 
@@ -127,11 +128,13 @@ def test_standard_input_is_empty_and_output_is_written_after_each_job(site: Site
 
 def test_programs_and_processes_that_a_job_starts_obey_term(site: Site) -> None:
     site.enqueue("starts_a_program", str(site.notes_path))
-    site.enqueue("forks_a_process", str(site.notes_path))
+    methods = get_all_start_methods()
+    for method in methods:
+        site.enqueue("starts_a_process", str(site.notes_path), method)
 
     site.burst()
 
-    assert site.notes() == [str(-signal.SIGTERM)] * 2
+    assert site.notes() == [str(-signal.SIGTERM)] * (1 + len(methods))
 
 
 def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(site: Site) -> None:

@@ -159,9 +159,9 @@ def starts_a_program(path):
 
 
 @palermo.job
-def forks_a_process(path):
-    """So does a process that it forks."""
-    process = get_context("fork").Process(target=time.sleep, args=(60,))
+def starts_a_process(path, method):
+    """So does a process of multiprocessing."""
+    process = get_context(method).Process(target=time.sleep, args=(60,))
     process.start()
     process.terminate()
     process.join()
