@@ -26,8 +26,6 @@ from tests.helpers import Stopwatch
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import FULL, chosen, scaled
 
-pytestmark = pytest.mark.anyio
-
 #: Seconds within which a job can be enqueued after the broker's return, and within which all can be listed.
 ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
 
