@@ -32,9 +32,8 @@ from palermo.brokers.sqlite.tables.jobs import (
     to_row,
 )
 from palermo.brokers.sqlite.tenants import SqliteTenants
-from palermo.contract import clock
 from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters
-from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import (
@@ -296,19 +295,8 @@ class SqliteBroker:
     async def recurring(self) -> list[RecurringEntry]:
         return await self._scheduled_jobs.recurring()
 
-    async def put_recurring(self, entry: RecurringEntry) -> None:
-        await self._scheduled_jobs.change(EntryChange(name=entry.name, action=PUT, entry=entry))
-
-    async def remove_recurring(self, name: str) -> None:
-        await self._scheduled_jobs.change(EntryChange(name=name, action=REMOVE))
-
-    async def switch_recurring(self, name: str, *, on: bool) -> None:
-        await self._scheduled_jobs.change(EntryChange(name=name, action=SWITCH, on=on))
-
-    async def fire_recurring(self, name: str) -> str:
-        id = run_id(name, clock.now())
-        await self._scheduled_jobs.change(EntryChange(name=name, action=RUN, id=id))
-        return id
+    async def change_recurring(self, change: EntryChange) -> None:
+        await self._scheduled_jobs.change(change)
 
     async def purge(self, queue: str) -> int:
         await self._sync()
