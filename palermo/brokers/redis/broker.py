@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from msgspec import Struct
@@ -26,7 +26,7 @@ from palermo.brokers.redis.store import Store, open_store, text_of
 from palermo.brokers.redis.sweep import clear_tenant
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, Tenant
+from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, Tenant, in_steps
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -42,10 +42,6 @@ from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError
 
 log = logging.getLogger("palermo.redis")
-
-#: How many messages publish_many stores in one step, and about how many bytes of bodies.
-_BATCH = 500
-_BATCH_BYTES = 8 * 1024 * 1024
 
 #: The most that Redis takes as a place in a list.
 _MOST = 2**53
@@ -94,9 +90,8 @@ class RedisBroker:
         return self._store.try_publish(message, self._attempts.begin(message), answered)
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
-        waiting = iter(messages)
         stored, begun = 0, []
-        while batch := list(_batch(waiting)):
+        for batch in in_steps(messages):
             begun.append(batch[0])
             stored += await self._publish(batch)
         for first in begun:  # not earlier: the next session begins with the first batch again
@@ -307,16 +302,6 @@ class RedisBroker:
 
     def _not_found(self, queue: str) -> NotFound:
         return NotFound(f"there is no queue {queue!r} at {self._store.server}. `palermo queues` lists those there are.")
-
-
-def _batch(messages: Iterable[Message]) -> Iterator[Message]:
-    """The next messages that are stored in one step."""
-    size = 0
-    for message in islice(messages, _BATCH):
-        yield message
-        size += len(message.body)
-        if size >= _BATCH_BYTES:
-            return
 
 
 class RedisTenants:
