@@ -51,7 +51,7 @@ from palermo.client.client import default_client
 from palermo.client.prepare_recurring import entry
 from palermo.contract.broker import Broker
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.recurring_entries import RUNTIME
+from palermo.contract.recurring_entries import RUNTIME, EntryChange
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import RecordKind, encode, encode_record
 from palermo.core.message import Message
@@ -388,11 +388,11 @@ def recurring(place: Ground, size: int) -> Figures:
 
     def put(every: float, counted: str) -> None:
         times = [RecurringJob(name=f"{counted} {n}", job="ticks", every=every, queue="ticks") for n in range(size)]
-        entries = [entry(client, one, origin=RUNTIME) for one in times]
+        changes = [EntryChange.put(entry(client, one, origin=RUNTIME)) for one in times]
 
         async def store(broker: Broker) -> None:
             for start in range(0, size, 100):
-                await asyncio.gather(*map(broker.put_recurring, entries[start : start + 100]))
+                await asyncio.gather(*map(broker.change_recurring, changes[start : start + 100]))
 
         client.run(store)
 

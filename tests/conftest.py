@@ -115,8 +115,8 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine test on a loop of its own, except one with fixtures that are coroutines: anyio runs those."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj) or pyfuncitem.get_closest_marker("anyio"):
+    """Run a coroutine test on a loop of its own: that of the fixture `runner`, if its fixtures use one."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given = pyfuncitem.funcargs
     test = pyfuncitem.obj(**{name: given[name] for name in inspect.signature(pyfuncitem.obj).parameters})

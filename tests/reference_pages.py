@@ -18,7 +18,7 @@ from msgspec import Struct
 import palermo
 from palermo import errors
 from palermo.cli import COMMANDS, main
-from palermo.client.decorator import Enqueuer, FunctionJob
+from palermo.client.decorator import FunctionJob
 from palermo.client.status import JobStatus
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
@@ -69,7 +69,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         "Enqueue",
         "A decorated function or class, and what its `options()` returns, have the methods of the first entry.",
         [
-            ("a job", Enqueuer),
+            ("a job", FunctionJob),
             ("palermo.jobs.options.EnqueueOptions", EnqueueOptions),
             ("palermo.enqueue", palermo.enqueue),
             ("palermo.publish", palermo.publish),
@@ -253,7 +253,7 @@ def _entry(name: str, found: Any) -> Iterator[str]:
         "__init__" in vars(found)
         and not is_dataclass(found)
         and not issubclass(found, Struct)
-        and found is not Enqueuer
+        and found is not FunctionJob
     ):
         yield from ("", "```text", _signature(name, found.__init__, is_method=True), "```")
     fields = [field for field in _fields(found) if field[0] not in _NOT_FOR_PROGRAMS]
@@ -332,9 +332,7 @@ def _methods(found: type) -> Iterator[tuple[str, Any]]:
     """The public methods and properties of a class that have a docstring, its bases' ones too, in their order."""
     seen: dict[str, Any] = {}
     known: set[int] = set()
-    # What a decorated function has besides: it enqueues by an Enqueuer.
-    bases = (*found.__mro__, FunctionJob) if found is Enqueuer else found.__mro__
-    for base in reversed([each for each in bases if each.__module__.startswith("palermo")]):
+    for base in reversed([each for each in found.__mro__ if each.__module__.startswith("palermo")]):
         seen.update(vars(base))
     for name, each in seen.items():
         function = each.__func__ if isinstance(each, classmethod | staticmethod) else each

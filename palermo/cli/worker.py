@@ -1,13 +1,13 @@
 """`palermo worker`: runs jobs until told to stop."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from palermo.cli.command_group import Context, imports
 from palermo.cli.completion import complete_queue
 from palermo.cli.options import broker_options, parse_concurrency, parse_duration, parse_prefetch
-from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -123,29 +123,15 @@ def worker(
     /,
     modules: tuple[str, ...],
     queues: str | None,
-    concurrency: int,
-    pool: str,
-    prefetch: Prefetch,
-    scheduler: bool,
-    burst: bool,
-    shutdown_timeout: float | None,
-    term_timeout: float,
-    run_atexit: bool,
-    resque_signals: bool,
-    timeout: float | None,
-    timeout_grace: float,
-    max_jobs: int | None,
-    max_memory: float | None,
-    max_lifetime: float | None,
     accept: tuple[str, ...],
     accept_only: tuple[str, ...],
-    pidfile: str | None,
     metrics_port: int | None,
     metrics_host: str | None,
     log_level: str,
     log_format: str,
     workers: int,
     reload: bool,
+    **options: Any,
 ) -> None:
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
@@ -156,7 +142,7 @@ def worker(
     INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with
     fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/reference/signals.md has the whole table.
     """
-    if workers > 1 and pidfile:
+    if workers > 1 and options["pidfile"]:
         raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())
     selection = None if queues is None else QueueSelection.parse(queues)
     settings = context.settings(metrics_port=metrics_port, metrics_host=metrics_host)
@@ -186,32 +172,15 @@ def worker(
         from palermo.worker.supervisor import supervise
 
         if not is_supervised():
-            raise click.exceptions.Exit(supervise(workers, restarts=not burst, watched=Path.cwd() if reload else None))
-    options = WorkerOptions(
-        settings=settings,
-        modules=modules,
-        queues=selection,
-        pool=pool,
-        concurrency=concurrency,
-        prefetch=prefetch,
-        burst=burst,
-        scheduler=scheduler,
-        accept=accepted,
-        shutdown_timeout=shutdown_timeout,
-        term_timeout=term_timeout,
-        run_atexit=run_atexit,
-        resque_signals=resque_signals,
-        limits=Limits(
-            timeout=timeout,
-            timeout_grace=timeout_grace,
-            max_jobs=max_jobs,
-            max_memory=max_memory,
-            max_lifetime=max_lifetime,
-        ),
-        pidfile=pidfile,
+            raise click.exceptions.Exit(
+                supervise(workers, restarts=not options["burst"], watched=Path.cwd() if reload else None)
+            )
+    limits = Limits(**{name: options.pop(name) for name in Limits.__struct_fields__})
+    chosen = WorkerOptions(
+        settings=settings, modules=modules, queues=selection, accept=accepted, limits=limits, **options
     )
     try:
-        code = run_worker(options)
+        code = run_worker(chosen)
     except WorkerMisused as error:
         raise click.UsageError(str(error), click.get_current_context()) from error
     raise click.exceptions.Exit(code)

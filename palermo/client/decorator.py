@@ -45,9 +45,7 @@ C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 #: One item of a batch, the list that the function takes, and what a call of it returns.
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
-L_contra = TypeVar("L_contra", contravariant=True)
-C_co = TypeVar("C_co", covariant=True)
+L = TypeVar("L")
 K = TypeVar("K", bound="JobClass")
 
 
@@ -70,7 +68,7 @@ class AwaitsProcess(Protocol[P, R_co]):
 
 
 class Enqueuer(Generic[P, R]):
-    """A job with options: `.options()` returns one, and a decorated function or class enqueues through one."""
+    """A job with options, as `.options()` returns it."""
 
     __slots__ = ("_id", "_options", "definition")
 
@@ -125,33 +123,38 @@ class Enqueuer(Generic[P, R]):
         return f"<palermo job {self.definition.name}{f' with {given}' if given else ''}>"
 
 
-class FunctionJob(Generic[P, C, R]):
+class DecoratedJob(Enqueuer[P, R]):
+    """What the decorator adds to a function or class."""
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
+        """The job with other options, for jobs enqueued through it: see palermo.jobs.options.EnqueueOptions.
+
+        Raises OptionInvalid, QueueNameInvalid, IdInvalid.
+        """
+        return Enqueuer(self.definition, **read_options(options, ENQUEUE_OPTIONS, ".options()"))
+
+    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Remove all waiting jobs with these arguments from the job's queue; returns how many."""
+        from palermo.client.actor import Actor
+        from palermo.client.dequeue import dequeue
+
+        self.definition.bind(args, kwargs)
+        client = _client()
+        return dequeue(client, self.definition, args, kwargs, actor=Actor.here("python"), ask=client.run)
+
+
+class FunctionJob(DecoratedJob[P, R], Generic[P, C, R]):
     """A decorated function: calling it calls the function, `enqueue` enqueues it."""
 
-    definition: JobDefinition
     __name__: str
 
     def __init__(self, definition: JobDefinition, function: Callable[P, C]) -> None:
-        self.definition = definition
+        super().__init__(definition)
         self._function = function
-        self._enqueuer: Enqueuer[P, R] = Enqueuer(definition)
-        self.enqueue = self._enqueuer.enqueue
-        self.enqueue_in = self._enqueuer.enqueue_in
-        self.enqueue_at = self._enqueuer.enqueue_at
-        self.enqueue_many = self._enqueuer.enqueue_many
-        self.enqueue_async = self._enqueuer.enqueue_async
         update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self._function(*args, **kwargs)
-
-    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
-        """The job with other options, for jobs enqueued through it: see palermo.jobs.options.EnqueueOptions."""
-        return with_options(self.definition, options)
-
-    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int:
-        """Remove all waiting jobs with these arguments from the job's queue; returns how many."""
-        return _dequeue(self.definition, args, kwargs)
 
     def hook(self, function: F) -> F:
         """Register a hook for this job, by the function's name; it gets the job's arguments."""
@@ -160,42 +163,20 @@ class FunctionJob(Generic[P, C, R]):
     def __reduce__(self) -> str:
         return self.definition.target.__qualname__  # pickled by its name, as a function is
 
-    def __repr__(self) -> str:
-        return f"<palermo job {self.definition.name}>"
 
+if TYPE_CHECKING:
 
-class DecoratedJob(Protocol[P, R]):
-    """What the decorator adds to a function or class, as a type checker sees it."""
+    class ClassJob(DecoratedJob[P, R]):
+        """A decorated class, as a call of `palermo.job(...)` returns it."""
 
-    definition: JobDefinition
+        def __call__(self) -> Any: ...
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    class BatchJob(DecoratedJob[[T], None], Generic[T, L, C]):
+        """A decorated function that takes batches: `enqueue` takes one item, and a call of it the whole list."""
 
-    def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+        def __call__(self, items: L, /) -> C: ...
 
-    def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
-
-    def enqueue_many(self, calls: Iterable[Arguments]) -> list[Job[R]]: ...
-
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
-
-    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]: ...
-
-    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int: ...
-
-
-class ClassJob(DecoratedJob[P, R], Protocol[P, R]):
-    """A decorated class, as a type checker sees it through a call of `palermo.job(...)`."""
-
-    def __call__(self) -> Any: ...
-
-
-class BatchJob(DecoratedJob[[T_contra], None], Protocol[T_contra, L_contra, C_co]):
-    """A decorated function that takes batches: `enqueue` takes one item, and a call of the function the whole list."""
-
-    def __call__(self, items: L_contra, /) -> C_co: ...
-
-    def hook(self, function: F) -> F: ...
+        def hook(self, function: F) -> F: ...
 
 
 class JobClass:
@@ -215,7 +196,7 @@ class JobClass:
     def enqueue(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
     def enqueue(cls, *args: Any, **kwargs: Any) -> Job[Any]:
-        """See Enqueuer."""
+        """See FunctionJob."""
         raise _undecorated(cls)
 
     @overload
@@ -226,7 +207,7 @@ class JobClass:
     def enqueue_in(cls: type[HasProcess[P, R]], delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
     def enqueue_in(cls, delay: Duration, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        """See Enqueuer."""
+        """See FunctionJob."""
         raise _undecorated(cls)
 
     @overload
@@ -237,7 +218,7 @@ class JobClass:
     def enqueue_at(cls: type[HasProcess[P, R]], at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
     def enqueue_at(cls, at: Instant, /, *args: Any, **kwargs: Any) -> Job[Any]:
-        """See Enqueuer."""
+        """See FunctionJob."""
         raise _undecorated(cls)
 
     @overload
@@ -248,7 +229,7 @@ class JobClass:
     def enqueue_many(cls: type[HasProcess[P, R]], calls: Iterable[Arguments]) -> list[Job[R]]: ...
     @classmethod
     def enqueue_many(cls, calls: Iterable[Arguments]) -> list[Job[Any]]:
-        """See Enqueuer."""
+        """See FunctionJob."""
         raise _undecorated(cls)
 
     @overload
@@ -259,7 +240,7 @@ class JobClass:
     async def enqueue_async(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
     async def enqueue_async(cls, *args: Any, **kwargs: Any) -> Job[Any]:
-        """See Enqueuer."""
+        """See FunctionJob."""
         raise _undecorated(cls)
 
     @overload
@@ -277,6 +258,10 @@ class JobClass:
     def dequeue(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> int:
         """See FunctionJob."""
         raise _undecorated(cls)
+
+
+#: What a decorated class gets.
+_ADDED = ("definition", *(name for name in vars(JobClass) if not name.startswith("_")))
 
 
 class _ClassAttribute:
@@ -301,9 +286,9 @@ class JobDecorator(Protocol):
     @overload
     def __call__(self, target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: type[AwaitsProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: type[AwaitsProcess[P, R]], /) -> "ClassJob[P, R]": ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: type[HasProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: type[HasProcess[P, R]], /) -> "ClassJob[P, R]": ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, target: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
     @overload
@@ -314,9 +299,9 @@ class BatchDecorator(Protocol):
     """The decorator that `palermo.job(batch=…)` returns."""
 
     @overload
-    def __call__(self, target: type[TakesBatches[T]], /) -> ClassJob[[T], None]: ...  # type: ignore[overload-overlap]
+    def __call__(self, target: type[TakesBatches[T]], /) -> "ClassJob[[T], None]": ...  # type: ignore[overload-overlap]
     @overload
-    def __call__(self, target: Callable[[list[T]], C], /) -> BatchJob[T, list[T], C]: ...
+    def __call__(self, target: Callable[[list[T]], C], /) -> "BatchJob[T, list[T], C]": ...  # type: ignore[overload-overlap]
     @overload
     def __call__(self, target: "Callable[[Batch[T]], C]", /) -> "BatchJob[T, Batch[T], C]": ...
 
@@ -324,9 +309,9 @@ class BatchDecorator(Protocol):
 @overload
 def job(target: type[K], /) -> type[K]: ...  # type: ignore[overload-overlap]
 @overload
-def job(target: type[AwaitsProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
+def job(target: type[AwaitsProcess[P, R]], /) -> "ClassJob[P, R]": ...  # type: ignore[overload-overlap]
 @overload
-def job(target: type[HasProcess[P, R]], /) -> ClassJob[P, R]: ...  # type: ignore[overload-overlap]
+def job(target: type[HasProcess[P, R]], /) -> "ClassJob[P, R]": ...  # type: ignore[overload-overlap]
 @overload
 def job(target: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionJob[P, Coroutine[Any, Any, R], R]: ...
 @overload
@@ -357,11 +342,6 @@ def job(target: Any = None, /, **options: Any) -> Any:
     return declare(target, given) if target is not None else lambda target: declare(target, given)
 
 
-def with_options(definition: JobDefinition, options: Mapping[str, Any]) -> Enqueuer[Any, Any]:
-    """The job with these options for its enqueues. Raises OptionInvalid, QueueNameInvalid, IdInvalid."""
-    return Enqueuer(definition, **read_options(options, ENQUEUE_OPTIONS, ".options()"))
-
-
 def declare(target: Any, options: Mapping[str, Any]) -> Any:
     """Make a job of a function or class, and register it; `options` are those that `read_options` gave.
 
@@ -373,18 +353,8 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
     if not definition.is_class:
         registry.register(definition)
         return FunctionJob(definition, target)
-    enqueuer: Enqueuer[Any, Any] = Enqueuer(definition)
-    added = {
-        "definition": definition,
-        "enqueue": enqueuer.enqueue,
-        "enqueue_in": enqueuer.enqueue_in,
-        "enqueue_at": enqueuer.enqueue_at,
-        "enqueue_many": enqueuer.enqueue_many,
-        "enqueue_async": enqueuer.enqueue_async,
-        "options": lambda **options: with_options(definition, options),
-        "dequeue": lambda *args, **kwargs: _dequeue(definition, args, kwargs),
-    }
-    for name in added:
+    decorated: DecoratedJob[Any, Any] = DecoratedJob(definition)
+    for name in _ADDED:
         taken = vars(target).get(name)
         if taken is not None and not isinstance(taken, _ClassAttribute):
             raise OptionInvalid(
@@ -392,8 +362,8 @@ def declare(target: Any, options: Mapping[str, Any]) -> Any:
                 " Give yours another name."
             )
     registry.register(definition)
-    for name, value in added.items():
-        setattr(target, name, _ClassAttribute(definition, value))
+    for name in _ADDED:
+        setattr(target, name, _ClassAttribute(definition, getattr(decorated, name)))
     return target
 
 
@@ -409,15 +379,6 @@ def _import_client() -> "Client":
 
 #: The default client; the first call imports its code.
 _client: "Callable[[], Client]" = _import_client
-
-
-def _dequeue(definition: JobDefinition, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    from palermo.client.actor import Actor
-    from palermo.client.dequeue import dequeue
-
-    definition.bind(args, kwargs)
-    client = _client()
-    return dequeue(client, definition, args, kwargs, actor=Actor.here("python"), ask=client.run)
 
 
 def _undecorated(cls: type) -> OptionInvalid:

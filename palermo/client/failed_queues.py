@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
+from palermo.contract import clock
 from palermo.contract.broker import Broker, Page
 from palermo.contract.sweep import Keep, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
@@ -167,10 +168,9 @@ class FailedRetention:
     A worker drops the oldest ones at its start, and after failures at most once a minute.
     """
 
-    def __init__(self, settings: Settings, *, now: Callable[[], float]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._max_age = settings.failed_max_age
         self._max_count = settings.failed_max_count
-        self._now = now
         self._ran_at = float("-inf")
 
     @property
@@ -181,13 +181,13 @@ class FailedRetention:
     @property
     def due_in(self) -> float:
         """The seconds until the next run may be."""
-        return max(0.0, self._ran_at + RETENTION_EVERY - self._now())
+        return max(0.0, self._ran_at + RETENTION_EVERY - clock.now())
 
     async def run(self, broker: Broker) -> None:
         """Drop the failed jobs that are too old or too many."""
         if not self.wanted:
             return
-        self._ran_at = self._now()
+        self._ran_at = clock.now()
         try:
             removed = await trim_failed(broker, max_age=self._max_age, max_count=self._max_count, now=self._ran_at)
         except PalermoError as error:

@@ -176,17 +176,16 @@ class Waiter:
 class JournalWatch:
     """The subscription of one client to the journal."""
 
-    def __init__(self, keeper: SessionKeeper, *, now: Callable[[], float] = clock.now) -> None:
+    def __init__(self, keeper: SessionKeeper) -> None:
         self._keeper = keeper
-        self._now = now
         self._waiters: dict[str, set[Waiter]] = {}
         self._users = 0
         self._counting: dict[asyncio.Event, tuple[str, str]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
-        self._ends = RecentEnds(now())
+        self._ends = RecentEnds(clock.now())
         #: Ends after the ones last searched for: a caller that asks for one job of many asks for the next ones too.
-        self._later_ends = RecentEnds(now())
+        self._later_ends = RecentEnds(clock.now())
         #: The ids of jobs that were cancelled since the subscription began, the latest last.
         self._cancelled: dict[str, None] = {}
         #: The looks at such jobs.
@@ -281,8 +280,8 @@ class JournalWatch:
             self._stop_timer.cancel()
             self._stop_timer = None
         if self._reading is None:
-            start = max(since, self._now() - _LATELY) - _HEAD_START
-            self._ends = RecentEnds(start, now=self._now)
+            start = max(since, clock.now() - _LATELY) - _HEAD_START
+            self._ends = RecentEnds(start)
             self._cancelled = {}
             self._caught_up.clear()
             self._error = None

@@ -258,15 +258,14 @@ def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[s
     given = read_options(options, PUBLISH_OPTIONS, "publish")
     settings = client.settings
     id = check_id(given.get("id") or new_id())
-    chosen = {name: given.get(name) for name in ("serializer", "compression", "sign")}
     encoded = client.serializers.encode(
         (payload,),
         {},
         job=topic,
         id=id,
-        serializer=settings.serializer if chosen["serializer"] is None else chosen["serializer"],
-        compression=settings.compression if chosen["compression"] is None else chosen["compression"],
-        sign=settings.sign if chosen["sign"] is None else chosen["sign"],
+        serializer=given.get("serializer", settings.serializer),
+        compression=given.get("compression", settings.compression),
+        sign=given.get("sign", settings.sign),
         one=True,
     )
     now = clock.now()

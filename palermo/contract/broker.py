@@ -5,7 +5,7 @@ reconnects: once it is lost, every call raises BrokerUnavailable, and its owner 
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -493,6 +493,24 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
 
         A host of which the others are cut off may accept every session, and fail it.
         """
+
+
+#: How many messages a broker stores in one step of `publish_many`, and about how many bytes of bodies.
+_STEP, _STEP_BYTES = 500, 8 * 1024 * 1024
+
+
+def in_steps(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """The messages as `publish_many` of a broker stores them: so many in one step that its size is bounded."""
+    step: list[Message] = []
+    size = 0
+    for message in messages:
+        step.append(message)
+        size += len(message.body)
+        if len(step) >= _STEP or size >= _STEP_BYTES:
+            yield step
+            step, size = [], 0
+    if step:
+        yield step
 
 
 class SessionParameters(Struct, frozen=True, kw_only=True):

@@ -163,6 +163,30 @@ class EntryChange(Struct, frozen=True, kw_only=True):
     #: For "run": the id of the job.
     id: str = ""
 
+    @classmethod
+    def put(cls, entry: RecurringEntry) -> "EntryChange":
+        """Add an entry, which makes up for ticks since its `since`, or replace the entry of its name.
+
+        A replaced entry stays enabled or disabled. If the times are the same, it also keeps how far it has come: it
+        still makes up for what it missed meanwhile.
+        """
+        return cls(name=entry.name, action=PUT, entry=entry)
+
+    @classmethod
+    def remove(cls, name: str) -> "EntryChange":
+        """Remove an entry."""
+        return cls(name=name, action=REMOVE)
+
+    @classmethod
+    def switch(cls, name: str, *, on: bool) -> "EntryChange":
+        """Let an entry fire at its times, or not. Ticks while it is disabled are not missed ones."""
+        return cls(name=name, action=SWITCH, on=on)
+
+    @classmethod
+    def run(cls, name: str, now: float) -> "EntryChange":
+        """Publish an entry's job now, enabled or not, and keep its times. No tick has the job's id."""
+        return cls(name=name, action=RUN, id=f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}")
+
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
         entry = None if self.entry is None else self.entry.to_plain()
@@ -224,11 +248,6 @@ def text(tick: float) -> str:
     return moment.isoformat(timespec="microseconds" if moment.microsecond else "seconds").replace("+00:00", "Z")
 
 
-def run_id(name: str, now: float) -> str:
-    """An id for a job that an entry publishes by hand; no tick has the same id."""
-    return f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}"
-
-
 def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[str], configures: bool) -> bool:
     """Whether an entry was declared by code or configuration that is loaded here, and is not declared any more.
 
@@ -242,27 +261,13 @@ def is_stale(found: RecurringEntry, *, names: Iterable[str], modules: Sequence[s
 
 
 class RecurringEntries(Protocol):
-    """Recurring jobs on a broker. The leader fires them: see palermo.contract.scheduled.
-
-    Each change is done once, even if a process dies meanwhile, and returns when it is stored. All raise
-    BrokerUnavailable.
-    """
+    """Recurring jobs on a broker. The leader fires them: see palermo.contract.scheduled."""
 
     async def recurring(self) -> list[RecurringEntry]:
-        """All entries, by name."""
+        """All entries, by name. Raises BrokerUnavailable."""
 
-    async def put_recurring(self, entry: RecurringEntry) -> None:
-        """Add an entry, which makes up for ticks since its `since`, or replace the entry of its name.
+    async def change_recurring(self, change: EntryChange) -> None:
+        """Make a change, once, even if a process dies meanwhile; returns when it is stored.
 
-        A replaced entry stays enabled or disabled. If the times are the same, it also keeps how far it has come: it
-        still makes up for what it missed meanwhile.
+        Raises NotFound for an entry that is not there, and BrokerUnavailable.
         """
-
-    async def remove_recurring(self, name: str) -> None:
-        """Remove an entry. Raises NotFound."""
-
-    async def switch_recurring(self, name: str, *, on: bool) -> None:
-        """Let an entry fire at its times, or not. Ticks while it is disabled are not missed ones. Raises NotFound."""
-
-    async def fire_recurring(self, name: str) -> str:
-        """Publish an entry's job now, enabled or not, and keep its times; returns the job's id. Raises NotFound."""

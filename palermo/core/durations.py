@@ -36,17 +36,6 @@ _UPPER = [upper(number) for number in range(LAST)]
 bucket: Callable[[float], int] = partial(bisect_left, _UPPER)
 
 
-def merge(into: Histogram, other: Mapping[int, int] | Mapping[str, int]) -> None:
-    """Add another histogram, also one that has been JSON; entries that are no bucket or no count are left out."""
-    for key, count in other.items():
-        try:
-            number = int(key)
-        except ValueError:
-            continue
-        if 0 <= number <= LAST and isinstance(count, int) and count > 0:
-            into[number] = into.get(number, 0) + count
-
-
 def quantile(histogram: Mapping[int, int], part: float) -> float | None:
     """The duration that this part (0 to 1) of all did not exceed, in seconds; None for an empty histogram."""
     total = sum(histogram.values())
@@ -130,18 +119,18 @@ class Durations(Struct):
         buckets = record.get(name)
         if not isinstance(buckets, Mapping):
             return
-        mine, found = self.histogram, 0
+        mine, known = self.histogram, dict[int, int]()
         for key, count in buckets.items():
             number = _BUCKETS.get(key)
             if number is not None and type(count) is int and count > 0:
                 mine[number] = mine.get(number, 0) + count
-                found += count
-        if not found:
+                known[number] = count
+        if not known:
             return
         total, least, most = (record.get(f"{name}_{what}") for what in ("sum", "min", "max"))
         if not (_is_duration(total) and _is_duration(least) and _is_duration(most)):
-            total, least, most = _estimated(buckets)
-        self.count += found
+            total, least, most = _estimated(known)
+        self.count += sum(known.values())
         self.sum += total
         self.least = min(self.least, least)
         self.most = max(self.most, most)
@@ -151,10 +140,8 @@ def _is_duration(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
-def _estimated(buckets: Mapping[Any, Any]) -> tuple[float, float, float]:
+def _estimated(histogram: Histogram) -> tuple[float, float, float]:
     """The sum, the least and the most, estimated from a histogram."""
-    known: Histogram = {}
-    merge(known, buckets)
-    first, last = min(known), max(known)
-    total = sum(upper(number) * count for number, count in known.items())
+    first, last = min(histogram), max(histogram)
+    total = sum(upper(number) * count for number, count in histogram.items())
     return total, upper(first - 1) if first else 0.0, upper(last)

@@ -23,7 +23,6 @@ from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import ArgumentsInvalid, NotFound, UsageError
 from palermo.inspector.context import Context, Progress
 from palermo.inspector.failed import ReplaceArguments
-from palermo.jobs import registry
 
 #: Why the recorded arguments are not those of the job, for people.
 REASONS = {
@@ -170,7 +169,7 @@ def _edit(
     """The changes. Raises what is wrong with them."""
     content: Message | None = None
     if args is not None or kwargs is not None:
-        content = ReplaceArguments(context._client.serializers, args, kwargs, find=registry.find)(message)
+        content = ReplaceArguments(context._client.serializers, args, kwargs)(message)
     return JobEdit(
         content=content,
         queue=None if queue is None else check_new_queue(queue),

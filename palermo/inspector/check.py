@@ -139,9 +139,9 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
     return CheckResult(problems=problems, workers=len(ids), worker=id)
 
 
-def check_host(inspector: Inspector, *, host: str | None = None) -> CheckResult:
+def check_host(inspector: Inspector) -> CheckResult:
     """Whether any worker of this host lives and answers."""
-    here = host or socket.gethostname()
+    here = socket.gethostname()
     rows = [row for row in inspector.workers() if row["answers"]]
     own = [row["id"] for row in rows if row["host"] == here]
     if not own:

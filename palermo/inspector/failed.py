@@ -4,7 +4,7 @@ The class Inspector takes these functions as its methods. ReplaceArguments gives
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,9 +40,6 @@ from palermo.inspector.judges import (
     stoppable,
 )
 from palermo.jobs import registry
-
-if TYPE_CHECKING:
-    from palermo.jobs.definition import JobDefinition
 
 #: Gets an error that would else be raised at the end of a command that did all it could.
 OnError = Callable[[PalermoError], None]
@@ -194,22 +191,21 @@ def _rewriting(
 ) -> Callable[[Message], Message] | None:
     if args is None and kwargs is None:
         return None if change.empty else change.applied_to
-    replaced = ReplaceArguments(context._client.serializers, args, kwargs, find=registry.find)
+    replaced = ReplaceArguments(context._client.serializers, args, kwargs)
     return lambda message: change.applied_to(replaced(message))
 
 
 class ReplaceArguments(Struct, frozen=True):
     """Writes other arguments into a message, with the serializer that wrote it, and leaves everything else as it was.
 
-    If that one is not safe, or not known here, JSON is used; a signed message is signed again.
+    If that one is not safe, or not known here, JSON is used; a signed message is signed again. If the job's code is
+    imported here, the arguments must fit it.
     None for `args` or `kwargs` leaves that half as it is.
     """
 
     serializers: Serializers
     args: Sequence[object] | None
     kwargs: Mapping[str, object] | None
-    #: Finds the declaration of a job by its name, if its code is imported here: the arguments must fit it.
-    find: "Callable[[str], JobDefinition | None]"
 
     def __call__(self, message: Message) -> Message:
         """The message with the other arguments: same id, same headers, new preview.
@@ -218,7 +214,7 @@ class ReplaceArguments(Struct, frozen=True):
         sign with, and DecodeError if the half that stays cannot be read.
         """
         args, kwargs = self._merged(message)
-        definition = self.find(message.job)
+        definition = registry.find(message.job)
         one: dict[str, Any] = {}
         if definition is not None:
             definition.bind(args, kwargs)

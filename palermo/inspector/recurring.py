@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palermo.client.prepare_recurring import entry
+from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, every_seconds
-from palermo.contract.recurring_entries import RUNTIME, RecurringEntry
+from palermo.contract.recurring_entries import RUNTIME, EntryChange, RecurringEntry
 from palermo.contract.rows import Row, arguments_of, as_json, iso_instant
 from palermo.contract.serialization import Serializers
 from palermo.core.failure import printable
@@ -62,7 +63,7 @@ def put_recurring(
     )
     announced = context._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
     made = entry(context._client, wanted, origin=RUNTIME, announced=announced)
-    context._ask(lambda broker: broker.put_recurring(made))
+    context._ask(lambda broker: broker.change_recurring(EntryChange.put(made)))
     context._record("put recurring", what=name)
 
 
@@ -71,7 +72,7 @@ def remove_recurring(context: Context, name: str) -> None:
 
     Raises NotFound.
     """
-    context._ask(lambda broker: broker.remove_recurring(name))
+    context._ask(lambda broker: broker.change_recurring(EntryChange.remove(name)))
     context._record("remove recurring", what=name)
 
 
@@ -80,15 +81,16 @@ def switch_recurring(context: Context, name: str, on: bool = True) -> None:
 
     Ticks while it is disabled are not made up for.
     """
-    context._ask(lambda broker: broker.switch_recurring(name, on=on))
+    context._ask(lambda broker: broker.change_recurring(EntryChange.switch(name, on=on)))
     context._record("enable recurring" if on else "disable recurring", what=name)
 
 
 def run_recurring(context: Context, name: str) -> str:
     """Enqueue a recurring job now, enabled or not; its times stay as they are. The job's id. Raises NotFound."""
-    id = context._ask(lambda broker: broker.fire_recurring(name))
-    context._record("run recurring", ids=[id], what=name)
-    return id
+    change = EntryChange.run(name, clock.now())
+    context._ask(lambda broker: broker.change_recurring(change))
+    context._record("run recurring", ids=[change.id], what=name)
+    return change.id
 
 
 def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import IO, Any, Literal, Self, Unpack
 
@@ -121,17 +122,12 @@ def start_worker(
         )
     command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool, "-c", str(concurrency)]
     command += ["--prefetch", str(Prefetch.parse(str(prefetch)))]
-    if queues is not None:
-        command += ["-q", str(QueueSelection.parse(queues))]
-    if burst:
-        command.append("--burst")
-    if not scheduler:
-        command.append("--no-scheduler")
-    if run_atexit:
-        command.append("--run-atexit")
+    flags = {"--burst": burst, "--no-scheduler": not scheduler, "--run-atexit": run_atexit}
+    command += [flag for flag, wanted in flags.items() if wanted]
     for name in accept:
         command += ["--accept", name]
-    limits = {
+    values = {
+        "-q": None if queues is None else QueueSelection.parse(queues),
         "--shutdown-timeout": shutdown_timeout,
         "--term-timeout": term_timeout,
         "--timeout": timeout,
@@ -139,16 +135,13 @@ def start_worker(
         "--max-jobs": max_jobs,
         "--max-memory": max_memory,
         "--max-lifetime": max_lifetime,
+        "--pidfile": pidfile,
+        "--log-level": log_level,
+        "--log-format": log_format,
     }
-    for flag, value in limits.items():
+    for flag, value in values.items():
         if value is not None:
-            command += [flag, str(in_seconds(value))]
-    if pidfile is not None:
-        command += ["--pidfile", pidfile]
-    if log_level is not None:
-        command += ["--log-level", log_level]
-    if log_format is not None:
-        command += ["--log-format", log_format]
+            command += [flag, str(value.total_seconds() if isinstance(value, timedelta) else value)]
     reading, writing = os.pipe()
     with open(reading, "rb") as pipe:
         try:
@@ -181,8 +174,3 @@ def _settings(url: str | None, overrides: Mapping[str, Any]) -> Settings:
         return loaded
     given = [name for name, value in {"url": url, **overrides}.items() if value is not None]
     return replace(chosen, **{name: getattr(loaded, name) for name in given})
-
-
-def stop_worker(worker: WorkerHandle, timeout: Duration | None = None) -> int:
-    """`worker.stop(timeout)`."""
-    return worker.stop(timeout)

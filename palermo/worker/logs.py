@@ -21,8 +21,6 @@ from typing import Any, NamedTuple, TextIO
 from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
 
-LEVELS = ("debug", "info", "warning", "error")
-
 #: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
 

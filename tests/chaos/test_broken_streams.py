@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq import event_log
 from palermo.contract.broker import Broker, Page, SessionParameters, open_broker
 from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
 from palermo.core.message import Message
@@ -25,8 +26,6 @@ from tests.contract.tools import PATIENT, consume
 from tests.helpers import Stopwatch
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import FULL, chosen, scaled
-
-pytestmark = pytest.mark.anyio
 
 #: Seconds within which a job can be enqueued after the broker's return, and within which all can be listed.
 ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
@@ -119,7 +118,7 @@ async def use(broker: Broker) -> None:
     """All that writes to streams and to new queues."""
     leading = asyncio.ensure_future(broker.run_scheduler())
     try:
-        await broker.put_recurring(entry("nightly", every=3_600))
+        await broker.change_recurring(EntryChange.put(entry("nightly", every=3_600)))
         await broker.publish(job("first"))
         await broker.publish(job("of a tenant", tenant="acme"))
         await broker.publish(job("later", run_at=time.time() + 3_600))

@@ -20,6 +20,7 @@ from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.clock import wall_clock
+from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.sweep import Move
 from palermo.contract.worker_info import WorkerCommand
@@ -150,7 +151,7 @@ async def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(
         await fill(broker, 1)
         await ctl(policies.limit, "jobs", 1)
         begun_at = time.time()
-        await broker.put_recurring(entry(every=1.0, missed="all"))
+        await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
         async with time_kept(leader):
             await asyncio.to_thread(eventually, lambda: "refuse" in caplog.text)
             await asyncio.sleep(3)
@@ -177,7 +178,7 @@ async def test_a_tick_fires_once_when_its_next_state_is_refused(
 
     async with two_brokers(session) as (broker, leader):
         async with time_kept(leader):
-            await broker.put_recurring(entry(every=1.0, missed="all"))
+            await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
             consumer = await consume(broker)
             ticks = [tick(await take_and_ack(consumer))]
             await ctl(set_policy, module_node, states, f"^{re.escape(states)}$", rule)
@@ -211,7 +212,7 @@ async def test_a_delayed_job_that_the_queue_refuses_comes_when_the_queue_takes_i
             await broker.publish(message("before", "other"))
             await broker.publish(due("other", 0.5, queue="other"))
             await until(lambda: ids(broker, "other"), ["before", "other"])
-            await broker.put_recurring(entry(every=3_600.0))
+            await broker.change_recurring(EntryChange.put(entry(every=3_600.0)))
             assert [one.name for one in await broker.recurring()] == ["sweep"]
             consumer = await consume(broker)
             found = [(await take_and_ack(consumer)).id for _ in range(6)]
@@ -399,7 +400,7 @@ async def test_a_tick_is_not_fired_again_by_whoever_leads_after_a_death_between_
 
     async with two_brokers(session) as (broker, leader):
         ran = Ran()
-        await broker.put_recurring(entry(every=1.0, missed="all"))
+        await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
         consumer = await consume(broker, on_command=ran.obey) if taken else None
         keeping = asyncio.ensure_future(leader.run_scheduler(ignore_jobs))
         await died.wait()

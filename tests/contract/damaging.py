@@ -6,6 +6,7 @@ from typing import Any
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Keep
 from palermo.contract.unique_jobs import UniqueJob
@@ -17,7 +18,7 @@ from palermo.core.unique_keys import KeyRequest
 from palermo.errors import PalermoError
 from tests.contract.events import event
 from tests.contract.limiting import limited
-from tests.contract.recurring import entry
+from tests.contract.recurring import entry, fire
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, Report, Worker, consume, ids, message, until
 from tests.contract.unique_jobs import keyed
@@ -37,7 +38,7 @@ async def fill(session: SessionParameters) -> list[Broker]:
         await broker.publish(message(f"{name}-tenant", "a-queue", tenant=name))
         await broker.publish(message(f"{name}-failed", "failed"))
         await broker.publish(due(f"{name}-later", DAY))
-        await broker.put_recurring(entry(f"{name}-entry", every=3_600.0))
+        await broker.change_recurring(EntryChange.put(entry(f"{name}-entry", every=3_600.0)))
         await broker.events.subscribe(group(name))
         await broker.keys.enqueue(
             [KeyRequest(key=f"{name}-key", message=keyed(f"{name}-keyed", key=f"{name}-key", queue="keyed"), call=name)]
@@ -97,10 +98,10 @@ async def everything(session: SessionParameters) -> list[str]:
             ScheduledFilter(ids=frozenset({"b-later"})), "move", at=time.time() + DAY
         ),
         "recurring": broker.recurring,
-        "switch": lambda: broker.switch_recurring("a-entry", on=False),
-        "put": lambda: broker.put_recurring(entry("a-entry", every=7_200.0)),
-        "fire": lambda: broker.fire_recurring("a-entry"),
-        "fire b": lambda: broker.fire_recurring("b-entry"),
+        "switch": lambda: broker.change_recurring(EntryChange.switch("a-entry", on=False)),
+        "put": lambda: broker.change_recurring(EntryChange.put(entry("a-entry", every=7_200.0))),
+        "fire": lambda: fire(broker, "a-entry"),
+        "fire b": lambda: fire(broker, "b-entry"),
         "subscriptions": broker.events.subscriptions,
         "publish event": lambda: broker.events.publish(event(id="new")),
         "replay": lambda: broker.events.replay("b"),

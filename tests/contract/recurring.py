@@ -10,7 +10,7 @@ import pytest
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.errors import NotFound
 from tests.contract.timing import time_kept
 from tests.contract.tools import Open, consume, ids, message, nothing_for, take_and_ack, until
@@ -43,6 +43,13 @@ async def one(broker: Broker, name: str = "sweep") -> RecurringEntry:
     return next(found for found in await broker.recurring() if found.name == name)
 
 
+async def fire(broker: Broker, name: str) -> str:
+    """Have a recurring job run now; returns the id of that job."""
+    change = EntryChange.run(name, clock.now())
+    await broker.change_recurring(change)
+    return change.id
+
+
 async def waiting(broker: Broker) -> int:
     return len(await ids(broker))
 
@@ -60,7 +67,7 @@ class RecurringContract:
             begun = time.time()
             # All, for a machine that stands still at a tick.
             sent = {"timeout": 3.5, "preview": "'ü'", "extra": {"region": "a"}}
-            await broker.put_recurring(entry(since=begun, missed="all", sent=sent))
+            await broker.change_recurring(EntryChange.put(entry(since=begun, missed="all", sent=sent)))
             found = [(await take_and_ack(consumer), time.time()) for _ in range(3)]
             async with asyncio.timeout(60):
                 while len(fired) < 3:  # noqa: ASYNC110 - nobody tells
@@ -82,10 +89,10 @@ class RecurringContract:
         assert last_run == int(last_run)
 
     async def test_a_job_that_expires_does_so_after_each_tick(self, broker: Broker, another: Open) -> None:
-        await broker.put_recurring(entry(expires=60.0))
+        await broker.change_recurring(EntryChange.put(entry(expires=60.0)))
         began = time.time()
 
-        id = await broker.fire_recurring("sweep")
+        id = await fire(broker, "sweep")
 
         ended = time.time()
         got = await take_and_ack(await consume(await another()))
@@ -95,7 +102,7 @@ class RecurringContract:
     async def test_they_are_listed_by_name_as_they_were_put(self, broker: Broker, another: Open) -> None:
         put = [entry("b", every=3600, origin="code:shop.tasks"), entry("a", cron="0 3 * * *")]
         for each in put:
-            await broker.put_recurring(each)
+            await broker.change_recurring(EntryChange.put(each))
 
         for looking in (broker, await another()):
             found = await looking.recurring()
@@ -108,7 +115,7 @@ class RecurringContract:
     async def test_none_of_an_untouched_broker_and_none_of_another_exchange(
         self, broker: Broker, another: Open, elsewhere: Open
     ) -> None:
-        await (await elsewhere()).put_recurring(entry())
+        await (await elsewhere()).change_recurring(EntryChange.put(entry()))
 
         assert await broker.recurring() == []
         async with time_kept(await another()):
@@ -116,17 +123,17 @@ class RecurringContract:
 
     async def test_a_disabled_one_does_not_fire_until_it_is_enabled(self, broker: Broker, another: Open) -> None:
         consumer = await consume(await another())
-        await broker.put_recurring(entry())
-        await broker.switch_recurring("sweep", on=False)
+        await broker.change_recurring(EntryChange.put(entry()))
+        await broker.change_recurring(EntryChange.switch("sweep", on=False))
         assert (await one(broker)).next is None
         async with time_kept(await another()):
-            await broker.put_recurring(entry("other"))
+            await broker.change_recurring(EntryChange.put(entry("other")))
             assert {await fired_by(consumer) for _ in range(2)} == {"other"}
-            await broker.remove_recurring("other")
-            await broker.put_recurring(entry(sent={"body": b"[2]"}))
+            await broker.change_recurring(EntryChange.remove("other"))
+            await broker.change_recurring(EntryChange.put(entry(sent={"body": b"[2]"})))
             assert not (await one(broker)).recurring.enabled
             enabled = time.time()
-            await broker.switch_recurring("sweep", on=True)
+            await broker.change_recurring(EntryChange.switch("sweep", on=True))
             got = await take_and_ack(consumer)
             while got.extra["recurring"] == "other":  # it fired before it was removed
                 got = await take_and_ack(consumer)
@@ -135,11 +142,11 @@ class RecurringContract:
         assert got.extra["tick"] > enabled
 
     async def test_a_removed_one_does_not_fire_and_unknown_ones_are_named(self, broker: Broker, another: Open) -> None:
-        await broker.put_recurring(entry())
-        await broker.put_recurring(entry("other"))
+        await broker.change_recurring(EntryChange.put(entry()))
+        await broker.change_recurring(EntryChange.put(entry("other")))
 
         async with time_kept(await another()):
-            await broker.remove_recurring("sweep")
+            await broker.change_recurring(EntryChange.remove("sweep"))
             removed = time.time()
             consumer = await consume(await another())
             later: list[str] = []
@@ -149,21 +156,20 @@ class RecurringContract:
                     later.append(str(got.extra["recurring"]))
             assert set(later) == {"other"}
             assert await names(broker) == ["other"]
-            for ask in (broker.remove_recurring, broker.fire_recurring):
+            run, switch = EntryChange.run("sweep", removed), EntryChange.switch("sweep", on=True)
+            for change in (run, switch, EntryChange.remove("sweep")):
                 with pytest.raises(NotFound, match="'sweep'"):
-                    await ask("sweep")
-            with pytest.raises(NotFound, match="'sweep'"):
-                await broker.switch_recurring("sweep", on=True)
+                    await broker.change_recurring(change)
 
     @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
     async def test_one_can_be_run_now_be_it_enabled_or_not(self, broker: Broker, another: Open, kept: bool) -> None:
-        await broker.put_recurring(entry(every=seldom()))
-        await broker.switch_recurring("sweep", on=False)
+        await broker.change_recurring(EntryChange.put(entry(every=seldom())))
+        await broker.change_recurring(EntryChange.switch("sweep", on=False))
         consumer = await consume(await another())
         began = time.time()
 
         async def run() -> None:
-            sent = [await broker.fire_recurring("sweep") for _ in range(2)]
+            sent = [await fire(broker, "sweep") for _ in range(2)]
             assert sorted([(await take_and_ack(consumer)).id for _ in range(2)]) == sorted(sent)
             await nothing_for(consumer)
 
@@ -176,12 +182,12 @@ class RecurringContract:
 
     async def test_a_queue_that_was_deleted_is_made_again(self, broker: Broker, another: Open) -> None:
         async with time_kept(await another()):
-            await broker.put_recurring(entry(every=seldom()))
-            await broker.fire_recurring("sweep")
+            await broker.change_recurring(EntryChange.put(entry(every=seldom())))
+            await fire(broker, "sweep")
             await until(lambda: waiting(broker), 1)
             await broker.delete("jobs")
 
-            id = await broker.fire_recurring("sweep")
+            id = await fire(broker, "sweep")
 
             await until(lambda: ids(broker), [id])
 
@@ -192,7 +198,9 @@ class RecurringContract:
         # Three ticks have passed, the last of them not just now, and the next is not near.
         now = time.time()
         step = next(float(each) for each in range(1_000, 2_000) if 100 < now % each < each - 100)
-        await broker.put_recurring(entry(every=step, since=(now // step - 3) * step + 1, missed=policy))
+        await broker.change_recurring(
+            EntryChange.put(entry(every=step, since=(now // step - 3) * step + 1, missed=policy))
+        )
         consumer = await consume(await another())
 
         async with time_kept(await another()):
@@ -205,10 +213,10 @@ class RecurringContract:
     async def test_of_a_change_and_a_new_leader_nothing_is_lost(self, broker: Broker, another: Open) -> None:
         first, second = await another(), await another()
         async with time_kept(first):
-            await broker.put_recurring(entry(every=3600))
-            await broker.put_recurring(entry("gone", every=3600))
-            await broker.remove_recurring("gone")
-            await broker.switch_recurring("sweep", on=False)
+            await broker.change_recurring(EntryChange.put(entry(every=3600)))
+            await broker.change_recurring(EntryChange.put(entry("gone", every=3600)))
+            await broker.change_recurring(EntryChange.remove("gone"))
+            await broker.change_recurring(EntryChange.switch("sweep", on=False))
         await first.close()
 
         async with time_kept(second):
@@ -216,13 +224,13 @@ class RecurringContract:
             assert not (await one(broker)).recurring.enabled
 
     async def test_the_same_put_again_changes_nothing(self, broker: Broker) -> None:
-        await broker.put_recurring(entry(every=3600))
+        await broker.change_recurring(EntryChange.put(entry(every=3600)))
         before = await one(broker)
 
-        await broker.put_recurring(entry(every=3600))
+        await broker.change_recurring(EntryChange.put(entry(every=3600)))
         assert await one(broker) == before
 
-        await broker.put_recurring(entry(every=7200))
+        await broker.change_recurring(EntryChange.put(entry(every=7200)))
         assert (await one(broker)).since > before.since
 
     async def test_a_job_that_a_clock_far_ahead_has_fired_fires_again_once_it_is_declared_anew(
@@ -231,13 +239,13 @@ class RecurringContract:
         before = clock.use(Ahead())
         try:
             async with time_kept(await another()):
-                await broker.put_recurring(entry(since=clock.now() - 2))
+                await broker.change_recurring(EntryChange.put(entry(since=clock.now() - 2)))
                 await until(lambda: fires(broker), True)
         finally:
             clock.use(before)
         assert (await one(broker)).since > time.time() + 86_400
 
-        await broker.put_recurring(entry())
+        await broker.change_recurring(EntryChange.put(entry()))
 
         assert (await one(broker)).since <= time.time()
 

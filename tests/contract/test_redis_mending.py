@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.workers import LEASE
 from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.sweep import Keep
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, fail
@@ -147,7 +148,7 @@ async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
-    await broker.put_recurring(entry())
+    await broker.change_recurring(EntryChange.put(entry()))
     (stored,) = await broker.recurring()
     ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
     await broker._store.change((), [("entry", "sweep", ahead, time.time() + 86_400)])

@@ -22,6 +22,7 @@ from palermo.brokers.sqlite.file import opening, store
 from palermo.brokers.sqlite.file.store import translated
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
 from palermo.core.journal_records import encode
@@ -247,7 +248,7 @@ async def test_a_file_that_was_used_by_a_clock_far_ahead_is_taken_over_within_ha
 async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who_keeps_the_time(
     broker: Broker, path: Path
 ) -> None:
-    await broker.put_recurring(entry())
+    await broker.change_recurring(EntryChange.put(entry()))
     (stored,) = await broker.recurring()
     ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
     change(path, "update recurring set state = ?, due = ?", ahead, time.time() + 86_400)
@@ -564,7 +565,7 @@ async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(p
     assert [info.paused for info in await broker.queues()] == [True]
     await broker.publish(message("later", run_at=2.0**32))
     assert (await broker.scheduled(ScheduledFilter())).total == 1
-    await broker.put_recurring(entry())
+    await broker.change_recurring(EntryChange.put(entry()))
     assert len(await broker.recurring()) == 1
     assert await broker.keys.known() == []
     await broker.close()

@@ -8,9 +8,10 @@ import pytest
 
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.recurring_entries import EntryChange
 from palermo.core.address import parse_url
 from palermo.errors import NotFound
-from tests.contract.recurring import entry, names
+from tests.contract.recurring import entry, fire, names
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ async def opened(path: Path) -> Broker:
     """A broker with one entry that a later version may have written."""
     broker = await open_broker(SessionParameters(address=parse_url(f"sqlite:///{path}")))
     assert isinstance(broker, SqliteBroker)
-    await broker.put_recurring(entry())
+    await broker.change_recurring(EntryChange.put(entry()))
     await broker._store.write(lambda db: db.execute("""update recurring set state = '{"version": 99}'"""))
     return broker
 
@@ -32,20 +33,20 @@ async def opened(path: Path) -> Broker:
 async def test_an_entry_that_cannot_be_read_can_be_removed(broker: Broker) -> None:
     assert await names(broker) == []
 
-    await broker.remove_recurring("sweep")
+    await broker.change_recurring(EntryChange.remove("sweep"))
 
     with pytest.raises(NotFound):
-        await broker.remove_recurring("sweep")
+        await broker.change_recurring(EntryChange.remove("sweep"))
 
 
 async def test_an_entry_that_cannot_be_read_can_be_replaced(broker: Broker) -> None:
-    await broker.put_recurring(entry())
+    await broker.change_recurring(EntryChange.put(entry()))
 
     assert await names(broker) == ["sweep"]
 
 
 async def test_an_entry_that_cannot_be_read_cannot_be_run_or_switched(broker: Broker) -> None:
     with pytest.raises(NotFound):
-        await broker.fire_recurring("sweep")
+        await fire(broker, "sweep")
     with pytest.raises(NotFound):
-        await broker.switch_recurring("sweep", on=False)
+        await broker.change_recurring(EntryChange.switch("sweep", on=False))

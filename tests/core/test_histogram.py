@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from palermo.core.durations import LAST, SMALLEST, Histogram, bucket, merge, quantile, upper
+from palermo.core.durations import LAST, SMALLEST, Durations, bucket, quantile, upper
 
 DURATIONS = st.floats(min_value=0, max_value=1e8)
 
@@ -30,12 +30,12 @@ def test_buckets(seconds: float, number: int) -> None:
 def test_a_percentile_is_exact_to_a_bucket_also_over_several_histograms_that_travelled(
     durations: list[float], part: float
 ) -> None:
-    whole: Histogram = {}
+    whole = Durations()
     for seconds in durations:
-        merge(whole, json.loads(json.dumps({bucket(seconds): 1})))
+        whole.read(json.loads(json.dumps({"run": {bucket(seconds): 1}})), "run")
 
     exact = sorted(durations)[max(0, -(-int(part * 100) * len(durations) // 100) - 1)]
-    assert quantile(whole, part) == upper(bucket(exact))
+    assert quantile(whole.histogram, part) == upper(bucket(exact))
 
 
 def test_an_empty_histogram_has_no_percentile() -> None:
@@ -43,8 +43,8 @@ def test_an_empty_histogram_has_no_percentile() -> None:
 
 
 def test_what_is_no_bucket_and_no_count_is_left_out() -> None:
-    into: Histogram = {}
+    into = Durations()
 
-    merge(into, {"3": 2, "x": 1, "-1": 5, "999": 5, "4": "many", "5": -1})  # type: ignore[dict-item]
+    into.read({"run": {"3": 2, "x": 1, "-1": 5, "999": 5, "4": "many", "5": -1}}, "run")
 
-    assert into == {3: 2}
+    assert (into.histogram, into.count) == ({3: 2}, 2)

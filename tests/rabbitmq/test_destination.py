@@ -16,7 +16,7 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import Place, TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
@@ -247,7 +247,7 @@ def test_a_leader_goes_on_after_the_exchange_or_the_queue_was_deleted(
             case "scheduled":
                 await broker.publish(due(id, 0.5))
             case "recurring":
-                await broker.put_recurring(ticks())
+                await broker.change_recurring(EntryChange.put(ticks()))
             case "tenant":
                 await broker.publish(message(id, tenant="a"))
 

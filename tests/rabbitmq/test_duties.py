@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -32,8 +32,6 @@ from tests.contract.tools import FAILURE, PATIENT, look, messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq.patience import have_patience
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -103,18 +101,19 @@ async def crew_of(session: SessionParameters, count: int, *, shared: list[int]) 
 
 
 @pytest.fixture
-async def crew(session: SessionParameters, _nobody_takes_two: None) -> AsyncIterator[Crew]:
+def crew(runner: asyncio.Runner, session: SessionParameters, _nobody_takes_two: None) -> Iterator[Crew]:
     """Three sessions with a duty each."""
-    async with crew_of(session, 3, shared=[1, 1, 1]) as crew:
-        yield crew
+    opened = crew_of(session, 3, shared=[1, 1, 1])
+    yield runner.run(opened.__aenter__())
+    runner.run(opened.__aexit__(None, None, None))
 
 
 @pytest.fixture
-async def asker(session: SessionParameters) -> AsyncIterator[RabbitmqBroker]:
+def asker(runner: asyncio.Runner, session: SessionParameters) -> Iterator[RabbitmqBroker]:
     """A session that asks the leaders."""
-    broker = await open_rabbitmq(session)
+    broker = runner.run(open_rabbitmq(session))
     yield broker
-    await broker.close()
+    runner.run(broker.close())
 
 
 # -- who has them

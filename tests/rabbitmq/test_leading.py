@@ -14,8 +14,6 @@ from tests.contract.unique_jobs import ask, keyed
 from tests.helpers import HANGS
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.mark.parametrize("turns", range(8))
 async def test_another_session_leads_after_one_whose_publishing_connection_was_lost(

@@ -1,6 +1,7 @@
 """A session that asks again and again causes no errors in RabbitMQ, and sees at once what is made."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 import pytest
@@ -17,8 +18,6 @@ from tests.contract.tools import PATIENT, consume, message
 from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
-
-pytestmark = pytest.mark.anyio
 
 
 def session_of(url: str, exchange: str) -> SessionParameters:
@@ -37,19 +36,19 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 
 @pytest.fixture
-async def broker(session: SessionParameters) -> AsyncIterator[RabbitmqBroker]:
+def broker(runner: asyncio.Runner, session: SessionParameters) -> Iterator[RabbitmqBroker]:
     """The session that looks."""
-    broker = await open_rabbitmq(session)
+    broker = runner.run(open_rabbitmq(session))
     yield broker
-    await broker.close()
+    runner.run(broker.close())
 
 
 @pytest.fixture
-async def maker(session: SessionParameters) -> AsyncIterator[RabbitmqBroker]:
+def maker(runner: asyncio.Runner, session: SessionParameters) -> Iterator[RabbitmqBroker]:
     """Another session, which makes what the first one looks at."""
-    maker = await open_rabbitmq(session)
+    maker = runner.run(open_rabbitmq(session))
     yield maker
-    await maker.close()
+    runner.run(maker.close())
 
 
 async def look(broker: RabbitmqBroker) -> None:

@@ -13,8 +13,6 @@ from palermo.errors import BrokerRefused
 from tests.contract.tools import PATIENT, ids, message
 from tests.rabbitmq_node import Node, url_of
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def session(module_node: Node, exchange: str) -> Iterator[SessionParameters]:

@@ -17,12 +17,12 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.recurring_entries import PUT, REMOVE, SWITCH, TICK, EntryChange, RecurringEntry
+from palermo.contract.recurring_entries import TICK, EntryChange
 from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.topology import internal
 from palermo.errors import NotFound
-from tests.contract.recurring import entry, seldom
+from tests.contract.recurring import entry, fire, seldom
 from tests.contract.timing import time_kept
 from tests.contract.tools import Report, consume, ids, message, nothing_for, take_and_ack, until
 from tests.rabbitmq.patience import have_patience
@@ -88,10 +88,6 @@ async def ready(ticker: RecurringJobs) -> int:
     return sum(held.ready is not None for held in ticker._held.values())
 
 
-def put(made: RecurringEntry) -> EntryChange:
-    return EntryChange(name=made.name, action=PUT, entry=made)
-
-
 @pytest.mark.parametrize("policy", ["skip", "once", "all"])
 def test_a_clock_that_jumps_makes_nothing_early_and_the_rest_go_by_policy(
     runner: asyncio.Runner, session: SessionParameters, policy: str
@@ -102,7 +98,7 @@ def test_a_clock_that_jumps_makes_nothing_early_and_the_rest_go_by_policy(
             consumer = await consume(broker)
             ticker = await ticker_on(connection, session, wall)
             async with running(ticker):
-                await ticker.change(put(entry(every=HOUR, missed=policy)))
+                await ticker.change(EntryChange.put(entry(every=HOUR, missed=policy)))
                 (first,) = await ticker.entries()
                 due = first.next or 0.0
                 wall.ahead = due - time.time() - 60
@@ -135,7 +131,7 @@ def test_many_that_are_due_together_fire_once_each_even_if_their_queue_was_delet
             ticker = await ticker_on(connection, session, wall)
             async with running(ticker):
                 for number in range(120):
-                    await ticker.change(put(entry(f"sweep {number}", every=HOUR)))
+                    await ticker.change(EntryChange.put(entry(f"sweep {number}", every=HOUR)))
                 for _ in range(2):
                     due = (await ticker.entries())[0].next or 0.0
                     wall.ahead = due - time.time() - 1.0
@@ -158,7 +154,9 @@ def test_jobs_that_are_ready_fire_once_each_though_the_channel_they_were_written
             async with running(ticker):
                 # More than a megabyte together: they leave in several writes.
                 for number in range(30):
-                    await ticker.change(put(entry(f"sweep {number}", every=HOUR, sent={"body": b"1" * 100_000})))
+                    await ticker.change(
+                        EntryChange.put(entry(f"sweep {number}", every=HOUR, sent={"body": b"1" * 100_000}))
+                    )
                 due = 0.0
                 for is_cut in (False, False, True):
                     due = (await ticker.entries())[0].next or 0.0
@@ -183,7 +181,7 @@ def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_again_one
         instant = float(int(time.time()))
         async with opened(session) as (broker, connection):
             ticker = await ticker_on(connection, session, lambda: instant)
-            await ticker.change(put(replace(entry(every=1.0, missed="all"), since=instant)))
+            await ticker.change(EntryChange.put(replace(entry(every=1.0, missed="all"), since=instant)))
             await broker.publish(message("first of its queue"))
 
             # A leader whose clock is ahead fires four ticks, and dies before it stores the entry's next state.
@@ -234,7 +232,7 @@ async def first_tick_of(
     async with opened(session) as (broker, connection):
         ticker = await ticker_on(connection, session, wall)
         for name in names:
-            await ticker.change(put(entry(name, every=HOUR)))
+            await ticker.change(EntryChange.put(entry(name, every=HOUR)))
         due = (await ticker.entries())[0].next or 0.0
         ids = [found.fired(due)[0][0].id for found in await ticker.entries()]
         async with AsyncExitStack() as stack:
@@ -301,12 +299,12 @@ def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_not_fire
             ticker = await ticker_on(connection, session, lambda: instant)
             async with running(ticker):
                 for name in ("fires", "removed", "disabled"):
-                    await ticker.change(put(entry(name, every=HOUR)))
+                    await ticker.change(EntryChange.put(entry(name, every=HOUR)))
                 due = (await ticker.entries())[0].next or 0.0
                 instant = due - 1.0
                 await until(lambda: ready(ticker), 3)
-                await ticker.change(EntryChange(name="removed", action=REMOVE))
-                await ticker.change(EntryChange(name="disabled", action=SWITCH, on=False))
+                await ticker.change(EntryChange.remove("removed"))
+                await ticker.change(EntryChange.switch("disabled", on=False))
                 instant = due + 0.1
                 fired = await take_and_ack(await consume(broker))
                 assert fired.extra["recurring"] == "fires"
@@ -325,7 +323,7 @@ def test_entries_whose_queue_was_deleted_are_stored_anew_for_the_next_leader_too
         async with opened(session) as (broker, connection):
             ticker = await ticker_on(connection, session, time.time)
             for name in ("a", "b"):
-                await ticker.change(put(entry(name, every=seldom())))
+                await ticker.change(EntryChange.put(entry(name, every=seldom())))
             before = await ticker.entries()
             await connection.delete(internal(session.exchange, "recurring"))
 
@@ -342,7 +340,7 @@ def test_entries_whose_queue_was_deleted_are_stored_anew_for_the_next_leader_too
 def test_of_two_states_of_one_entry_the_newer_counts(runner: asyncio.Runner, session: SessionParameters) -> None:
     async def go() -> None:
         async with opened(session) as (broker, connection):
-            await broker.put_recurring(entry(every=seldom()))
+            await broker.change_recurring(EntryChange.put(entry(every=seldom())))
             (found,) = await broker.recurring()
             channel = await connection.channel()
             older = replace(found, version=found.version - 1, message=message("sweep", body=b"[0]"))
@@ -354,7 +352,7 @@ def test_of_two_states_of_one_entry_the_newer_counts(runner: asyncio.Runner, ses
 
             async with opened(session) as (keeper, _), time_kept(keeper):
                 assert await broker.recurring() == [newer]
-                await broker.fire_recurring("sweep")
+                await fire(broker, "sweep")
             assert (await take_and_ack(await consume(broker))).body == b"[9]"
             await until(lambda: states(connection, session), 1)
 
@@ -366,14 +364,14 @@ def test_a_state_that_cannot_be_read_is_kept_and_keeps_nobody(
 ) -> None:
     async def go() -> None:
         async with opened(session) as (broker, connection):
-            await broker.put_recurring(entry(every=seldom()))
+            await broker.change_recurring(EntryChange.put(entry(every=seldom())))
             channel = await connection.channel()
             for body in (b"not JSON", b'{"from": "a later version"}'):
                 channel.raw.basic_publish("", internal(session.exchange, "recurring"), body)
             await until(lambda: states(connection, session), 3)
 
             assert [found.name for found in await broker.recurring()] == ["sweep"]
-            id = await broker.fire_recurring("sweep")
+            id = await fire(broker, "sweep")
 
             await until(lambda: ids(broker), [id])
             await until(lambda: states(connection, session), 3)
@@ -392,7 +390,7 @@ def test_a_recurring_job_whose_headers_do_not_fit_the_leaders_frames_fails_at_ea
         async with opened(session) as (broker, _), opened(small) as (_, connection):
             ticker = await ticker_on(connection, small, wall)
             sent = {"extra": {"note": "n" * 20_000}}
-            await ticker.change(put(entry("large", every=HOUR, sent=sent)))
+            await ticker.change(EntryChange.put(entry("large", every=HOUR, sent=sent)))
             async with running(ticker):
                 for number in (1, 2):
                     due = (await ticker.entries())[0].next or 0.0

@@ -20,8 +20,6 @@ from palermo.core.topology import internal
 from tests.contract.tools import consume, message, take_and_ack, until
 from tests.helpers import HANGS
 
-pytestmark = pytest.mark.anyio
-
 _WORKERS = 40
 
 

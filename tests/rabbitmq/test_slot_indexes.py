@@ -16,8 +16,6 @@ from palermo.core.message import Message
 from tests.contract.timing import DAY, by_id, listed, time_kept
 from tests.contract.tools import PATIENT, ids, message, until
 
-pytestmark = pytest.mark.anyio
-
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:

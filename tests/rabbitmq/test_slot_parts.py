@@ -26,7 +26,7 @@ from palermo.core.time_slots import TimeSlot, time_slot_of
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
 from tests.contract.tools import PATIENT, ids, message, until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("kind", ["classic", "quorum"])]
+pytestmark = pytest.mark.parametrize("kind", ["classic", "quorum"])
 
 #: An instant some thirty hours from now, at the beginning of an hour: all jobs are due within five minutes of it.
 TOMORROW = (time.time() + 1.25 * DAY) // 3_600 * 3_600

@@ -160,12 +160,13 @@ def test_the_children_are_in_groups_of_their_own_out_of_ctrl_cs_reach(site: Site
     assert os.getpgid(worker.pid) not in [os.getpgid(pid) for pid in children]
 
 
-def test_nothing_of_a_dead_slot_piles_up_in_the_parent(site: Site) -> None:
-    worker = site.start("--log-level", "warning")
+@pytest.mark.parametrize("pool", [(), ("--pool", "thread", "-c", "2")], ids=["slots", "shared child"])
+def test_nothing_of_a_dead_process_piles_up_in_the_parent(site: Site, pool: tuple[str, ...]) -> None:
+    worker = site.start(*pool, "--log-level", "warning")
     site.ready(worker)
     site.enqueue("segfaults")
     eventually(lambda: len(site.errors()) == 1)
-    site.enqueue("note", str(site.notes_path), "in the next slot")
+    site.enqueue("note", str(site.notes_path), "in the next process")
     eventually(lambda: site.notes() != [])
     descriptors = Path(f"/proc/{worker.pid}/fd")
     before = len(list(descriptors.iterdir()))

@@ -12,7 +12,6 @@ import palermo
 from palermo.client.client import Client
 from palermo.errors import QueueNameInvalid, SettingInvalid
 from palermo.settings.settings import Settings
-from palermo.worker.handle import stop_worker
 from palermo.worker.options import WorkerFailed
 from tests.helpers import eventually
 from tests.worker.site import PROGRAMS, Site, title
@@ -41,7 +40,7 @@ def test_stopping_with_a_timeout_gives_the_running_job_back(site: Site) -> None:
     try:
         eventually(lambda: site.notes() == ["held begins"])
     finally:
-        stop_worker(worker, timeout=0.2)
+        worker.stop(timeout=0.2)
 
     assert not worker.alive
     eventually(lambda: site.pending() == 1)

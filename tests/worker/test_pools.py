@@ -2,7 +2,6 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -214,24 +213,6 @@ def test_killing_the_parent_ends_its_child_and_the_jobs_run_elsewhere(site: Site
     site.start("--pool", pool, "-c", "2")
     eventually(lambda: {"first ends", "second ends"} <= set(site.notes()))
     assert site.errors() == {}
-
-
-def test_nothing_of_a_dead_child_piles_up_in_the_parent(site: Site) -> None:
-    worker = site.start("--pool", "thread", "-c", "2", "--log-level", "warning")
-    site.ready(worker)
-    site.enqueue("segfaults")
-    eventually(lambda: len(site.errors()) == 1)
-    site.enqueue("note", str(site.notes_path), "in the next child")
-    eventually(lambda: site.notes() != [])
-    descriptors = Path(f"/proc/{worker.pid}/fd")
-    before = len(list(descriptors.iterdir()))
-
-    for _ in range(20):
-        site.enqueue("segfaults")
-
-    eventually(lambda: len(site.errors()) == 21)
-    eventually(lambda: len(list(descriptors.iterdir())) <= before)
-    eventually(lambda: len(worker.children()) == 2)
 
 
 def test_a_pool_that_there_is_not_is_refused_in_one_line(site: Site) -> None:

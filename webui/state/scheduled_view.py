@@ -88,14 +88,11 @@ class CachedListing(Struct):
 class ScheduledView:
     """The scheduled and recurring jobs of one site. Safe to share between threads."""
 
-    def __init__(
-        self, reading: Inspector, acting: Inspector, *, timeout: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, reading: Inspector, acting: Inspector, *, timeout: float) -> None:
         """`timeout` is how long a caller waits for a listing by default, in seconds."""
         self._reading_inspector = reading
         self._acting_inspector = acting
         self._timeout = timeout
-        self._clock = clock
         self._lock = threading.Lock()
         self._cache: OrderedDict[ListingKey, CachedListing] = OrderedDict()
         self._due: OrderedDict[str, float] = OrderedDict()
@@ -120,7 +117,7 @@ class ScheduledView:
         key = ListingKey(chosen, offset, limit)
         with self._lock:
             before = self._cache.get(key)
-            known = before is not None and self._clock() - max(before.previous_at, before.ended_at or 0.0) < _STALE
+            known = before is not None and time.monotonic() - max(before.previous_at, before.ended_at or 0.0) < _STALE
         return self.page(chosen, offset=offset, limit=limit, timeout=self._timeout * (_NEWER if known else _PATIENCE))
 
     def progress(self) -> tuple[int, int] | None:
@@ -236,7 +233,7 @@ class ScheduledView:
     def _listing(self, key: ListingKey, timeout: float) -> Listing:
         with self._lock:
             cached = self._cache.get(key)
-            if cached is None or cached.is_old(self._clock()):
+            if cached is None or cached.is_old(time.monotonic()):
                 cached = self._cache[key] = self._read(key, cached)
             self._cache.move_to_end(key)
             while len(self._cache) > MAX_CACHED:
@@ -276,14 +273,14 @@ class ScheduledView:
         if self._running >= MAX_RUNNING:
             raise BrokerUnavailable("too many are looking at scheduled jobs at once here. Ask again.")
         self._running += 1
-        cached = CachedListing(started_at=self._clock())
+        cached = CachedListing(started_at=time.monotonic())
         if previous is not None and previous.listing.exception() is None:
             cached.previous, cached.previous_at = previous.listing.result(), previous.ended_at or -math.inf
 
         def read() -> Listing:
             try:
                 with self._read_lock:
-                    cached.started_at = self._clock()
+                    cached.started_at = time.monotonic()
                     if key.chosen is None:
                         rows = self._reading_inspector.recurring()
                         return Listing(rows, len(rows))
@@ -291,7 +288,7 @@ class ScheduledView:
             finally:
                 with self._lock:
                     self._running -= 1
-                    cached.ended_at = self._clock()
+                    cached.ended_at = time.monotonic()
 
         cached.listing = start_thread(read, "palermo-scheduled")
         return cached

@@ -31,9 +31,8 @@ from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
-from palermo.contract import clock
 from palermo.contract.broker import Consumer, Finding, Overview, Page, QueueInfo, SessionParameters
-from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
@@ -384,19 +383,8 @@ class RabbitmqBroker:
             return []  # Nobody need lead for that.
         return await self._leader_client.ask(operations.ListRecurring())
 
-    async def put_recurring(self, entry: RecurringEntry) -> None:
-        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=entry.name, action=PUT, entry=entry)))
-
-    async def remove_recurring(self, name: str) -> None:
-        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=REMOVE)))
-
-    async def switch_recurring(self, name: str, *, on: bool) -> None:
-        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=SWITCH, on=on)))
-
-    async def fire_recurring(self, name: str) -> str:
-        id = run_id(name, clock.now())
-        await self._leader_client.ask(operations.ChangeRecurring(EntryChange(name=name, action=RUN, id=id)))
-        return id
+    async def change_recurring(self, change: EntryChange) -> None:
+        await self._leader_client.ask(operations.ChangeRecurring(change))
 
     async def purge(self, queue: str) -> int:
         return await self._removal.purge(queue)

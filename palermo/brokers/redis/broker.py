@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
 
 from msgspec import Struct
@@ -26,8 +26,8 @@ from palermo.brokers.redis.store import Store, open_store, text_of
 from palermo.brokers.redis.sweep import clear_tenant
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, Tenant
-from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, Tenant, in_steps
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
@@ -42,10 +42,6 @@ from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError
 
 log = logging.getLogger("palermo.redis")
-
-#: How many messages publish_many stores in one step, and about how many bytes of bodies.
-_BATCH = 500
-_BATCH_BYTES = 8 * 1024 * 1024
 
 #: The most that Redis takes as a place in a list.
 _MOST = 2**53
@@ -94,9 +90,8 @@ class RedisBroker:
         return self._store.try_publish(message, self._attempts.begin(message), answered)
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
-        waiting = iter(messages)
         stored, begun = 0, []
-        while batch := list(_batch(waiting)):
+        for batch in in_steps(messages):
             begun.append(batch[0])
             stored += await self._publish(batch)
         for first in begun:  # not earlier: the next session begins with the first batch again
@@ -240,19 +235,8 @@ class RedisBroker:
     async def recurring(self) -> list[RecurringEntry]:
         return await self._recurring.all()
 
-    async def put_recurring(self, entry: RecurringEntry) -> None:
-        await self._recurring.change(EntryChange(name=entry.name, action=PUT, entry=entry))
-
-    async def remove_recurring(self, name: str) -> None:
-        await self._recurring.change(EntryChange(name=name, action=REMOVE))
-
-    async def switch_recurring(self, name: str, *, on: bool) -> None:
-        await self._recurring.change(EntryChange(name=name, action=SWITCH, on=on))
-
-    async def fire_recurring(self, name: str) -> str:
-        id = run_id(name, clock.now())
-        await self._recurring.change(EntryChange(name=name, action=RUN, id=id))
-        return id
+    async def change_recurring(self, change: EntryChange) -> None:
+        await self._recurring.change(change)
 
     async def purge(self, queue: str) -> int:
         await self._sync()
@@ -318,16 +302,6 @@ class RedisBroker:
 
     def _not_found(self, queue: str) -> NotFound:
         return NotFound(f"there is no queue {queue!r} at {self._store.server}. `palermo queues` lists those there are.")
-
-
-def _batch(messages: Iterable[Message]) -> Iterator[Message]:
-    """The next messages that are stored in one step."""
-    size = 0
-    for message in islice(messages, _BATCH):
-        yield message
-        size += len(message.body)
-        if size >= _BATCH_BYTES:
-            return
 
 
 class RedisTenants:

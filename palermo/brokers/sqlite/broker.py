@@ -6,7 +6,7 @@ import logging
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from itertools import islice
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_key
 from palermo.brokers.sqlite.tables.jobs import (
     LISTED,
     SHOWN_COLUMNS,
-    Row,
     declare_queue,
     from_row,
     insert,
@@ -32,9 +31,8 @@ from palermo.brokers.sqlite.tables.jobs import (
     to_row,
 )
 from palermo.brokers.sqlite.tenants import SqliteTenants
-from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters
-from palermo.contract.recurring_entries import PUT, REMOVE, RUN, SWITCH, EntryChange, RecurringEntry, run_id
+from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, in_steps
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.worker_info import (
@@ -56,10 +54,6 @@ from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
 
 log = logging.getLogger("palermo.sqlite")
-
-#: How many messages publish_many puts into one transaction, and about how many bytes of bodies.
-_BATCH = 500
-_BATCH_BYTES = 8 * 1024 * 1024
 
 #: SQLite's numbers have 64 bits.
 _MOST = 2**63 - 1
@@ -111,12 +105,12 @@ class SqliteBroker:
         return True
 
     async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
-        waiting = iter(messages)
         stored = 0
-        while batch := _batch(waiting):
-            await self._store.write(lambda db, batch=batch: insert_many(db, self._exchange, batch), publishing=True)  # type: ignore[misc]
+        for step in in_steps(messages):
+            rows = [(message.queue, to_row(message)) for message in step]
+            await self._store.write(partial(insert_many, exchange=self._exchange, rows=rows), publishing=True)
             self._notifier.notify()
-            stored += len(batch)
+            stored += len(rows)
             await asyncio.sleep(0)
         return stored
 
@@ -296,19 +290,8 @@ class SqliteBroker:
     async def recurring(self) -> list[RecurringEntry]:
         return await self._scheduled_jobs.recurring()
 
-    async def put_recurring(self, entry: RecurringEntry) -> None:
-        await self._scheduled_jobs.change(EntryChange(name=entry.name, action=PUT, entry=entry))
-
-    async def remove_recurring(self, name: str) -> None:
-        await self._scheduled_jobs.change(EntryChange(name=name, action=REMOVE))
-
-    async def switch_recurring(self, name: str, *, on: bool) -> None:
-        await self._scheduled_jobs.change(EntryChange(name=name, action=SWITCH, on=on))
-
-    async def fire_recurring(self, name: str) -> str:
-        id = run_id(name, clock.now())
-        await self._scheduled_jobs.change(EntryChange(name=name, action=RUN, id=id))
-        return id
+    async def change_recurring(self, change: EntryChange) -> None:
+        await self._scheduled_jobs.change(change)
 
     async def purge(self, queue: str) -> int:
         await self._sync()
@@ -404,15 +387,3 @@ class SqliteBroker:
             workers=WorkerList(worker for _, worker in known),
             paused=pauses_and_cancels.paused(db, self._exchange),
         )
-
-
-def _batch(messages: Iterable[Message]) -> list[tuple[str, Row]]:
-    """The next messages, as rows."""
-    batch: list[tuple[str, Row]] = []
-    size = 0
-    for message in islice(messages, _BATCH):
-        batch.append((message.queue, to_row(message)))
-        size += len(message.body)
-        if size >= _BATCH_BYTES:
-            break
-    return batch

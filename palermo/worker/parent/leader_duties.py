@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from palermo.contract import clock
 from palermo.contract.broker import Broker
-from palermo.contract.recurring_entries import PUT, EntryChange, RecurringEntry, is_stale
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry, is_stale
 from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.errors import BrokerError, NotFound
 from palermo.worker.options import WorkerOptions
@@ -102,13 +102,14 @@ async def declare(broker: Broker, duties: LeaderDuties) -> None:
     found = {entry.name: entry for entry in await broker.recurring()}
     for entry in duties.recurring:
         old = found.get(entry.name)
-        put, _ = EntryChange(name=entry.name, action=PUT, entry=entry).made_to(old, clock.now())
-        if put is not old:
+        change = EntryChange.put(entry)
+        made, _ = change.made_to(old, clock.now())
+        if made is not old:
             log.info("declaring a recurring job name=%s job=%s", entry.name, entry.recurring.job)
-            await broker.put_recurring(entry)
+            await broker.change_recurring(change)
     names = {entry.name for entry in duties.recurring}
     for entry in found.values():
         if is_stale(entry, names=names, modules=duties.modules, configures=duties.configures):
             log.info("removing a recurring job that is declared no more name=%s origin=%s", entry.name, entry.origin)
             with suppress(NotFound):
-                await broker.remove_recurring(entry.name)
+                await broker.change_recurring(EntryChange.remove(entry.name))

@@ -73,7 +73,6 @@ class Worker:
         *,
         host: str,
         pid: int,
-        now: Callable[[], float] = clock.now,
         show_title: Callable[[str], None],
     ) -> None:
         """`show_title` shows the state of the worker to people who list processes."""
@@ -84,14 +83,14 @@ class Worker:
         self._announcing: asyncio.Task[None] | None = None
         self._host, self._pid = host, pid
         self._id = f"pid:{pid}@{host}"
-        self._started_at = now()
+        self._started_at = clock.now()
         self._processed = self._failed = self._busy = 0
         self.taken = 0
         self._paused = self._quiet = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._title: asyncio.TimerHandle | None = None
         self._set_title = show_title
-        self._failed_retention = FailedRetention(options.settings, now=now)
+        self._failed_retention = FailedRetention(options.settings)
         self._retention_timer: asyncio.TimerHandle | None = None
         self._idle_watch: IdleWatch | None = None
         if options.burst or "queue_empty" in registered.hooks:
@@ -104,7 +103,7 @@ class Worker:
             self._size_watch = QueueSizeWatch(sizes=self._queue_sizes, on_sizes=self._on_queue_sizes)
         self._stall_watchdog = StallWatchdog(self)
         arguments = RecordedArguments(options.settings, registered.parameters.get)
-        recorder = Recorder(JournalLevel(options.settings.journal), self._id, arguments=arguments.fields, now=now)
+        recorder = Recorder(JournalLevel(options.settings.journal), self._id, arguments=arguments.fields)
         self.job_events = JobEvents(recorder)
         self.pool = pool
         self.taking = True
