@@ -1,8 +1,7 @@
 """A user loses a permission for a while, under a session that goes on: all works again once it is back."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -18,8 +17,6 @@ from tests.contract.tools import PATIENT, consume, until
 from tests.helpers import HANGS
 from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
-
-pytestmark = pytest.mark.anyio
 
 USER, ALL, NOTHING = "limited", ".*", "^$"
 
@@ -44,17 +41,16 @@ def user(module_node: Node) -> str:
 
 
 @pytest.fixture
-async def two(module_node: Node, user: str, exchange: str) -> AsyncIterator[Two]:
+def two(runner: asyncio.Runner, module_node: Node, user: str, exchange: str) -> Iterator[Two]:
     def session(url: str) -> SessionParameters:
         return SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT)
 
     set_permissions(module_node, user, ALL, ALL, ALL)
     limited = session(url_of(module_node, user=user, password="secret"))
-    async with AsyncExitStack() as sessions:
-        brokers = [await open_rabbitmq(one) for one in (limited, session(url_of(module_node)))]
-        for broker in brokers:
-            sessions.push_async_callback(broker.close)
-        yield Two(module_node, limited, *brokers)
+    brokers = [runner.run(open_rabbitmq(one)) for one in (limited, session(url_of(module_node)))]
+    yield Two(module_node, limited, *brokers)
+    for broker in brokers:
+        runner.run(broker.close())
 
 
 async def test_a_leader_whose_reply_was_refused_answers_again(two: Two) -> None:
