@@ -160,7 +160,6 @@ Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 #: The options of recurring jobs.
 RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
-
 #: The options of `@palermo.job`.
 JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
 #: The options of `@palermo.subscribe`.

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
 from types import TracebackType
 from typing import IO, Any, Literal, Self, Unpack
 
@@ -128,20 +127,20 @@ def start_worker(
         command += ["--accept", name]
     values = {
         "-q": None if queues is None else QueueSelection.parse(queues),
-        "--shutdown-timeout": shutdown_timeout,
-        "--term-timeout": term_timeout,
-        "--timeout": timeout,
-        "--timeout-grace": timeout_grace,
+        "--shutdown-timeout": in_seconds(shutdown_timeout),
+        "--term-timeout": in_seconds(term_timeout),
+        "--timeout": in_seconds(timeout),
+        "--timeout-grace": in_seconds(timeout_grace),
         "--max-jobs": max_jobs,
         "--max-memory": max_memory,
-        "--max-lifetime": max_lifetime,
+        "--max-lifetime": in_seconds(max_lifetime),
         "--pidfile": pidfile,
         "--log-level": log_level,
         "--log-format": log_format,
     }
     for flag, value in values.items():
         if value is not None:
-            command += [flag, str(value.total_seconds() if isinstance(value, timedelta) else value)]
+            command += [flag, str(value)]
     reading, writing = os.pipe()
     with open(reading, "rb") as pipe:
         try:

@@ -216,7 +216,6 @@ async def test_a_dead_worker_whose_job_cannot_go_back_ends_no_other_worker(node:
     lost = await consume(dead, "broken,jobs", slots=2, report=Report("broken,jobs", pid=1))
     await take(lost, 1)
     await take(lost, 2)
-    worker = await consume(broker, report=Report("jobs", pid=2))
 
     async with overwritten(store, store.key("queue:broken").encode()):
         await end_all_leases(broker)  # type: ignore[arg-type]
