@@ -168,6 +168,40 @@ def test_a_scheduled_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_t
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_a_leader_has_stored_among_the_failed_jobs_is_shown_also_if_the_leader_then_ends(
+    session: SessionParameters,
+) -> None:
+    small = replace(session, address=replace(session.address, options=(("frame_max", "8192"),)))
+
+    async def work() -> None:
+        broker, leader = await open_rabbitmq(session), await open_rabbitmq(small)
+        connection = await open_connection(session, "counts")
+        large = [due(f"{number}", 1.0, extra={"note": "n" * 20_000}) for number in range(50)]
+        try:
+            await broker.publish_many(large)
+
+            async def stored() -> bool:
+                found = await connection.probe(amqp_queue(session.exchange, "failed"))
+                return found.exists and found.messages > 0
+
+            async with time_kept(leader):
+                await until(stored, True)
+            async with time_kept(leader):
+                await until(lambda: counts(broker, "failed"), (50, 0))
+
+            async def shown() -> set[str]:
+                return {one.id for one in (await broker.browse("failed", limit=100)).messages}
+
+            await until(shown, {one.id for one in large})
+        finally:
+            await connection.close()
+            await leader.close()
+            await broker.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_queue_with_a_message_or_a_consumer_is_not_deleted(session: SessionParameters) -> None:
     async def work() -> None:
         connection = await open_connection(session, "test")

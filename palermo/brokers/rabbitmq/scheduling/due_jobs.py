@@ -16,6 +16,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -155,10 +156,15 @@ class DueJobs:
         return [held.message for held in sorted(held for held in self._heap if self._is_there(held))]
 
     async def close(self) -> None:
-        """Publish no more, and wait for the confirms to come: without them jobs would be published twice."""
+        """Publish no more, and wait for what is under way.
+
+        Without its confirm a job would be published twice, and without its entry in the log a failed job is not shown.
+        """
         self._closed = True
-        if self._flying:
-            await asyncio.wait(set(self._flying), timeout=_LAST_WORDS)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                while self._flying:
+                    await asyncio.wait(set(self._flying))
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:
@@ -204,7 +210,7 @@ class DueJobs:
         place, publisher = held.place, self._publisher
         if place in self._refused:
             heapq.heappush(self._refused[place], held)
-        elif publisher is None or not publisher.is_open or _is_for_failed(place) or not self._destinations.has(place):
+        elif publisher is None or not publisher.is_open or not self._destinations.has(place):
             self._later(self._see_to(held))
         else:
             self._send(publisher, held).add_done_callback(lambda done: self._published(held, done))
@@ -220,6 +226,10 @@ class DueJobs:
         self._flying.discard(done)
         if not done.cancelled() and done.exception() is None:
             held.ack()
+            if _is_for_failed(held.place):
+                noting = asyncio.ensure_future(self._destinations.note_failed(held.place, [held.message]))
+                self._flying.add(noting)
+                noting.add_done_callback(self._flying.discard)
 
     def _published(self, held: HeldJob, done: "asyncio.Future[None]") -> None:
         error = None if done.cancelled() else done.exception()
@@ -230,7 +240,7 @@ class DueJobs:
             self._keep(held, error)
 
     async def _see_to(self, held: HeldJob) -> None:
-        """Publish a job for which a queue or a channel has to be made first, or one for `failed`, which has a log."""
+        """Publish a job for which a queue or a channel has to be made first."""
         try:
             await self._store(held)
         except PalermoError as error:
@@ -249,7 +259,6 @@ class DueJobs:
             await self._send(self._publisher, held)
 
         await self._destinations.at(held.place, held.message.priority).publish(send)
-        await self._destinations.note_failed(held.place, [held.message])
 
     def _keep(self, held: HeldJob, error: PalermoError) -> None:
         """Keep a refused job and try again later. If the connection is lost, the next leader gets the job."""
