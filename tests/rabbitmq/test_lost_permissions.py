@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +16,10 @@ from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.topology import internal
 from tests.contract.tools import PATIENT, consume, until
-from tests.helpers import HANGS
+from tests.helpers import HANGS, eventually
 from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
+from tests.worker.site import Site
 
 USER, ALL, NOTHING = "limited", ".*", "^$"
 
@@ -84,3 +87,21 @@ async def test_a_worker_that_could_not_be_counted_is_counted_again(two: Two, mon
 
     await until(lambda: census(two.free._connection, two.session.exchange), 1)
     await consumer.close()
+
+
+def test_a_worker_that_may_not_announce_its_unique_jobs_for_a_while_announces_them_once_it_may(
+    module_node: Node, user: str, exchange: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text("import palermo\n@palermo.job(unique='until_done')\ndef sync(): ...\n")
+    site = Site(tmp_path, url=url_of(module_node), exchange=exchange)
+    with closing(site):
+        set_permissions(module_node, user, ALL, ALL, r"^(?!.*~unique-jobs)")
+        worker = site.start(
+            modules=("shop",), within=tmp_path, PALERMO_URL=url_of(module_node, user=user, password="secret")
+        )
+        eventually(lambda: "unique jobs are not announced" in worker.log)
+        site.ready(worker)
+
+        set_permissions(module_node, user, ALL, ALL, ALL)
+
+        eventually(lambda: "shop.sync" in site.client.run(lambda broker: broker.keys.announced()))

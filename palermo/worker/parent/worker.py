@@ -7,7 +7,9 @@ or when the pool cannot run jobs any more.
 """
 
 import asyncio
+import itertools
 import logging
+import random
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, assert_never
@@ -29,10 +31,10 @@ from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import worker_tag
 from palermo.core.version import VERSION
-from palermo.errors import BrokerError, BrokerRefused, PalermoError
+from palermo.errors import BrokerError, PalermoError
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.adopted_jobs import AdoptedJobs
-from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, check_cancelled
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff, check_cancelled
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
@@ -58,7 +60,7 @@ log = logging.getLogger("palermo.worker")
 #: The least seconds between two process titles: an idle worker sets none, a busy one 20 a second.
 _TITLE_EVERY = 0.05
 
-#: Seconds that it waits before it takes jobs until its unique jobs are announced, and between two attempts.
+#: Seconds that it waits before it takes jobs until its unique jobs are announced.
 _ANNOUNCE_TIMEOUT = 1.0
 
 
@@ -354,17 +356,14 @@ class Worker:
 
     async def _announce(self, broker: Broker) -> None:
         """Announce which of its jobs are unique; again until that is stored, or the session has ended."""
-        while True:
+        for attempt in itertools.count(1):
             try:
                 await broker.keys.announce(self._jobs, self._unique_jobs)
                 return
-            except BrokerRefused as error:
-                log.warning("unique jobs are not announced broker=%s error=%r", broker.describe(), str(error))
-                return
             except BrokerError as error:
                 check_cancelled()
-                log.info("unique jobs are not announced yet broker=%s error=%r", broker.describe(), str(error))
-            await asyncio.sleep(_ANNOUNCE_TIMEOUT)
+                log.warning("unique jobs are not announced yet broker=%s error=%r", broker.describe(), str(error))
+            await asyncio.sleep(backoff(attempt, random.random()))
 
     def _on_session_open(self, session: BrokerSession) -> None:
         self.job_events.recorder.attach(session.broker.journal)
