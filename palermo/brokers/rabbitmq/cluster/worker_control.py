@@ -123,6 +123,9 @@ _LAST_WORDS = 1.0
 #: Seconds until a worker that lost its channel for questions listens again: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.2, 30.0
 
+#: Seconds after which a worker binds its queue again, in case that somebody has deleted the exchange `~control`.
+_BIND_EVERY = 30.0
+
 
 class WorkerControl:
     """The presence of one worker: other sessions count it, and it answers their questions."""
@@ -155,6 +158,7 @@ class WorkerControl:
         self.inbox = internal(exchange, f"worker.{uuid.uuid4()}")
         self._ended = False
         self._returning: asyncio.Task[None] | None = None
+        self._binding: asyncio.Task[None] | None = None
 
     @property
     def worker(self) -> str:
@@ -179,6 +183,7 @@ class WorkerControl:
             self._channel.connection, self._exchange, kind=self._kind, again=self._bind_again
         )
         await counted.begin()
+        self._binding = asyncio.ensure_future(self._stay_bound())
 
     def _bind(self) -> None:
         channel = self._channel
@@ -190,6 +195,15 @@ class WorkerControl:
         self._bind()
         channel = self._channel
         await channel.bind(self.inbox, internal(self._exchange, "control"))
+
+    async def _stay_bound(self) -> None:
+        """Bind again now and then, and look for what was not heard: RabbitMQ tells nobody that a binding is gone."""
+        while self._channel.connection.error is None:
+            await asyncio.sleep(_BIND_EVERY)
+            # Without the exchange this ends the channel, and `_return` makes both again.
+            with suppress(PalermoError):
+                await self._channel.bind(self.inbox, internal(self._exchange, "control"))
+            await self._look({})
 
     def _on_end(self, connection: Connection) -> None:
         if not self._ended and connection.error is None:
@@ -209,8 +223,9 @@ class WorkerControl:
 
     async def end(self) -> None:
         self._ended = True
-        if self._returning is not None:
-            self._returning.cancel()
+        for task in (self._returning, self._binding):
+            if task is not None:
+                task.cancel()
         if self._answers:
             # An idle worker that is told to stop gets here before its answer is sent.
             await asyncio.wait(set(self._answers), timeout=_LAST_WORDS)
