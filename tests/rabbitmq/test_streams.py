@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq import journal
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Stream
+from palermo.brokers.rabbitmq.broker import open_rabbitmq
+from palermo.brokers.rabbitmq.journal import StreamReader
 from palermo.contract.broker import SessionParameters, open_broker
+from palermo.contract.journal import FROM_START
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -102,6 +106,27 @@ async def test_a_reader_of_a_stream_that_was_made_anew_with_fewer_records_does_n
 
     assert found[-1] == {"number": 1}
     await connection.close()
+
+
+async def test_a_reader_of_a_journal_that_was_made_anew_with_fewer_batches_ends_and_is_not_said_to_have_caught_up(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As above, for commands, pages and results."""
+    monkeypatch.setattr(journal, "CALL_TIMEOUT", 0.2)
+    broker, found = await open_rabbitmq(session), list[Any]()
+    await broker.journal.append(b"[]")
+    last = await broker.journal._stream.last(broker._connection)
+    assert last is not None
+    end, stored_at = last
+
+    reader = StreamReader(await broker._connection.channel(), found.append, end + 1, None)
+    await reader.start(broker.journal._stream.name, FROM_START, stored_at)
+    async with asyncio.timeout(PATIENT):
+        await reader.ended.wait()
+
+    assert len(found) == end + 1
+    assert not reader.caught_up.is_set()
+    await broker.close()
 
 
 def test_all_questions_about_a_stream_that_nobody_made_are_on_their_way_before_the_first_is_answered(

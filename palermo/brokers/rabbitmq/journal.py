@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
+from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Stream, offset_of
+from palermo.brokers.rabbitmq.amqp.stream import Stream, come_to_end, offset_of
 from palermo.brokers.rabbitmq.amqp.stream_repair import HISTORY_BROKEN_FOR
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
@@ -109,6 +109,8 @@ class StreamReader:
         self.deleted = False
         self.caught_up = asyncio.Event()
         self.ended = asyncio.Event()
+        #: The position of the last batch that has come.
+        self._read = -1
         channel.on_close(self.ended.set)
         channel.raw.add_on_cancel_callback(self._on_cancelled)
 
@@ -127,6 +129,12 @@ class StreamReader:
             self.caught_up.set()
         await self._channel.prefetch(_CREDIT)
         await self._channel.consume(stream, self._on_message, arguments={"x-stream-offset": at}, late=True)
+        watch = asyncio.ensure_future(self._end_if_silent())
+
+        def stop_watching() -> None:
+            watch.cancel()
+
+        self._channel.on_close(stop_watching)
 
     async def close(self) -> None:
         await self._channel.close()
@@ -136,12 +144,16 @@ class StreamReader:
         if self._channel.is_open:
             self._channel.raw.close()
 
+    async def _end_if_silent(self) -> None:
+        if not await come_to_end(self.caught_up, lambda: self._read, patience=CALL_TIMEOUT):
+            self._channel.abandon()
+
     def _on_message(self, got: Got) -> None:
         if self.ended.is_set():
             return
         if got.tag % _ACK_EVERY == 0:
             self._channel.ack(got.tag, multiple=True)
-        position = offset_of(got.properties)
+        position = self._read = offset_of(got.properties)
         if position >= self.begin and (self._wants is None or self._wants(got.body)):
             self._on_batch(decode(position, got.body))
         if position >= self.end:

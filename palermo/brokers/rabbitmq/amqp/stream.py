@@ -427,20 +427,13 @@ class Follower:
     async def start(self, stream: str, end: int, *, patience: float) -> None:
         """Read from the first entry on. Returns once the one at offset `end` is read.
 
-        Raises BrokerUnavailable if none comes for `patience` seconds: the stream may have been made anew since it was
-        asked for its end, and have fewer entries.
+        Raises BrokerUnavailable if none comes for `patience` seconds: see `come_to_end`.
         """
         self._end = end
         self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
-        while not self._caught_up.is_set():
-            before = self._read
-            try:
-                async with asyncio.timeout(patience):
-                    await self._caught_up.wait()
-            except TimeoutError:
-                if self._read == before:
-                    raise BrokerUnavailable(f"{stream} did not answer within {patience:g} s.") from None
+        if not await come_to_end(self._caught_up, lambda: self._read, patience=patience):
+            raise BrokerUnavailable(f"{stream} did not answer within {patience:g} s.")
         if self._channel.error is not None:
             raise self._channel.error
 
@@ -475,6 +468,21 @@ class Follower:
         self._read = offset_of(properties)
         if self._read >= self._end:
             self._caught_up.set()
+
+
+async def come_to_end(end: asyncio.Event, read: Callable[[], int], *, patience: float) -> bool:
+    """Wait until a reader has come to its end. False if the offset that it has `read` stays for `patience` seconds.
+
+    The stream may have been made anew since it was asked for its end, and have fewer entries.
+    """
+    while not end.is_set():
+        before = read()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await end.wait()
+        if read() == before:
+            break
+    return end.is_set()
 
 
 async def _refusal(connection: Connection, queue: str) -> PalermoError | None:
