@@ -8,7 +8,7 @@ from palermo.brokers.rabbitmq.broker import open_rabbitmq
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
-from palermo.errors import BrokerRefused
+from palermo.errors import BrokerRefused, BrokerUnavailable
 from tests.contract.tools import PATIENT
 from tests.contract.unique_jobs import ask, keyed
 from tests.helpers import HANGS
@@ -51,6 +51,16 @@ async def test_a_user_who_may_not_read_is_told_which_permissions_a_unique_job_ne
     broker = await open_rabbitmq(SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT))
 
     with pytest.raises(BrokerRefused, match=r"refused for user 'writer'.* read permission"):
+        await ask(broker, keyed("1"))
+
+    await broker.close()
+
+
+async def test_a_session_that_is_being_closed_asks_no_leader_any_more(session: SessionParameters) -> None:
+    broker = await open_rabbitmq(session)
+    await broker._leader_client.close()
+
+    with pytest.raises(BrokerUnavailable, match="is being closed"):
         await ask(broker, keyed("1"))
 
     await broker.close()

@@ -284,7 +284,9 @@ class LeaderClient:
     async def _step_in(self, duty: Duty) -> None:
         """Lead in this duty, if nobody does, until no question has come for some seconds."""
         async with self._stepping_in:
-            if duty in self._leaders or self._closed:
+            if self._closed:
+                raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
+            if duty in self._leaders:
                 return
             leader = await self._take(duty)
             if leader is None:
