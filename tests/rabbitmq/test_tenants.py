@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from pika.exceptions import ChannelClosedByBroker
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel
+from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
@@ -27,7 +27,7 @@ from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
 from tests.contract.tools import Worker, consume, counts, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
-from tests.helpers import eventually
+from tests.helpers import HANGS, eventually
 from tests.scale import scaled
 
 
@@ -114,6 +114,44 @@ def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the
             await until(lambda: shown(publisher), 1)  # a quorum queue is shown from its log
         (failed,) = (await publisher.browse("failed", limit=10)).messages
         assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
+        await publisher.close()
+        await worker.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_although_leaders_end_meanwhile(
+    session: SessionParameters, kind: str
+) -> None:
+    address = replace(session.address, options=(("frame_max", "8192"),))
+    small = replace(session, address=address, queue_type=kind)
+
+    async def work() -> None:
+        publisher = await open_broker(replace(session, queue_type=kind))
+        connection = await open_connection(session, "counts")
+        large = [message(f"{number}", tenant="a", extra={"note": "n" * 20_000}) for number in range(40)]
+        await publisher.publish_many(large)
+
+        async def failed() -> int:
+            probe = await connection.probe(amqp_queue(session.exchange, "failed"))
+            return probe.messages if probe.exists else 0
+
+        while (before := await failed()) < len(large):
+            worker = await open_broker(small)
+            async with time_kept(worker), asyncio.timeout(HANGS):
+                while await failed() == before:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+            await worker.close()
+
+        # The last leader has looked at all jobs of the tenant.
+        worker = await open_broker(small)
+        async with time_kept(worker):
+            await publisher.publish(message("last", tenant="a"))
+            consumer = await consume(worker)
+            assert (await take_and_ack(consumer)).id == "last"
+        assert await failed() == len(large)
+        await connection.close()
         await publisher.close()
         await worker.close()
 

@@ -173,7 +173,7 @@ class FairQueue:
             # If workers take the jobs as fast as they are moved, they must not wait for the leader.
             pause = _FIRST_PAUSE if room > 0 else min(2 * pause, _LAST_PAUSE)
             # RabbitMQ answers a count before it puts away what was published.
-            await self._all_answered()
+            await self.all_answered()
             await asyncio.sleep(refused or (0 if room > 0 else _STOPPED if self.stopped else pause))
 
     async def _step(self) -> int:
@@ -318,7 +318,8 @@ class FairQueue:
             self._destinations.forget(self.queue)
         return self._refusals.refused(error)
 
-    async def _all_answered(self) -> None:
+    async def all_answered(self) -> None:
+        """Wait until each job that is on its way is stored, or refused."""
         while self._unconfirmed:
             self._answered.clear()
             await self._answered.wait()
@@ -381,7 +382,7 @@ class FairQueue:
 
         Returns whether the jobs are back in their queues, or in the job queue.
         """
-        await self._all_answered()
+        await self.all_answered()
         channel = self._channel
         if channel is None or not channel.is_open:
             return False
@@ -406,7 +407,7 @@ class FairQueue:
         if self._channel is not None and self._channel.is_open:
             return self._channel
         # Otherwise a job that is on its way into the job queue would be searched for there in vain.
-        await self._all_answered()
+        await self.all_answered()
         # RabbitMQ has taken back what was held on the last channel.
         self._tags.clear()
         self._unsure.clear()

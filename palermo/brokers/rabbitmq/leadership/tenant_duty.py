@@ -25,6 +25,10 @@ class TenantDuty(Work):
         """See Work.tasks."""
         return (self._fair_scheduler.run(),)
 
+    async def close(self) -> None:
+        """See Work.close."""
+        await self._fair_scheduler.close()
+
     async def handle(self, operation: Operation[Any]) -> Any:
         """See Work.handle."""
         tenants = self._fair_scheduler
