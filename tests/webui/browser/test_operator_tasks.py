@@ -356,7 +356,7 @@ def test_a_worker_is_made_quiet_before_its_host_is_mended(operator: Operator, we
     operator.use(page.get_by_role("button", name=re.compile(r"^Quiet worker \d+$")))
 
     expect(page.get_by_role("button", name=re.compile(r"^Resume worker \d+$"))).to_be_visible()
-    assert [row["state"] for row in web.inspector.workers()] == ["quiet"]
+    assert eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["quiet"])
     web.inspector.control("resume", None)
     spent(operator, clicks=2, keys=10)
 
