@@ -181,12 +181,12 @@ class Place:
     # What there is to see.
 
     def workers(self) -> list[dict[str, Any]]:
-        """Those that answer within a second: on a busy machine one that lives may be missing."""
+        """Those that there are: one that does not answer within a second is silent, or is missing."""
         return self.inspector.workers()
 
     def only_worker(self) -> dict[str, Any]:
-        """What the one worker that there is says of itself."""
-        rows = eventually(self.workers)
+        """What the one worker that there is says of itself, once it answers."""
+        rows = eventually(lambda: [row for row in self.workers() if row["answers"]])
         assert len(rows) == 1, rows
         return rows[0]
 

@@ -14,6 +14,7 @@ import pytest
 from palermo.errors import BodyTooLarge, EncodeError, IdInvalid, QueueNameInvalid
 from tests.acceptance.place import COMMAND, Place
 from tests.helpers import HANGS, Stopwatch, eventually
+from tests.rabbitmq_node import free_port
 
 
 @pytest.fixture
@@ -45,8 +46,7 @@ def test_a_broker_that_never_answers_is_given_up_within_the_setting(sqlite_place
 
 
 def test_a_worker_whose_broker_is_down_says_so_each_time_in_one_line(sqlite_place: Place) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     worker = sqlite_place.worker("--url", f"amqp://me:s3cret@127.0.0.1:{port}/")
 
     # One reading: the next line may come at any time.

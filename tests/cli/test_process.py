@@ -21,6 +21,7 @@ import pytest
 from palermo.client.client import Client
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.rabbitmq_node import free_port
 from tests.worker.site import PROGRAMS
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -38,9 +39,7 @@ def silent() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
+    return free_port()
 
 
 @contextmanager

@@ -153,9 +153,16 @@ async def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
         asking, silent, third = await join(1), await join(2), await join(3)
         monkeypatch.setattr(silent.consumer._worker_control, "_answer", unanswered)
         third.runs("b")
-        history = asking.consumer._crash_history
+        history, reports = asking.consumer._crash_history, asking.broker._worker_reports
+
+        async def unheard() -> int:
+            reports._waited_at = float("-inf")
+            await history.of("x", now=True)
+            return reports._silent
+
         monkeypatch.setattr(worker_control, "_PATIENCE", 1.0)
-        await history.of("x", now=True)
+        # Of a machine that stands still for a second no worker is heard.
+        await until(unheard, 1)
 
         monkeypatch.setattr(worker_control, "_PATIENCE", 300.0)
         monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 300.0)

@@ -53,7 +53,7 @@ def test_a_job_that_ends_after_the_session_was_lost_since_the_file_took_nothing_
     site.hold()
     eventually(lambda: site.notes() == ["held begins"])
     # The heartbeat has met the trigger, and has ended the session. Its slot is busy and does not know.
-    eventually(lambda: not site.worker()["answers"])
+    eventually(lambda: [row["answers"] for row in site.workers()] == [False])
     _write(site, "drop trigger refuse")
 
     site.open_gate()

@@ -246,7 +246,8 @@ class RedisConsumer:
         if self._closed:
             return
         self._closed = True
-        cut_off = self._lost is not None  # the worker goes on, and so do its jobs
+        # The worker goes on, and so do its jobs. The loss of one connection may not have come here yet.
+        cut_off = self._lost is not None or self._store.ended
         with contextlib.suppress(BrokerError):
             await self._commands.end()
         with contextlib.suppress(BrokerError):

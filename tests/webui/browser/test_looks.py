@@ -145,9 +145,8 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     for name in ("one", "two"):
         web.client.enqueue("browser.wait", [str(tmp_path / name)], queue="slow")
     start(concurrency=2)
-    eventually(lambda: [len(row["jobs"]) for row in web.inspector.workers()] == [2])
+    [worker] = eventually(lambda: [row for row in web.inspector.workers() if len(row["jobs"]) == 2])
     eventually(lambda: "done-7" in web.http.get("/history").text)
-    [worker] = web.inspector.workers()
     return str(worker["id"])
 
 

@@ -356,7 +356,7 @@ def test_a_worker_is_made_quiet_before_its_host_is_mended(operator: Operator, we
     operator.use(page.get_by_role("button", name=re.compile(r"^Quiet worker \d+$")))
 
     expect(page.get_by_role("button", name=re.compile(r"^Resume worker \d+$"))).to_be_visible()
-    assert [row["state"] for row in web.inspector.workers()] == ["quiet"]
+    assert eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["quiet"])
     web.inspector.control("resume", None)
     spent(operator, clicks=2, keys=10)
 
@@ -382,7 +382,8 @@ def test_a_job_that_is_done_is_run_once_more(operator: Operator, web: Web) -> No
     operator.use(page.get_by_role("button", name="Run again", exact=True))
 
     told(page, "Enqueued again, as this new job.")
-    [row] = [row for row in web.inspector.jobs("letters") if row["args"] == ["invoice 77"]]
+    # The page renews itself, and holds the job for a moment each time.
+    [row] = eventually(lambda: [row for row in web.inspector.jobs("letters") if row["args"] == ["invoice 77"]])
     assert path_of(page) == f"/jobs/{row['id']}"
     spent(operator, clicks=3, keys=15)
 
