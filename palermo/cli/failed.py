@@ -1,14 +1,12 @@
 """`palermo failed`: look at failed jobs, run them again, throw them away."""
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from palermo.cli.command_group import INTERRUPTED, Context
+from palermo.cli.command_group import INTERRUPTED, Context, on_interrupt
 from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import failed_ids, whole_ids
@@ -245,7 +243,7 @@ def _telling_how_far(done: str) -> Iterator[_LongCommand]:
     """Say how many jobs were done when an error of the broker ends a command half-way, and that the others stay."""
     command = _LongCommand()
     try:
-        with _on_interrupt(command.interrupt):
+        with on_interrupt(command.interrupt):
             yield command
     except (BrokerError, KeyboardInterrupt) as error:
         if command.taken:
@@ -255,20 +253,6 @@ def _telling_how_far(done: str) -> Iterator[_LongCommand]:
                 f" Some may be both {done} and still failed."
             )
         raise
-
-
-@contextmanager
-def _on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
-    """Have Ctrl-C call this, where it would else raise KeyboardInterrupt."""
-    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not is_default or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _conclude(
