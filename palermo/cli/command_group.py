@@ -15,7 +15,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -249,6 +250,20 @@ def _set_up_process() -> None:
         from setproctitle import setproctitle
 
         setproctitle(" ".join(shown))
+
+
+@contextmanager
+def on_interrupt(handler: Callable[..., None]) -> Iterator[None]:
+    """Have Ctrl-C call this, where it would else raise KeyboardInterrupt."""
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _die_of_interrupts() -> None:

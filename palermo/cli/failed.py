@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import Context
+from palermo.cli.command_group import INTERRUPTED, Context, on_interrupt
 from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import failed_ids, whole_ids
@@ -27,7 +27,6 @@ from palermo.cli.output import (
 from palermo.core.text import count, one_line, safe
 from palermo.core.topology import check_new_queue
 from palermo.errors import BrokerError, NotFound, PalermoError
-from palermo.inspector.failed import OnTaken
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import TakenJob
 
@@ -65,9 +64,14 @@ def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newes
 @filter_options
 @click.pass_obj
 def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
-    """Failed jobs of one kind together: same job, same exception, same place in the code."""
+    """Failed jobs of one kind together: same job, same exception, same place in the code.
+
+    `palermo failed list --group GROUP` lists the jobs of one group, `palermo failed requeue --all --group GROUP` and
+    `palermo failed discard --all --group GROUP` act on all of them.
+    """
     columns: list[Column] = [
         field("Count"),
+        field("Group", "fingerprint"),
         field("Job"),
         field("Last", "last_seen"),
         field("Newest id", "id"),
@@ -155,14 +159,14 @@ def requeue(
     """Run failed jobs again: those named, or with --all those that the filters match.
 
     Each is stored in its queue before it leaves `failed`, so that nothing is lost if this
-    command is killed; run it again then.
+    command is killed; run it again then. Up to 100 jobs may run twice after that, and more if RabbitMQ is killed.
     """
     wanted = _which(context, ids, every, FailedFilter(**filters))
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     if to_queue is not None:
         check_new_queue(to_queue)
     errors: list[PalermoError] = []
-    with progress("requeue") as show, _telling_how_far("requeued") as on_taken:
+    with _telling_how_far("requeued") as command, progress("requeue") as show:
         taken = context.inspector().requeue(
             wanted,
             args=args,
@@ -170,9 +174,10 @@ def requeue(
             queue=to_queue,
             progress=show,
             on_error=errors.append,
-            on_taken=on_taken,
+            on_taken=command.on_taken,
+            stop=command.stop,
         )
-    _conclude("requeued", wanted, taken, errors, as_json=as_json)
+    _conclude("requeued", wanted, taken, errors, as_json=as_json, interrupted=command.interrupted)
 
 
 @failed.command("discard")
@@ -188,11 +193,14 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, a
     if not yes:
         number = inspector.count_failed(wanted)
         if number:
-            confirm(f"Throw away {count(number, 'failed job')} for good?", yes=yes)
+            which = f" with {wanted}" if isinstance(wanted, FailedFilter) and not wanted.everything else ""
+            confirm(f"Throw away {count(number, 'failed job')}{which} for good?", yes=yes)
     errors: list[PalermoError] = []
-    with progress("discard") as show, _telling_how_far("discarded") as on_taken:
-        taken = inspector.discard(wanted, progress=show, on_error=errors.append, on_taken=on_taken)
-    _conclude("discarded", wanted, taken, errors, as_json=as_json)
+    with _telling_how_far("discarded") as command, progress("discard") as show:
+        taken = inspector.discard(
+            wanted, progress=show, on_error=errors.append, on_taken=command.on_taken, stop=command.stop
+        )
+    _conclude("discarded", wanted, taken, errors, as_json=as_json, interrupted=command.interrupted)
 
 
 def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str, ...] | FailedFilter:
@@ -207,20 +215,43 @@ def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFi
     return whole_ids(context, ids, failed_ids) if ids else wanted
 
 
+class _LongCommand:
+    """A command on many failed jobs: counts those that are done, and ends between two batches at Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self.interrupted = False
+
+    def on_taken(self, jobs: Sequence[TakenJob]) -> None:
+        """Count jobs that are done."""
+        self.taken += len(jobs)
+
+    def stop(self) -> bool:
+        """Whether to end before the next job."""
+        return self.interrupted
+
+    def interrupt(self, *_: object) -> None:
+        """End after the jobs that are under way, which might else be done twice; a second call ends at once."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        note("ending after the jobs that are under way; Ctrl-C again ends at once.")
+
+
 @contextmanager
-def _telling_how_far(done: str) -> Iterator[OnTaken]:
+def _telling_how_far(done: str) -> Iterator[_LongCommand]:
     """Say how many jobs were done when an error of the broker ends a command half-way, and that the others stay."""
-    taken = 0
-
-    def take(jobs: Sequence[TakenJob]) -> None:
-        nonlocal taken
-        taken += len(jobs)
-
+    command = _LongCommand()
     try:
-        yield take
-    except BrokerError:
-        if taken:
-            note(f"{done} {count(taken, 'job')} before the error below. The others stay: give the command again.")
+        with on_interrupt(command.interrupt):
+            yield command
+    except (BrokerError, KeyboardInterrupt) as error:
+        if command.taken:
+            end = "the error below" if isinstance(error, BrokerError) else "the interrupt"
+            note(
+                f"{done} {count(command.taken, 'job')} before {end}. The others stay: give the command again."
+                f" Some may be both {done} and still failed."
+            )
         raise
 
 
@@ -231,9 +262,15 @@ def _conclude(
     errors: list[PalermoError],
     *,
     as_json: bool,
+    interrupted: bool,
 ) -> None:
-    """Print what was done, then raise the first error; only NotFound if a filter matched nothing."""
-    if isinstance(wanted, FailedFilter) and not wanted.everything and not taken:
+    """Print what was done, then raise the first error; only NotFound if a filter matched nothing.
+
+    A command that was interrupted does not know which jobs are not there.
+    """
+    if interrupted:
+        errors = [error for error in errors if not isinstance(error, NotFound)]
+    elif isinstance(wanted, FailedFilter) and not wanted.everything and not taken:
         errors.append(NotFound(f"no failed job matches {wanted}."))
     if as_json:
         print_json([job._asdict() for job in taken])
@@ -241,3 +278,6 @@ def _conclude(
         click.echo(f"{done} {count(len(taken), 'job')}.")
     if errors:
         raise errors[0]
+    if interrupted:
+        note("palermo: interrupted. The jobs that it has not come to stay.")
+        raise click.exceptions.Exit(INTERRUPTED)

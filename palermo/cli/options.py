@@ -153,6 +153,7 @@ def filter_options(command: F) -> F:
             None,
             "Only with this in the error message, the traceback, the id or the preview that the web shows.",
         ),
+        ("--group", "GROUP", None, "Only of this group, as `palermo failed groups` shows it."),
         ("--error", "CLASS", None, "Only with this exception class: its dotted name or the last part of it."),
         ("--tenant", "TENANT", None, "Only of this tenant; may hold * and ?."),
         (

@@ -20,6 +20,7 @@ _POOLS = ("process", "thread", "async")
 @click.option(
     "-q",
     "--queues",
+    multiple=True,
     metavar="QUEUES",
     shell_complete=complete_queue,
     help="Queues with commas between, in strict order; *, file_* and !low work; high:5,low:1 share one place.",
@@ -122,7 +123,7 @@ def worker(
     context: Context,
     /,
     modules: tuple[str, ...],
-    queues: str | None,
+    queues: tuple[str, ...],
     accept: tuple[str, ...],
     accept_only: tuple[str, ...],
     metrics_port: int | None,
@@ -144,7 +145,7 @@ def worker(
     """
     if workers > 1 and options["pidfile"]:
         raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())
-    selection = None if queues is None else QueueSelection.parse(queues)
+    selection = QueueSelection.parse(",".join(queues)) if queues else None
     settings = context.settings(metrics_port=metrics_port, metrics_host=metrics_host)
     modules = modules or tuple(settings.imports)
     if not modules:

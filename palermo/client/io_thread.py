@@ -272,6 +272,10 @@ class IoThread:
 
     async def _ask(self, function: Callable[[Broker], Coroutine[Any, Any, T]], again: bool) -> T:
         found = self._keeper.session
+        if found is not None and found.is_lost:
+            # Since its last use, perhaps long ago: that is no error of this command.
+            self._keeper.give_up(found)
+            found = None
         session = found or await self._keeper.get_within_timeout()
         try:
             return await function(session)

@@ -478,6 +478,10 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
     async def lost(self) -> BrokerError:
         """Wait until the session is lost, however long that takes; returns the reason. Never returns after close."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the session is known to be lost: nothing can be done with it any more."""
+
     async def close(self) -> None:
         """End the session. May be called again."""
 

@@ -220,7 +220,8 @@ def _of_jobs(kind: JobKind, jobs: Sequence[_Job]) -> Finding:
     text += " failed" if kind == "failing" else " are tried again"
     if kind == "failing":
         chosen = f" --job {shlex.quote(names[0])}" if len(names) == 1 else ""
-        advice = f"`palermo failed list{chosen}` has the errors; `palermo failed requeue` runs the jobs again."
+        again = f"palermo failed requeue --all{chosen}"
+        advice = f"`palermo failed groups{chosen}` has the errors; `{again}` runs the jobs again."
     else:
         advice = "Perhaps something that it needs is away. `palermo retries list` has the errors."
     if len(names) == 1:

@@ -1,15 +1,21 @@
 """Promises of the original Palermo on a broker that restarts, a RabbitMQ or a Redis: P3."""
 
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from palermo.errors import BrokerUnavailable
-from tests.acceptance.place import Place
+from tests.acceptance.place import COMMAND, Place
 from tests.acceptance.restarting import RestartingBroker
 from tests.helpers import Stopwatch, eventually
+from tests.inspector.jobs import publish_many_failed
 from tests.scale import RESTARTS
+
+#: Failed jobs, and how many of them a requeue stores and takes out together at most.
+MANY, BATCH = 5_000, 200
 
 
 @pytest.fixture
@@ -33,6 +39,34 @@ def test_P3_jobs_that_wait_and_jobs_that_failed_survive_a_restart_of_the_broker(
     assert list(place.failed()) == failed
     place.burst()
     assert place.lines() == [f"{number}" for number in range(1_000)]
+
+
+@pytest.mark.parametrize("how", RESTARTS)
+def test_a_requeue_of_many_that_a_restart_of_the_broker_ends_loses_none_and_says_how_many_it_moved(
+    place: Place, restarting: RestartingBroker, how: str
+) -> None:
+    publish_many_failed(place.client, MANY)
+    command = [COMMAND, "failed", "requeue", "--all"]
+
+    with subprocess.Popen(
+        command, env=place.environment, cwd=place.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as requeue:
+        eventually(lambda: place.pending("mail") > MANY // 10, every=0.005)
+        restarting.restart(how)
+        printed, told = requeue.communicate()
+
+    eventually(lambda: place.pending("mail") + place.pending("failed") >= MANY)
+    moved = [row["id"] for row in place.inspector.jobs("mail", limit=2 * MANY)]
+    stayed = [row["id"] for row in place.inspector.failed(limit=2 * MANY)]
+    said = re.search(r"requeued ([0-9,]+) jobs", printed + told)
+    assert said is not None, (printed, told)
+    assert {*moved, *stayed} == {str(number) for number in range(MANY)}
+    assert 0 <= len(moved) - int(said[1].replace(",", "")) <= BATCH
+    # A RabbitMQ that is killed hands acknowledged messages out again.
+    assert how == "by kill -9" or len({*moved} & {*stayed}) <= BATCH
+    assert place.palermo("failed", "requeue", "--all").startswith("requeued ")
+    assert place.pending("failed") == 0
+    assert {row["id"] for row in place.inspector.jobs("mail", limit=3 * MANY)} == {str(n) for n in range(MANY)}
 
 
 def test_P3_right_after_a_restart_no_queue_is_missing_from_the_listing(

@@ -77,6 +77,7 @@ def test_wrong_usage_is_one_line(palermo: Palermo, arguments: list[str]) -> None
         ["-q", ""],
         ["-q", "a,,b"],
         ["-q", "failed"],
+        ["-q", "failed", "-q", "mail"],
         ["-q", "amq.x"],
         ["--shutdown-timeout", "soon"],
     ],

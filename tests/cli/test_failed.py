@@ -93,6 +93,32 @@ def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_el
     assert ids(palermo, "failed") == ["shop"]
 
 
+def test_a_group_of_failed_jobs_is_listed_requeued_and_discarded_by_the_key_that_groups_shows(
+    palermo: Palermo, client: Client
+) -> None:
+    publish_failed(
+        client,
+        *((message(f"k{n}"), failure("KeyError", text)) for n, text in enumerate(("'a'", "'b'"))),
+        *((message(f"v{n}", queue=queue), failure()) for n, queue in enumerate(("slow", "mail", "mail"))),
+    )
+    shown = palermo("failed", "groups").stdout.splitlines()
+    keys = {row["error"]: row["fingerprint"] for row in json.loads(palermo("failed", "groups", "--json").stdout)}
+
+    listed = json.loads(palermo("failed", "list", "--json", "--group", keys["KeyError"]).stdout)
+    unknown = palermo("failed", "requeue", "--all", "--group", "0" * 12, code=4).stderr
+    requeued = palermo("failed", "requeue", "--all", "--group", keys["ValueError"]).stdout
+    discarded = palermo("failed", "discard", "--all", "--group", keys["KeyError"], "--yes").stdout
+
+    assert [line.split()[:3] for line in shown[1:]] == [
+        ["3", keys["ValueError"], "shop.send"],
+        ["2", keys["KeyError"], "shop.send"],
+    ]
+    assert [row["id"] for row in listed] == ["k0", "k1"]
+    assert unknown == "palermo: NotFound: no failed job matches group='000000000000'.\n"
+    assert (requeued, discarded) == ("requeued 3 jobs.\n", "discarded 2 jobs.\n")
+    assert (ids(palermo, "slow"), ids(palermo, "mail")) == (["v0"], ["v1", "v2"])
+
+
 @pytest.mark.usefixtures("three")
 def test_p8_discard_by_id_and_all(palermo: Palermo) -> None:
     assert palermo("failed", "discard", "1", "--yes").stdout == "discarded 1 job.\n"
@@ -182,13 +208,16 @@ def test_show_tells_of_every_attempt_where_there_was_more_than_one(palermo: Pale
 
 def test_a_requeue_that_the_broker_ends_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
     def requeue() -> None:
-        with _telling_how_far("requeued") as taken:
-            taken([TakenJob("1", "shop.send", "mail")])
-            taken([TakenJob("2", "shop.send", "mail")])
+        with _telling_how_far("requeued") as command:
+            command.on_taken([TakenJob("1", "shop.send", "mail")])
+            command.on_taken([TakenJob("2", "shop.send", "mail")])
             raise BrokerUnavailable("connection lost.")
 
     with pytest.raises(BrokerUnavailable):
         requeue()
 
     told = capsys.readouterr().err
-    assert told == "requeued 2 jobs before the error below. The others stay: give the command again.\n"
+    assert told == (
+        "requeued 2 jobs before the error below. The others stay: give the command again."
+        " Some may be both requeued and still failed.\n"
+    )

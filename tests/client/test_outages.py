@@ -15,6 +15,7 @@ import palermo
 from palermo.client import client as clients
 from palermo.client import io_thread, session_keeper
 from palermo.client.client import Client
+from palermo.contract.broker import Broker
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
 from palermo.settings.settings import Settings
@@ -244,6 +245,18 @@ def test_a_question_on_a_session_that_was_cut_is_asked_again_where_that_is_safe(
     relay.hang_up()
 
     assert through.run(lambda broker: broker.workers(), again=True) == []
+
+
+def test_a_command_that_is_given_after_the_session_was_cut_is_carried_out(through: Client, relay: TcpProxy) -> None:
+    async def itself(broker: Broker) -> Broker:
+        return broker
+
+    work.enqueue(1)
+    session = through.run(itself)
+    relay.hang_up()
+    eventually(lambda: session.is_lost)
+
+    assert through.run(lambda broker: broker.purge("jobs")) == 1
 
 
 def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(

@@ -40,6 +40,29 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
 
 
+def test_a_requeue_that_is_interrupted_ends_between_two_jobs_and_says_how_many_it_moved(
+    client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
+) -> None:
+    publish_many_failed(client, COUNT)
+    environment = {
+        **os.environ,
+        "PALERMO_URL": settings.url,
+        "PALERMO_EXCHANGE": settings.exchange,
+        "PALERMO_PUBLISH_TIMEOUT": "30",
+    }
+
+    command = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all"]
+    with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as requeue:
+        eventually(lambda: waiting(inspector) > 0, every=0.005)
+        requeue.send_signal(signal.SIGINT)
+        told, _ = requeue.communicate()
+
+    moved, left = waiting(inspector), inspector.size("failed")
+    assert moved + left == COUNT
+    assert told == f"requeued {moved:,} jobs.\n"
+    assert left == 0 or requeue.returncode == 130
+
+
 #: Edits the job "a", and dies of SIGKILL between the publish of the changed job and the end of the old one. On Redis
 #: there is nothing between: it dies before it hears that both are done.
 _EDIT_AND_DIE = """

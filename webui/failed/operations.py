@@ -104,6 +104,8 @@ class Operation(Struct, kw_only=True):
         text = f"{text}. {reasons}." if reasons else f"{text}."
         if self.status == "failed":
             text += " The other jobs stay where they are: give the command again for them."
+            if self.taken:
+                text += f" Some may be both {_DONE[self.action]} and still there."
         return text
 
 

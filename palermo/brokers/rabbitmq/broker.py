@@ -452,6 +452,10 @@ class RabbitmqBroker:
             await asyncio.get_running_loop().create_future()
         return error if isinstance(error, BrokerError) else BrokerUnavailable(str(error))
 
+    @property
+    def is_lost(self) -> bool:
+        return any(each is not None and each.error is not None for each in (self._connection, self._consuming))
+
     async def close(self) -> None:
         self._closed = True
         connections = [self._connection] if self._consuming is None else [self._consuming, self._connection]

@@ -261,6 +261,10 @@ class RedisBroker:
     async def lost(self) -> BrokerError:
         return await asyncio.shield(self._store.lost)
 
+    @property
+    def is_lost(self) -> bool:
+        return self._store.lost.done()
+
     async def close(self) -> None:
         if self._store.closed:
             return

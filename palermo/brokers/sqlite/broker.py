@@ -328,6 +328,10 @@ class SqliteBroker:
         never: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
         return await never
 
+    @property
+    def is_lost(self) -> bool:
+        return False
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -367,11 +367,11 @@ async def sweep(
                     removed=swept.removed + len(gone) - len(moves),
                     moved=swept.moved + len(moves),
                 )
+                progress(swept)
                 if stopped := looked < len(batch):
                     break
                 # A leader that sweeps has other jobs to publish on time.
                 await asyncio.sleep(0)
-            progress(swept)
             if not kept:
                 await reader.release(channel)
             if stopped:
