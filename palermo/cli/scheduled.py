@@ -21,7 +21,7 @@ from palermo.cli.options import (
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, misuse, note, print_json
 from palermo.contract import clock
 from palermo.contract.rows import Row
-from palermo.contract.scheduled import GIVE_UP, ScheduledFilter, due_between
+from palermo.contract.scheduled import GIVE_UP, MOVE, ScheduledFilter, due_between
 from palermo.core.text import count, safe
 from palermo.inspector.scheduled import DONE, GONE, counted, listed
 
@@ -199,7 +199,8 @@ def print_altered(rows: list[Row], *, as_json: bool) -> None:
         print_json(rows)
     else:
         for row in rows:
-            when = f", due {row['run_at']}" if row["run_at"] and row["state"] != DONE[GIVE_UP] else ""
+            due = "due" if row["state"] == DONE[MOVE] else "was due"
+            when = f", {due} {row['run_at']}" if row["run_at"] and row["state"] != DONE[GIVE_UP] else ""
             click.echo(f"{safe(row['id'])}: {row['state']}{when}.")
         if not rows:
             note("no job was chosen: none matches. Nothing was changed.")

@@ -267,8 +267,12 @@ def _within(job: AnyJob, timeout: Duration | None, wait: WaitForEnd) -> WaitForE
             async with asyncio.timeout(seconds):
                 return await wait(watch)
         except TimeoutError:
-            why = f" The journal cannot be read: {watch.read_error}" if watch.read_error else ""
-            raise ResultTimeout(f"job {job.id} has not ended within {seconds:g} s.{why}") from None
+            why = (
+                f"The journal cannot be read: {watch.read_error}"
+                if watch.read_error
+                else "`palermo status ID` says where it is, `palermo queues` whether a worker serves its queue."
+            )
+            raise ResultTimeout(f"job {job.id} has not ended within {seconds:g} s. {why}") from None
 
     return ended
 

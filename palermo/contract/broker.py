@@ -68,6 +68,8 @@ class QueueInfo(Struct, frozen=True, kw_only=True):
     workers: int
     #: Whether no worker takes jobs from it: it is paused itself, or all queues are.
     paused: bool = False
+    #: Sessions that take its jobs or look into it now, where jobs that one of them holds are not `pending`.
+    consumers: int = 0
 
 
 class Overview(Struct, frozen=True, kw_only=True):
@@ -88,6 +90,7 @@ class Overview(Struct, frozen=True, kw_only=True):
         selections: Iterable[tuple[QueueSelection, int]],
         workers: WorkerList,
         paused: PausedQueues,
+        consumers: Mapping[str, int] | None = None,
     ) -> "Overview":
         """The overview of queues with so many waiting jobs; a paused queue is listed even if it does not exist.
 
@@ -103,6 +106,7 @@ class Overview(Struct, frozen=True, kw_only=True):
                 in_progress=in_progress.get(name, 0),
                 workers=served[name],
                 paused=name in paused,
+                consumers=(consumers or {}).get(name, 0),
             )
             for name in sorted({*pending, *paused.names})
         ]

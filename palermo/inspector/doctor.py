@@ -138,7 +138,7 @@ def _variables() -> list[Finding]:
     return [
         Finding.warning(
             "variables",
-            f"{variable} is set, and there is no such setting.{nearest(variable, VARIABLES, cutoff=0.75)}",
+            f"{variable} is set, and there is no such setting.{nearest(variable, VARIABLES, cutoff=0.85)}",
             "Mend its name, or take it away; docs/reference/settings.md has all variables.",
         )
         for variable in unknown_variables()

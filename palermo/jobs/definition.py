@@ -236,6 +236,13 @@ _ALONE = ("unique", "dedupe", "limit", "rate", "lock_for")
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:
     """The definition of a decorated function or class. Raises OptionInvalid for anything that cannot be a job."""
     is_class = isinstance(target, type)
+    if isinstance(target, staticmethod):
+        raise OptionInvalid(f"{target.__qualname__!r} is no function yet: write @staticmethod above @palermo.job.")
+    if isinstance(target, classmethod) or (isinstance(target, types.FunctionType) and _is_method(target)):
+        raise OptionInvalid(
+            f"{target.__qualname__!r} is a method, and a worker has nothing to call it on: write a function, or a class"
+            " with a method `process` and @palermo.job above the class."
+        )
     if not is_class and not isinstance(target, types.FunctionType):
         raise OptionInvalid(
             f"{target!r} cannot be a job: @palermo.job goes on a function, or on a class with a method `process`."
@@ -264,6 +271,13 @@ def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefin
         origin=Origin.of(target),
         **declared,
     )
+
+
+def _is_method(function: types.FunctionType) -> bool:
+    """Whether a function is written in a class, and takes the object or the class first."""
+    code = function.__code__
+    first = code.co_varnames[0] if code.co_argcount else ""
+    return first in ("self", "cls") and "." in function.__qualname__.rpartition("<locals>.")[2]
 
 
 def signature_of(code: Callable[..., Any]) -> inspect.Signature:

@@ -52,6 +52,13 @@ class Registry:
     def _advice(self, name: str) -> str:
         """What to do about a job that is not there."""
         module = name.rpartition(".")[0]
+        if "<locals>" in name:
+            return " It is declared in a function, which a worker does not call: declare it at the top of its module."
+        if module == "__main__":
+            return (
+                " It is declared in a shell, a notebook or after `python -c`, which a worker cannot import: write it"
+                " into a module."
+            )
         guess = nearest(name, self._jobs, cutoff=0.8)
         if any(known.rpartition(".")[0] == module for known in self._jobs):
             return (

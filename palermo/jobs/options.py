@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
 from palermo.core.text import nearest
 from palermo.core.times import Duration, Instant
 from palermo.core.topology import check_id, check_new_queue
-from palermo.errors import OptionInvalid
+from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.definition import JobDefinition
 
 if TYPE_CHECKING:
@@ -170,6 +170,27 @@ PUBLISH_OPTIONS = tuple(PublishOptions.__annotations__)
 ENQUEUE_OPTIONS = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
 
 
+#: Options of Celery, Dramatiq, RQ and Sidekiq, whose names look like those of options that do something else.
+_ELSEWHERE = {
+    "autoretry_for": "retry_on",
+    "countdown": "delay",
+    "eta": "run_at",
+    "job_id": "id",
+    "job_timeout": "timeout",
+    "max_age": "expires",
+    "rate_limit": "rate",
+    "result_ttl": "keep_result",
+    "retry": "retries",
+    "retry_backoff": "backoff",
+    "soft_time_limit": "timeout",
+    "task_id": "id",
+    "throws": "discard_on",
+    "time_limit": "timeout",
+    "ttl": "expires",
+    "unique_for": "unique",
+}
+
+
 def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str) -> dict[str, Any]:
     """The options that are given, without those that are None; durations are in seconds.
 
@@ -180,8 +201,10 @@ def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str)
     for name, value in options.items():
         match name:
             case _ if name not in known:
+                meant = _ELSEWHERE.get(name)
+                guess = f" Did you mean {meant!r}?" if meant in known else nearest(name, known)
                 raise OptionInvalid(
-                    f"{where} has no option {name!r}.{nearest(name, known)} It takes {', '.join(known)};"
+                    f"{where} has no option {name!r}.{guess} It takes {', '.join(known)};"
                     " the job's own arguments go to enqueue."
                 )
             case _ if value is None:
@@ -227,7 +250,10 @@ def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "Rec
     from palermo.contract.recurring import RecurringJob, every_seconds
 
     args, kwargs = split_arguments(given.get("schedule_args", ()), "schedule_args")
-    definition.bind(args, kwargs)
+    try:
+        definition.bind(args, kwargs)
+    except ArgumentsInvalid as error:
+        raise ArgumentsInvalid(f"{error} A recurring job gets the arguments that schedule_args= names.") from None
     every = given.get("every")
     return RecurringJob(
         name=given.get("schedule_name", definition.name),

@@ -24,7 +24,7 @@ def test_k4_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Pa
 def test_k4_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Client) -> None:
     schedule(client, retrying("a", 100), retrying("b", 100, times=2), due("plain", 100))
 
-    assert palermo("retries", "run", "a").stdout.startswith("a: enqueued, due ")
+    assert palermo("retries", "run", "a").stdout.startswith("a: enqueued, was due ")
     assert palermo("retries", "give-up", "b").stdout == "b: failed.\n"
     assert palermo("retries", "give-up", "plain", code=1).stdout == "plain: fired already or not there.\n"
     failed = json.loads(palermo("failed", "show", "b", "--json").stdout)

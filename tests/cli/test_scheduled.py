@@ -75,7 +75,7 @@ def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> No
     cancel = ("scheduled", "cancel", "--all", "--job", "shop.resize", "--args", '["b.png"]', "-y")
 
     done = palermo(*cancel, "--kwargs", '{"width": 9}')
-    assert done.stdout == f"{wanted}: cancelled, due {done.stdout.partition('due ')[2]}"
+    assert done.stdout == f"{wanted}: cancelled, was due {done.stdout.partition('due ')[2]}"
 
     assert [row["id"] for row in json.loads(palermo("scheduled", "list", "--json").stdout)].count(wanted) == 0
     none = palermo(*cancel, "--kwargs", '{"width": 9}', code=4)

@@ -462,11 +462,11 @@ def test_the_broker_in_memory_forgets_its_jobs_when_its_last_session_is_closed()
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"args": "cat.png"}, "args is 'cat.png', a str"),
-        ({"args": b"cat.png"}, "a bytes; give a list or a tuple"),
-        ({"args": {"cat.png": 1}}, "a dict; give a list or a tuple"),
-        ({"args": 7}, "args is '7', a int"),
-        ({"kwargs": ["width"]}, "a list; give a dict"),
+        ({"args": "cat.png"}, "args is 'cat.png', of type str"),
+        ({"args": b"cat.png"}, "of type bytes; give a list or a tuple"),
+        ({"args": {"cat.png": 1}}, "of type dict; give a list or a tuple"),
+        ({"args": 7}, "args is 7, of type int"),
+        ({"kwargs": ["width"]}, "of type list; give a dict"),
     ],
 )
 def test_arguments_that_are_no_list_or_no_dict_are_refused_not_taken_apart(

@@ -136,6 +136,10 @@ def test_the_base_class_alone_makes_no_job() -> None:
     [
         ({"que": "mail"}, r"@palermo.job has no option 'que'. Did you mean 'queue'\?"),
         ({"id": "x"}, "@palermo.job has no option 'id'"),
+        ({"time_limit": 30}, r"has no option 'time_limit'. Did you mean 'timeout'\?"),
+        ({"rate_limit": "10/m"}, r"has no option 'rate_limit'. Did you mean 'rate'\?"),
+        ({"autoretry_for": OSError}, r"has no option 'autoretry_for'. Did you mean 'retry_on'\?"),
+        ({"countdown": 5}, r"has no option 'countdown'. Did you mean 'delay'\?"),
         ({"arguments": "both"}, "arguments='both' means nothing"),
         ({"serializer": 3}, "serializer=3 is not text"),
         ({"timeout": 0}, "timeout=0 is no duration; give seconds above 0"),
@@ -235,12 +239,25 @@ class _ProcessIsData:
     process = 3
 
 
+class _Mailer:
+    def send(self, to: str) -> None: ...
+
+    @classmethod
+    def made(cls, to: str) -> None: ...
+
+    @staticmethod
+    def static(to: str) -> None: ...
+
+
 @pytest.mark.parametrize(
     ("target", "text"),
     [
         (3, "3 cannot be a job"),
         (functools.partial(print, 1), "cannot be a job"),
         (resize, "cannot be a job"),
+        (_Mailer.send, r"'_Mailer\.send' is a method, and a worker has nothing to call it on"),
+        (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
+        (vars(_Mailer)["static"], r"'_Mailer\.static' is no function yet: write @staticmethod above @palermo\.job"),
         (_generator, "is a generator"),
         (_NoProcess, "has no method `process`"),
         (_ProcessIsData, "is not a method"),
@@ -384,6 +401,31 @@ def test_an_unknown_job_is_named_with_what_to_do() -> None:
         "no job 'shop.mail.send' in this worker. Start it with `palermo worker shop.mail`,"
         " or check the name in @palermo.job."
     )
+
+
+def test_a_function_in_a_class_that_takes_no_object_is_a_job() -> None:
+    class Mailer:
+        @staticmethod
+        @palermo.job(name="shop.mailer.static")
+        def static(to: str) -> None: ...
+
+    assert Mailer.static.definition is jobs.registry.get("shop.mailer.static")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("__main__.resize", "in a shell, a notebook or after `python -c`, which a worker cannot import: write it"),
+        ("shop.make.<locals>.resize", "in a function, which a worker does not call: declare it at the top"),
+    ],
+)
+def test_a_job_that_no_worker_can_import_is_told_where_to_write_it(name: str, advice: str) -> None:
+    """The advice was to start `palermo worker __main__` and `palermo worker 'shop.make.<locals>'`."""
+    with pytest.raises(JobNotFound) as raised:
+        Registry().get(name)
+
+    assert advice in str(raised.value)
+    assert "palermo worker" not in str(raised.value)
 
 
 def test_a_job_that_was_renamed_is_told_with_its_new_name_and_how_to_keep_the_old_one() -> None:

@@ -1,4 +1,4 @@
-"""A session that reads failed jobs gets all of them, also those that another session looks at meanwhile."""
+"""Jobs that one session looks at are not hidden from another that reads failed jobs, or that ends a burst."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,9 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
 from palermo.core.address import parse_url
 from palermo.core.message import Message
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, QUORUM, internal
+from palermo.worker.parent.watchdog import is_drained
 from tests.contract.tools import PATIENT, messages, put_into_failed
 from tests.rabbitmq_node import Node, binary, url_of
 
@@ -33,12 +35,33 @@ async def thirty_failed(session: SessionParameters) -> AsyncIterator[tuple[Broke
         await broker.close()
 
 
-async def held(connection: Connection, exchange: str, count: int) -> Reader:
+async def held(connection: Connection, exchange: str, count: int, queue: str = FAILED_QUEUE) -> Reader:
     """A session that looks at the next jobs of the queue, and holds them."""
-    reader = Reader(connection, exchange, FAILED_QUEUE, only_look=True)
+    reader = Reader(connection, exchange, queue, only_look=True)
     _, page = await anext(reader.pages(count, first=count))
     assert len(page) == count
     return reader
+
+
+def test_a_queue_whose_jobs_are_looked_at_is_not_drained(session: SessionParameters) -> None:
+    """`palermo worker --burst` ended with 3,000 jobs waiting while somebody looked at their queue."""
+
+    async def work() -> None:
+        broker, connection = await open_broker(session), await open_connection(session, "looks")
+        try:
+            await broker.publish_many(messages(30))
+            look = await held(connection, session.exchange, 30, "jobs")
+            drained = asyncio.ensure_future(is_drained(broker, QueueSelection.parse("jobs"), ()))
+            # A worker that does not wait for the look finds nothing at once.
+            await asyncio.wait([drained], timeout=0.5)
+            await look.close()
+
+            assert not await drained
+        finally:
+            await connection.close()
+            await broker.close()
+
+    asyncio.run(work())
 
 
 def test_jobs_that_are_looked_at_as_a_sweep_begins_are_swept(session: SessionParameters) -> None:

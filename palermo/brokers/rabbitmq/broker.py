@@ -239,6 +239,7 @@ class RabbitmqBroker:
             selections=((QueueSelection.parse(text), count) for text, count in serving.items()),
             workers=workers,
             paused=paused,
+            consumers={name: probe.consumers for name, probe in probes.items() if probe.exists},
         )
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:

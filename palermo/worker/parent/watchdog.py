@@ -37,6 +37,9 @@ ANSWER_TIMEOUT = 30.0
 #: Seconds that the loop may stand still. Time while the process is stopped or the machine asleep does not count.
 LOOP_TIMEOUT = 60.0
 
+#: Seconds that the end of a burst waits for other consumers of its queues, and between two looks at them.
+_OTHERS, _LOOK_EVERY = 5.0, 0.05
+
 
 class WatchedWorker(Protocol):
     """What the first watchdog needs of the worker."""
@@ -240,6 +243,21 @@ class IdleWatch:
         self._task = None
         if not self._reported and self._idle():
             self._wait()
+
+
+async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> bool:
+    """Whether no job waits in these queues, for a worker that does not subscribe to them any more.
+
+    A session that looks into a queue of RabbitMQ holds its jobs meanwhile, and nothing waits. So if another session
+    consumes, this waits for it. It may be another worker, so not for longer than _OTHERS.
+    """
+    deadline = time.monotonic() + _OTHERS
+    while not await count_pending(broker, selection, put_aside):
+        known = {queue.name: queue.consumers for queue in await broker.queues() if not queue.paused}
+        if not any(known[name] for name in selection.select(known)) or time.monotonic() > deadline:
+            return not await count_pending(broker, selection, put_aside)
+        await asyncio.sleep(_LOOK_EVERY)
+    return False
 
 
 async def count_pending(broker: Broker, selection: QueueSelection, put_aside: Collection[str]) -> int:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, assert_never
 
@@ -50,7 +50,7 @@ from palermo.worker.parent.shutdown import (
 )
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
-from palermo.worker.parent.watchdog import IdleWatch, StallWatchdog, count_pending
+from palermo.worker.parent.watchdog import IdleWatch, StallWatchdog, count_pending, is_drained
 from palermo.worker.pools.pool import Pool
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action, SignalRow
@@ -420,10 +420,11 @@ class Worker:
 
     async def _count_pending(self) -> int:
         session = self.sessions.current
-        if session is None:
-            return -1
-        put_aside = self.put_aside if self._options.burst_waits_for_limits else ()
-        return await count_pending(session.broker, self._selection, put_aside)
+        return -1 if session is None else await count_pending(session.broker, self._selection, self._awaited_limits)
+
+    @property
+    def _awaited_limits(self) -> Collection[str]:
+        return self.put_aside if self._options.burst_waits_for_limits else ()
 
     async def _on_queues_empty(self) -> None:
         if self._processed:
@@ -436,10 +437,11 @@ class Worker:
         session = self.sessions.current
         if session is not None:
             await self._stop_deliveries(session)
-        with suppress(BrokerError):
-            if not await self._count_pending() and not self.stopping.is_set():
-                self._shutdown.stop(None)
-                return
+            with suppress(BrokerError):
+                drained = await is_drained(session.broker, self._selection, self._awaited_limits)
+                if drained and not self.stopping.is_set():
+                    self._shutdown.stop(None)
+                    return
         if not self._paused and not self._quiet and not self.stopping.is_set():
             self._start_taking()
 

@@ -108,7 +108,9 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case ssl.SSLError():
             return tls.refusal(error, where)
         case ConnectionRefusedError():
-            return BrokerUnavailable(f"no RabbitMQ at {where}: connection refused. Is it started?")
+            return BrokerUnavailable(
+                f"no RabbitMQ at {where}: connection refused. Is it started? PALERMO_URL names another broker."
+            )
         case OSError():
             return BrokerUnavailable(f"no RabbitMQ at {where}: {error.strerror or error}.")
         case exceptions.AMQPConnectionError():
