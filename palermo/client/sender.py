@@ -188,8 +188,8 @@ class Sender:
 
     def start(self, pending: PendingPublish, spent: float = 0.0) -> None:
         """Begin a publish, `spent` seconds of whose time are over; its `finish` is called with how it ended."""
-        if pending.finished:
-            return
+        if pending.finished or (pending.future is not None and pending.future.cancelled()):
+            return  # its caller has been told that it is not stored
         if self._closed:
             self._end(pending, self._keeper.closed_error())
             return

@@ -1,5 +1,6 @@
 """Jobs that are sent at once, on a session that is ready, when the broker does not just take them."""
 
+import asyncio
 import os
 import threading
 import uuid
@@ -16,6 +17,7 @@ from palermo.client.prepare import many_ids, new_id
 from palermo.contract.socket_lock import SocketLock
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
+from tests.helpers import HANGS
 
 
 @palermo.job(name="shop.confirmed")
@@ -51,6 +53,22 @@ def numbers(client: Client) -> list[str | None]:
     # Again: a session that Ctrl-C has ended may be found so by this look, and not by an enqueue on another connection.
     page = client.run(lambda broker: broker.browse("jobs", limit=10_000), again=True)
     return [message.preview for message in page.messages]
+
+
+@on_each
+async def test_a_coroutine_that_is_cancelled_before_its_job_is_sent_enqueues_none(client: Client) -> None:
+    busy = threading.Event()
+    client._io()._loop.call_soon_threadsafe(busy.wait, HANGS)
+    enqueuing = asyncio.ensure_future(work.enqueue_async(1))
+    await asyncio.sleep(0)
+
+    enqueuing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await enqueuing
+    busy.set()
+
+    await work.enqueue_async(2)
+    assert await asyncio.to_thread(numbers, client) == ["0", "2"]
 
 
 def test_a_queue_that_was_deleted_meanwhile_is_made_again(client: Client, channel: Any, exchange: str) -> None:

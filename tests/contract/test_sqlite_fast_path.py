@@ -19,7 +19,7 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, fail
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
-from palermo.errors import DeliveryLost, PalermoError
+from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError, PublishRefused
 from tests.contract.limiting import limited
 from tests.contract.tools import FAILURE, Report, consume, counts, ids, message, messages, take, until
 from tests.contract.unique_jobs import keyed
@@ -234,11 +234,15 @@ def stores(broker: Broker, one: Message) -> bool:
     return begun
 
 
+async def thread_stores(broker: Broker, one: Message) -> bool:
+    return await asyncio.to_thread(stores, broker, one)
+
+
 async def test_a_thread_stores_a_plain_job_by_itself(broker: Broker) -> None:
-    assert not stores(broker, message("first")), "its queue is to be made"
+    assert not await thread_stores(broker, message("first")), "its queue is to be made"
     await broker.publish(message("first"))
 
-    assert stores(broker, message("second"))
+    assert await thread_stores(broker, message("second"))
 
     assert await ids(broker) == ["first", "second"]
 
@@ -247,7 +251,7 @@ async def test_a_thread_stores_a_plain_job_by_itself(broker: Broker) -> None:
 async def test_a_job_that_is_not_plain_is_left_to_the_session(broker: Broker, more: dict[str, object]) -> None:
     await broker.publish(message("first"))
 
-    assert not stores(broker, message("second", **more))
+    assert not await thread_stores(broker, message("second", **more))
 
     assert await ids(broker) == ["first"]
 
@@ -257,7 +261,7 @@ async def test_a_job_for_a_file_that_another_process_writes_is_left_to_the_sessi
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
 
-    assert not await asyncio.to_thread(stores, broker, message("second"))
+    assert not await thread_stores(broker, message("second"))
 
     other.close()
     assert await ids(broker) == ["first"]
@@ -290,7 +294,54 @@ async def test_a_session_that_is_closed_stores_nothing_more(broker: Broker) -> N
     await broker.publish(message("first"))
     await broker.close()
 
-    assert not stores(broker, message("second"))
+    assert not await thread_stores(broker, message("second"))
+
+
+async def test_jobs_that_coroutines_enqueue_at_the_same_time_are_stored_in_their_order_in_one_transaction(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
+    await broker.publish(message("first"))
+    assert not stores(broker, message("alone")), "the session's own thread stores none by itself"
+    committed: list[str] = []
+    assert isinstance(broker, SqliteBroker)
+    broker._store._connection.set_trace_callback(committed.append)
+
+    await asyncio.gather(*(broker.publish(one) for one in messages(20)))
+
+    broker._store._connection.set_trace_callback(None)
+    assert committed.count("commit") == 1
+    assert await ids(broker) == ["first", *(one.id for one in messages(20))]
+
+
+async def test_a_job_that_the_file_cannot_hold_keeps_out_none_that_is_enqueued_at_the_same_time(broker: Broker) -> None:
+    jobs = [message("first"), message("bad \udc80"), message("last")]
+
+    errors = await asyncio.gather(*(broker.publish(one) for one in jobs), return_exceptions=True)
+
+    assert [type(error) for error in errors] == [type(None), PublishRefused, type(None)]
+    assert await ids(broker) == ["first", "last"]
+
+
+async def test_a_coroutine_that_is_cancelled_before_its_turn_stores_no_job(broker: Broker) -> None:
+    enqueuing = [asyncio.ensure_future(broker.publish(one)) for one in messages(3)]
+    await asyncio.sleep(0)
+    enqueuing[0].cancel()
+    enqueuing[1].cancel()
+
+    found = await asyncio.gather(*enqueuing, return_exceptions=True)
+
+    assert [type(one) for one in found] == [asyncio.CancelledError, asyncio.CancelledError, type(None)]
+    assert await ids(broker) == ["jobs-2"]
+
+
+async def test_all_coroutines_hear_that_the_session_is_closed(broker: Broker) -> None:
+    await broker.close()
+
+    errors = await asyncio.gather(*(broker.publish(one) for one in messages(3)), return_exceptions=True)
+
+    assert [type(error) for error in errors] == 3 * [BrokerUnavailable]
+    assert len({id(error) for error in errors}) == 3, "tracebacks of all would add up in one"
 
 
 def replace_by_text(path: Path) -> None:
@@ -311,6 +362,6 @@ async def test_a_file_that_is_no_database_any_more_is_not_left_open(broker: Brok
     assert is_open(path)
     replace_by_text(path)
 
-    assert not stores(broker, message("second"))
+    assert not await thread_stores(broker, message("second"))
 
     assert not is_open(path)

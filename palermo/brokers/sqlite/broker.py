@@ -18,6 +18,7 @@ from palermo.brokers.sqlite.events import SqliteEvents, unsubscribe_group_of
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.opening import open_store, side_directory
 from palermo.brokers.sqlite.file.store import Store, unusable
+from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
@@ -26,7 +27,6 @@ from palermo.brokers.sqlite.tables.jobs import (
     SHOWN_COLUMNS,
     declare_queue,
     from_row,
-    insert,
     insert_many,
     to_row,
 )
@@ -89,14 +89,13 @@ class SqliteBroker:
         self.events = SqliteEvents(store, self._notifier, session)
         self.keys = unique_keys.SqliteKeys(store, self._notifier, exchange)
         self._direct_insert = DirectInsert(store, exchange)
+        self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
         self._consumers: list[SqliteConsumer] = []
         self._cut_off: tuple[workers.CutOff, ...] = session.unfinished or ()
         self._closed = False
 
     async def publish(self, message: Message) -> None:
-        row = to_row(message)
-        await self._store.write(lambda db: insert(db, self._exchange, message.queue, row), publishing=True)
-        self._notifier.notify()
+        await self._grouped_inserts.insert(message)
 
     def try_publish(self, message: Message, ended: OnPublished) -> bool:
         if not self._direct_insert.insert(message):

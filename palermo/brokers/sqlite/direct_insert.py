@@ -23,8 +23,7 @@ _INSERT = (
     " from queue where exchange = ? and name = ? and not hidden"
 )
 
-#: Seconds that a thread tries while other processes write, before it leaves a job to the session. The session's own
-#: thread tries once.
+#: Seconds that a thread tries while other processes write, before it leaves a job to the session.
 _BUSY_TIMEOUT = 0.05
 
 #: Our own generator: a program that seeds the global one wants the same numbers again.
@@ -32,7 +31,7 @@ _random = random.Random()
 
 
 class DirectInsert:
-    """The fast path into the file, for one session; any thread may use it."""
+    """The fast path into the file, for one session. The session's own thread has another: see grouped_inserts.py."""
 
     def __init__(self, store: Store, exchange: str) -> None:
         self._store = store
@@ -48,14 +47,17 @@ class DirectInsert:
     def insert(self, message: Message) -> bool:
         """Store the message; returns whether that was done.
 
-        It is not done if the message is not plain, its queue does not exist or the file is busy.
+        It is not done if the message is not plain, its queue does not exist, the file is busy, or by the session's own
+        thread.
         Raises EncodeError for a header that cannot be kept.
         """
-        if message.run_at is not None or message.tenant or not self._store.renewed or os.getpid() != self._pid:
+        is_plain = message.run_at is None and not message.tenant
+        may = os.getpid() == self._pid and threading.get_ident() != self._own_thread
+        if not is_plain or not may or not self._store.renewed:
             return False
         row = to_row(message)
         values = (row[8], *row[:6], self._exchange, message.queue)
-        deadline = time.monotonic() + (_BUSY_TIMEOUT if threading.get_ident() != self._own_thread else 0)
+        deadline = time.monotonic() + _BUSY_TIMEOUT
         while True:
             try:
                 with self._lock:
