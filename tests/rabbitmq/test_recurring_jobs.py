@@ -20,7 +20,7 @@ from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.recurring_entries import TICK, EntryChange
 from palermo.contract.scheduled import ignore_jobs
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.topology import internal
+from palermo.core.topology import amqp_queue, internal
 from palermo.errors import NotFound
 from tests.contract.recurring import entry, fire, seldom
 from tests.contract.timing import time_kept
@@ -142,6 +142,34 @@ def test_many_that_are_due_together_fire_once_each_even_if_their_queue_was_delet
                     await broker.delete("jobs")
 
     runner.run(go())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_leaders_that_end_in_the_middle_of_a_tick_fire_none_of_its_jobs_twice(
+    session: SessionParameters, kind: str
+) -> None:
+    session = replace(session, queue_type=kind)
+    jobs = amqp_queue(session.exchange, "jobs")
+    async with opened(session) as (broker, connection):
+
+        async def fired() -> int:
+            found = await connection.probe(jobs)
+            return found.messages if found.exists else 0
+
+        async with time_kept(broker):
+            for number in range(200):
+                await broker.change_recurring(EntryChange.put(entry(f"sweep {number}", since=0.0)))
+        for _ in range(5):
+            before = await fired()
+
+            async def more(before: int = before) -> bool:
+                return await fired() > before
+
+            async with time_kept(broker):
+                await until(more, True)
+
+        found = await ids(broker)
+        assert len(found) == len(set(found))
 
 
 def test_jobs_that_are_ready_fire_once_each_though_the_channel_they_were_written_for_ends_before_the_tick(

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp import versions
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, together
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
@@ -114,7 +114,7 @@ class TimeDuty(Work):
 
     async def close(self) -> None:
         """See Work.close."""
-        await self._due_jobs.close()
+        await together(self._recurring_jobs.close(), self._due_jobs.close())
 
     async def _keep(self) -> None:
         while True:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, uninterrupted
 from palermo.brokers.rabbitmq.amqp.messages import written
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, Unfit, Written
 from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
@@ -54,6 +54,9 @@ _AHEAD, _FRESH = 2.0, 0.5
 
 #: Seconds by which the clocks of two leaders may differ. A tick that is farther ahead at a takeover was not fired yet.
 _SKEW = 3_600.0
+
+#: Seconds that a leader which ends waits for what is being published.
+_LAST_WORDS = 2.0
 
 #: Stands for the error of a job that was not sent yet.
 _NOT_SENT: Final = BrokerUnavailable("not sent yet.")
@@ -131,6 +134,7 @@ class RecurringJobs:
         self._due, self._unready = Instants(), Instants()
         #: By entry, on the loop's clock: when its state is written anew, and when a refused step is tried again.
         self._old, self._again = Instants(), Instants()
+        self._closed = False
         #: The refusals, by the name of the entry.
         self._refusals: dict[str, Refusals] = {}
 
@@ -139,9 +143,7 @@ class RecurringJobs:
         while True:
             self._news.clear()
             try:
-                async with self._turn:
-                    await self._read()
-                    wait = await self._fire()
+                wait = await uninterrupted(self._fire_in_turn())
             except PalermoError as error:
                 if self._connection.error is not None:
                     raise
@@ -150,6 +152,13 @@ class RecurringJobs:
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._news.wait()
+
+    async def close(self) -> None:
+        """Fire no more, and wait for the states of what has fired: without them the next leader would fire it again."""
+        self._closed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS), self._turn:
+                pass
 
     async def entries(self) -> list[RecurringEntry]:
         """All entries, by name."""
@@ -174,6 +183,11 @@ class RecurringJobs:
             self._news.set()
 
     # -- firing
+
+    async def _fire_in_turn(self) -> float:
+        async with self._turn:
+            await self._read()
+            return await self._fire()
 
     async def _fire(self) -> float:
         """Fire due entries; returns the seconds until the next look."""
@@ -209,6 +223,8 @@ class RecurringJobs:
     def _next_steps(self) -> list[_Step]:
         """The steps that entries need now."""
         steps, count = list[_Step](), 0
+        if self._closed:
+            return steps
         names = list(dict.fromkeys([*self._again.until(self._loop.time()), *self._due.until(self._now())]))
         for number, name in enumerate(names):
             if count >= _AT_ONCE:
