@@ -17,8 +17,8 @@ from palermo.core.election import Duty
 from palermo.core.failure import Failure
 from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
 from palermo.core.topology import amqp_queue
-from tests.contract.timing import due, time_kept
-from tests.contract.tools import PATIENT, counts, until
+from tests.contract.timing import due, listed, time_kept
+from tests.contract.tools import PATIENT, counts, message, until
 
 
 @pytest.fixture
@@ -122,6 +122,33 @@ def test_a_leader_that_ends_while_it_moves_jobs_to_their_queue_moves_none_twice(
             await broker.close()
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_leaders_that_end_while_they_move_jobs_to_shorter_time_slots_double_none(
+    session: SessionParameters,
+) -> None:
+    slot = TimeSlot(2, int(time.time() // LEVELS[2].span) + 1)
+    queue = delay_queue_name(session.exchange, slot)
+    jobs = [message(f"{number}", run_at=slot.ends - 1.0) for number in range(1_000)]
+    broker, connection = await open_rabbitmq(session), await open_connection(session, "counts")
+    try:
+        publisher = await broker._outbox.open()
+        await broker._outbox.delay_queues.ensure(slot)
+        for job in jobs:
+            await publisher.send_job("", queue, job)
+        for _ in range(5):
+            before = (await connection.probe(queue)).messages
+
+            async def fewer(before: int = before) -> bool:
+                return (await connection.probe(queue)).messages < before
+
+            async with time_kept(broker):
+                await until(fewer, True)
+        assert sorted(await listed(broker, limit=2_000)) == sorted(job.id for job in jobs)
+    finally:
+        await connection.close()
+        await broker.close()
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])

@@ -31,6 +31,7 @@ from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
 from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot, in_order
+from palermo.errors import PalermoError
 
 #: Seconds between two checks which time slots come near or are over.
 _LOOK_EVERY = 0.5
@@ -43,6 +44,9 @@ _BETWEEN_PARTS = 0.1
 
 #: Time slots that come near within this many seconds are opened before a request reads others, which may take as long.
 _AHEAD = 60.0
+
+#: Seconds that a leader which ends waits for the jobs that it spreads.
+_LAST_WORDS = 2.0
 
 
 class TimeDuty(Work):
@@ -114,7 +118,7 @@ class TimeDuty(Work):
 
     async def close(self) -> None:
         """See Work.close."""
-        await together(self._recurring_jobs.close(), self._due_jobs.close())
+        await together(self._recurring_jobs.close(), self._due_jobs.close(), self._end_spreading())
 
     async def _keep(self) -> None:
         while True:
@@ -127,6 +131,12 @@ class TimeDuty(Work):
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._news.wait()
+
+    async def _end_spreading(self) -> None:
+        """Spread no more, and wait for the jobs that are on their way: the next leader would spread them again."""
+        with suppress(PalermoError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await asyncio.gather(*(reader.leave() for reader in self._take_far_readers()))
 
     # -- opening and closing time slots
 
