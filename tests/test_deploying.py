@@ -29,7 +29,7 @@ def test_the_unit_starts_a_worker_with_the_options_of_its_own_example() -> None:
     program, *arguments = shlex.split(settings()["ExecStart"].replace("$WORKER_OPTIONS", example))
 
     assert program.endswith("/palermo")
-    assert parsed(arguments).params["queues"] == "mail"
+    assert parsed(arguments).params["queues"] == ("mail",)
 
 
 def test_the_unit_gives_a_worker_longer_to_stop_than_it_takes() -> None:

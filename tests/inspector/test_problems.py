@@ -71,7 +71,7 @@ def test_a_finding_says_what_is_wrong_and_what_to_do() -> None:
     assert "palermo worker MODULE -q mail" in unserved.finding.advice
     assert late.finding.text == "its first job has waited for 1 h 0 min, and 2,000 jobs wait in it"
     assert failing.finding.text == "40 of 100 runs in the last 10 minutes failed"
-    assert "palermo failed list --job shop.send" in failing.finding.advice
+    assert "palermo failed groups --job shop.send" in failing.finding.advice
 
 
 def test_a_command_can_be_pasted_whatever_the_name_in_it() -> None:
@@ -84,7 +84,7 @@ def test_a_command_can_be_pasted_whatever_the_name_in_it() -> None:
 
     assert f"`palermo worker MODULE -q {quoted}`" in unserved.finding.advice
     assert f"`palermo resume {quoted}`" in paused.finding.advice
-    assert f"`palermo failed list --job {quoted}`" in failing.finding.advice
+    assert f"`palermo failed groups --job {quoted}`" in failing.finding.advice
 
 
 def test_many_queues_with_one_problem_are_one_problem_that_names_them_all_the_longest_first() -> None:

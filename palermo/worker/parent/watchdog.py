@@ -253,8 +253,8 @@ async def is_drained(broker: Broker, selection: QueueSelection, put_aside: Colle
     """
     deadline = time.monotonic() + _OTHERS
     while not await count_pending(broker, selection, put_aside):
-        known = {queue.name: queue.consumers for queue in await broker.queues() if not queue.paused}
-        if not any(known[name] for name in selection.select(known)) or time.monotonic() > deadline:
+        known = {queue.name: 0 if queue.paused else queue.consumers for queue in await broker.queues()}
+        if not any(known.get(name) for name in selection.select(known)) or time.monotonic() > deadline:
             return not await count_pending(broker, selection, put_aside)
         await asyncio.sleep(_LOOK_EVERY)
     return False
