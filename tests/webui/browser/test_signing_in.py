@@ -106,6 +106,7 @@ def guarded(tmp_path: Path, serve: Serve) -> Iterator[Web]:
 
 def test_a_password_leads_to_the_page_that_was_wanted_and_signing_out_ends_open_pages(guarded: Web, page: Page) -> None:
     page.goto(f"{guarded.url}/queues?text=mail")
+    expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.type("ada")
     page.keyboard.press("Tab")
     page.keyboard.type("wrong")
