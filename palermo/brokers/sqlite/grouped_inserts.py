@@ -58,6 +58,7 @@ class GroupedInserts:
                     await self._write([one])
                 except BrokerError as error:
                     one.error = error
+                one.ended = True  # now: a cancel may come before the next, and another call goes on with the rest
         except BrokerError as error:
             for one in batch:
                 one.error = type(error)(*error.args)  # each call raises its own: tracebacks of all would add up in one
