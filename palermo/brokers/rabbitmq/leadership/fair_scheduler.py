@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
@@ -37,9 +36,6 @@ _AT_ONCE = 20
 #: Channels on which queues are counted at once. Where there are more than a few tenants, a count is shown again for so
 #: many times as long as it took.
 _CHANNELS, _FEW, _RESTS = 8, 100, 10.0
-
-#: Seconds that a leader which ends waits for the jobs that are on their way.
-_LAST_WORDS = 2.0
 
 
 class FairScheduler:
@@ -102,9 +98,7 @@ class FairScheduler:
 
     async def close(self) -> None:
         """Wait for the jobs that are on their way: without their acks the next leader would move them again."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                await asyncio.gather(*(one.all_answered() for one in self._fair_queues.values()))
+        await asyncio.gather(*(one.all_answered() for one in self._fair_queues.values()))
 
     async def _are_there(self) -> bool:
         """The same as TenantQueues.are_there, as it may be asked every second: this session reads the list next."""

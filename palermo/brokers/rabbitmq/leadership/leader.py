@@ -9,6 +9,7 @@ the next leader has done it, and take jobs that were enqueued since.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 #: Seconds. RabbitMQ notices within two or three heartbeats that a leader is cut off; then another takes over.
 _HEARTBEAT = 5
+
+#: Seconds that a leader which ends waits for what is on its way.
+_LAST_WORDS = 2.0
 
 
 class Leader:
@@ -91,8 +95,10 @@ class Leader:
         return self._work.busy
 
     async def close(self) -> None:
-        """Stop leading."""
-        await self._work.close()
+        """Stop leading, once what is on its way is stored and noted: else the next leader would do it again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS):
+                await self._work.close()
         self._responder.close()
         await self._connection.close()
 

@@ -45,9 +45,6 @@ _BETWEEN_PARTS = 0.1
 #: Time slots that come near within this many seconds are opened before a request reads others, which may take as long.
 _AHEAD = 60.0
 
-#: Seconds that a leader which ends waits for the jobs that it spreads.
-_LAST_WORDS = 2.0
-
 
 class TimeDuty(Work):
     """What the leader in time does."""
@@ -134,9 +131,8 @@ class TimeDuty(Work):
 
     async def _end_spreading(self) -> None:
         """Spread no more, and wait for the jobs that are on their way: the next leader would spread them again."""
-        with suppress(PalermoError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                await asyncio.gather(*(reader.leave() for reader in self._take_far_readers()))
+        with suppress(PalermoError):
+            await asyncio.gather(*(reader.leave() for reader in self._take_far_readers()))
 
     # -- opening and closing time slots
 

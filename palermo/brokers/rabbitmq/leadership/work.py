@@ -44,7 +44,7 @@ class Work(ABC):
         """What is done beside, until it is cancelled. Each may raise the connection's error."""
 
     async def close(self) -> None:  # noqa: B027 - not every duty needs it
-        """Stop; the connection is closed next."""
+        """Stop, once what is on its way is stored; may be cancelled. The connection is closed next."""
 
     def handle_now(self, operation: Operation[Any]) -> Any:
         """The reply if nothing has to be waited for, else NotImplemented. It is to be sent at once."""

@@ -16,7 +16,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -40,9 +39,6 @@ _LOOK_EVERY = 0.5
 
 #: Jobs published at once, before the event loop runs other tasks.
 _AT_ONCE = 200
-
-#: Seconds that a session which leads no more waits for the confirms of what it has published.
-_LAST_WORDS = 2.0
 
 #: Seconds until a refused job is tried again: doubled from the first to the last while the queue takes none.
 _AGAIN, _STILL_REFUSED = 1.0, 30.0
@@ -161,14 +157,14 @@ class DueJobs:
         Without its confirm a job would be published twice, and without its entry in the log a failed job is not shown.
         """
         self._closed = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                while self._flying:
-                    await asyncio.wait(set(self._flying))
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in self._tasks:
-            task.cancel()
+        try:
+            while self._flying:
+                await asyncio.wait(set(self._flying))
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in self._tasks:
+                task.cancel()
 
     @staticmethod
     def _is_there(held: HeldJob) -> bool:

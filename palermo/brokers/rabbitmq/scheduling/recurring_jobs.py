@@ -55,9 +55,6 @@ _AHEAD, _FRESH = 2.0, 0.5
 #: Seconds by which the clocks of two leaders may differ. A tick that is farther ahead at a takeover was not fired yet.
 _SKEW = 3_600.0
 
-#: Seconds that a leader which ends waits for what is being published.
-_LAST_WORDS = 2.0
-
 #: Stands for the error of a job that was not sent yet.
 _NOT_SENT: Final = BrokerUnavailable("not sent yet.")
 
@@ -156,9 +153,8 @@ class RecurringJobs:
     async def close(self) -> None:
         """Fire no more, and wait for the states of what has fired: without them the next leader would fire it again."""
         self._closed = True
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS), self._turn:
-                pass
+        async with self._turn:
+            pass
 
     async def entries(self) -> list[RecurringEntry]:
         """All entries, by name."""
