@@ -1,20 +1,20 @@
 """The times of recurring jobs: when each is due, in words and in instants. Nothing here fires a job.
 
-cronsim reads the cron expressions. It keeps Debian cron's rules where clocks change: a time that is
-skipped in spring runs at the first instant after it, a time that comes twice in autumn runs once, and
-an expression for every hour or every few minutes goes by elapsed time. `every=` goes by elapsed
-time alone, counted from the epoch, so that all workers agree on its ticks.
+cronsim reads cron expressions and puts them into words; palermo.core.cron computes their instants. `every=` follows
+elapsed time alone, counted from the epoch, so that all workers agree on its ticks.
 """
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from palermo.core.cron import Cron
 from palermo.core.times import Duration, in_seconds
 from palermo.core.topology import check_job_queue
 from palermo.errors import OptionInvalid
@@ -86,12 +86,7 @@ class RecurringJob(Struct, frozen=True, kw_only=True):
                 index += 1
                 if index * step > after:
                     yield index * step
-        last = after
-        for moment in self._sim(datetime.fromtimestamp(after, UTC)):
-            instant = moment.timestamp()
-            if instant > last:  # where clocks go back, local times repeat
-                last = instant
-                yield instant
+        yield from _cron(self.cron).instants(after, _zone(self.tz))
 
     def next(self, after: float) -> float:
         """The first tick later than `after`. Raises OptionInvalid for an expression that is never due again."""
@@ -118,7 +113,7 @@ class RecurringJob(Struct, frozen=True, kw_only=True):
         """When it runs, for people."""
         if self.every is not None:
             return f"Every {_duration(self.every)}"
-        return f"{self._sim(datetime.now(UTC)).explain()} ({self.tz})"
+        return f"{_read(self.cron).explain()} ({self.tz})"
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has."""
@@ -136,27 +131,6 @@ class RecurringJob(Struct, frozen=True, kw_only=True):
     def switched(self, *, on: bool) -> "RecurringJob":
         """The same recurring job, enabled or not."""
         return replace(self, enabled=on)
-
-    def _sim(self, after: datetime) -> "CronSim":
-        # Imported here, since most workers and programs have no recurring job.
-        from zoneinfo import ZoneInfo
-
-        from cronsim import CronSim, CronSimError
-
-        try:
-            zone = ZoneInfo(self.tz)
-        except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
-            raise OptionInvalid(
-                f"option tz={self.tz!r} is no time zone that this machine knows; give one such as 'Europe/Rome'"
-                " (without a system database: pip install tzdata)."
-            ) from None
-        try:
-            return CronSim(self.cron, after.astimezone(zone))
-        except CronSimError as error:
-            raise OptionInvalid(
-                f"option cron={self.cron!r} cannot be read: {error}. Write five fields as in crontab, such as"
-                " '0 3 * * *', or six that begin with seconds."
-            ) from None
 
     def _shortly_before(self, last: float, now: float) -> float:
         """The instant from which to look for the newest tick that has passed, to skip most ticks since `last`."""
@@ -176,6 +150,44 @@ def _until(ticks: Iterator[float], now: float) -> Iterator[float]:
         if tick > now:
             return
         yield tick
+
+
+def _read(cron: str) -> "CronSim":
+    # Imported here, since most workers and programs have no recurring job.
+    from cronsim import CronSim, CronSimError
+
+    try:
+        return CronSim(cron, datetime.now(UTC))
+    except (CronSimError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise OptionInvalid(
+            f"option cron={cron!r} cannot be read: {error}. Write five fields as in crontab, such as"
+            " '0 3 * * *', or six that begin with seconds."
+        ) from None
+
+
+@lru_cache(maxsize=1_024)
+def _cron(cron: str) -> Cron:
+    """The expression, to compute its instants. Raises OptionInvalid."""
+    sim = _read(cron)
+    return Cron(
+        seconds=tuple(sorted(sim.seconds)),
+        minutes=tuple(sorted(sim.minutes)),
+        hours=tuple(sorted(sim.hours)),
+        has_day=lambda day: day.month in sim.months and sim.match_day(day),
+        fixed=not any(field.startswith("*") for field in sim.parts[1:3]),
+    )
+
+
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo  # imported here, since most workers and programs have no recurring job
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        raise OptionInvalid(
+            f"option tz={name!r} is no time zone that this machine knows; give one such as 'Europe/Rome'"
+            " (without a system database: pip install tzdata)."
+        ) from None
 
 
 def _check_name(name: object) -> None:

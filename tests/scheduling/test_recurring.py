@@ -20,13 +20,14 @@ def cron(expression: str, *, tz: str = "Europe/Rome", missed: str = "once") -> R
 
 def local(recurring: RecurringJob, after: datetime, count: int) -> list[str]:
     ticks = islice(recurring.ticks(after.timestamp()), count)
-    return [datetime.fromtimestamp(tick, ROME).strftime("%d %H:%M%z") for tick in ticks]
+    return [datetime.fromtimestamp(tick, ZoneInfo(recurring.tz)).strftime("%d %H:%M%z") for tick in ticks]
 
 
 @pytest.mark.parametrize(
     ("expression", "expected"),
     [
         ("30 2 * * *", ["29 03:00+0200", "30 02:30+0200"]),
+        ("0 30 2 * * *", ["29 03:00+0200", "30 02:30+0200"]),
         ("0 * * * *", ["29 00:00+0100", "29 01:00+0100", "29 03:00+0200", "29 04:00+0200"]),
         ("0 4 * * *", ["29 04:00+0200", "30 04:00+0200"]),
     ],
@@ -39,11 +40,35 @@ def test_in_spring_a_time_that_is_skipped_runs_right_after(expression: str, expe
     ("expression", "expected"),
     [
         ("30 2 * * *", ["25 02:30+0200", "26 02:30+0100"]),
+        ("0 30 2 * * *", ["25 02:30+0200", "26 02:30+0100"]),
         ("0 * * * *", ["25 00:00+0200", "25 01:00+0200", "25 02:00+0200", "25 02:00+0100", "25 03:00+0100"]),
     ],
 )
 def test_in_autumn_a_time_that_comes_twice_runs_once(expression: str, expected: list[str]) -> None:
     assert local(cron(expression), datetime(2026, 10, 24, 23, 30, tzinfo=ROME), len(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "tz", "first", "expected"),
+    [
+        ("0 0 0 * * *", "Africa/Cairo", (2026, 4, 23), ["23 00:00+0200", "24 01:00+0300", "25 00:00+0300"]),
+        ("0 0 0 * * *", "America/Santiago", (2026, 9, 5), ["05 00:00-0400", "06 01:00-0300", "07 00:00-0300"]),
+        ("5 0 0 * * *", "Australia/Lord_Howe", (2026, 4, 5), ["05 00:00+1100", "06 00:00+1030", "07 00:00+1030"]),
+        ("0 */6 * * *", "Australia/Lord_Howe", (2026, 10, 4), ["04 00:00+1030", "04 06:00+1100", "04 12:00+1100"]),
+        ("*/20 9 * * *", "Australia/Lord_Howe", (2026, 4, 5), ["05 09:00+1030", "05 09:20+1030", "05 09:40+1030"]),
+    ],
+)
+def test_no_day_is_lost_where_clocks_change_at_midnight_or_by_half_an_hour(
+    expression: str, tz: str, first: tuple[int, int, int], expected: list[str]
+) -> None:
+    just_before = datetime(*first, tzinfo=ZoneInfo(tz)) - timedelta(seconds=1)
+
+    assert local(cron(expression, tz=tz), just_before, 3) == expected
+
+
+def test_a_number_of_thousands_of_digits_is_refused_as_any_other() -> None:
+    with pytest.raises(OptionInvalid, match="cannot be read"):
+        cron(f"{'9' * 5_000} * * * *")
 
 
 @given(
