@@ -145,12 +145,8 @@ def subscribe(client: Client) -> None:
 
 def declare_entries(client: Client, jobs: Collection[str], *, since: float) -> None:
     """Put recurring jobs on the broker, as a worker did that began at `since`: those of these jobs, or all."""
-    entries = [
-        replace(entry, since=since)
-        for entry in prepare_recurring.declarations(client)
-        if not jobs or entry.recurring.job in jobs
-    ]
-    client.run(lambda broker: declare(broker, LeaderDuties(recurring=tuple(entries))))
+    entries = [entry for entry in prepare_recurring.declarations(client) if not jobs or entry.recurring.job in jobs]
+    client.run(lambda broker: declare(broker, LeaderDuties(recurring=tuple(entries)), since=since))
 
 
 async def count_due(broker: Broker, selection: QueueSelection) -> int:

@@ -12,6 +12,7 @@ from palermo.contract.broker import Broker, Consumer
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.errors import NotFound
+from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
 from tests.contract.timing import time_kept
 from tests.contract.tools import Open, consume, ids, message, nothing_for, take_and_ack, until
 
@@ -209,6 +210,24 @@ class RecurringContract:
 
         newest = now // step * step
         assert [each.extra["tick"] for each in got] == [newest - step * n for n in range(count)][::-1]
+
+    async def test_one_that_was_removed_and_is_declared_again_makes_up_for_nothing(
+        self, broker: Broker, another: Open
+    ) -> None:
+        now = time.time()
+        step = next(float(each) for each in range(1_000, 2_000) if 100 < now % each < each - 100)
+        worker_began = (now // step - 3) * step + 1
+        duties = LeaderDuties(recurring=(entry(every=step, since=worker_began, missed="all"),), at_once=True)
+        consumer = await consume(await another())
+
+        async with leader_duties(await another(), duties):
+            await until(lambda: names(broker), ["sweep"])
+            await broker.change_recurring(EntryChange.remove("sweep"))
+        async with leader_duties(await another(), duties):  # the worker connects again
+            await until(lambda: names(broker), ["sweep"])
+            await nothing_for(consumer)
+
+        assert (await one(broker)).since >= now
 
     async def test_of_a_change_and_a_new_leader_nothing_is_lost(self, broker: Broker, another: Open) -> None:
         first, second = await another(), await another()

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from palermo.contract import clock
 from palermo.contract.broker import Broker
@@ -88,7 +89,8 @@ async def _declare_recurring(broker: Broker, duties: LeaderDuties) -> None:
         await asyncio.sleep(0.0 if duties.at_once else _JOBS_FIRST)
         while True:
             try:
-                await declare(broker, duties)
+                # A schedule that was removed while this worker ran begins now, not when the worker began.
+                await declare(broker, duties, since=clock.now())
                 return
             except BrokerError as error:
                 log.warning("recurring jobs are not declared yet broker=%s error=%r", broker.describe(), str(error))
@@ -97,12 +99,15 @@ async def _declare_recurring(broker: Broker, duties: LeaderDuties) -> None:
         log.exception("recurring jobs are not declared broker=%s", broker.describe())
 
 
-async def declare(broker: Broker, duties: LeaderDuties) -> None:
-    """Put declared recurring jobs on the broker that are missing or differ there, and remove undeclared ones."""
+async def declare(broker: Broker, duties: LeaderDuties, *, since: float) -> None:
+    """Put declared recurring jobs on the broker that are missing or differ there, and remove undeclared ones.
+
+    One that is missing makes up for ticks since `since`.
+    """
     found = {entry.name: entry for entry in await broker.recurring()}
     for entry in duties.recurring:
         old = found.get(entry.name)
-        change = EntryChange.put(entry)
+        change = EntryChange.put(replace(entry, since=since))
         made, _ = change.made_to(old, clock.now())
         if made is not old:
             log.info("declaring a recurring job name=%s job=%s", entry.name, entry.recurring.job)
