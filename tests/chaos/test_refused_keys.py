@@ -1,9 +1,13 @@
 """A unique job whose queue is full: its enqueuer is told so, and its key is free for the next one at once."""
 
 import asyncio
+import logging
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pika
@@ -12,17 +16,19 @@ import pytest
 import palermo
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, delay_queue_name, tenant_queue_name
 from palermo.client.client import Client
-from palermo.contract.broker import SessionParameters
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.time_slots import time_slot_of
 from palermo.core.topology import amqp_queue
 from palermo.core.unique_rules import REPLACE, THROTTLE, EnqueueAnswer, EnqueueOutcome
-from palermo.errors import PublishRefused
+from palermo.errors import NotFound, PublishRefused
 from palermo.settings.settings import Settings
 from tests.chaos.brokers import two_brokers
 from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, ids, until
 from tests.contract.unique_jobs import ask, holders, keyed
+from tests.helpers import eventually
+from tests.tcp_proxy import TcpProxy
 
 FULL = {"x-max-length": 0, "x-overflow": "reject-publish"}
 
@@ -102,6 +108,65 @@ def test_a_unique_job_that_its_queue_refuses_leaves_no_key_and_says_that_the_que
     (job,) = [FORMS[form](second, **WAYS[way])]
     (job,) = job if isinstance(job, list) else [job]
     assert (job.enqueued, job.duplicate) == (True, "")
+
+
+#: Enqueues a unique job, and ends in the moment of its refusal: then no leader lives.
+PROGRAM = """
+import asyncio, os, sys
+from palermo.client.client import Client
+from palermo.errors import PublishRefused
+from palermo.settings.settings import Settings
+
+async def main(client):
+    try:
+        await client.enqueue_async("shop.mail", (1,), unique="until_done")
+    except PublishRefused:
+        os._exit(3)
+
+asyncio.run(main(Client(Settings(url=sys.argv[1], exchange=sys.argv[2]))))
+"""
+
+
+def test_a_refused_unique_job_never_runs_though_its_program_ended_at_once(
+    full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str, clients: list[Client]
+) -> None:
+    queue = full(amqp_queue(exchange, "jobs"))
+    program = subprocess.run([sys.executable, "-c", PROGRAM, rabbitmq_url, exchange], check=False)
+    assert program.returncode == 3
+    queue.make_room()
+
+    assert clients[0].run(lambda broker: broker.keys.known()) == []
+    other = clients[0].enqueue("shop.mail", (2,))
+    assert clients[0].run(ids) == [other.id]
+
+
+def test_a_refusal_that_cannot_be_written_down_is_not_reported_and_the_job_is_kept(
+    full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str
+) -> None:
+    host, port = parse_url(rabbitmq_url).hosts[0]
+    queue = full(amqp_queue(exchange, "jobs"))
+    with TcpProxy(host, port) as proxy:
+        through = rabbitmq_url.replace(f":{port}", f":{proxy.port}")
+
+        class CutsOnce(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                if "refuses jobs that waited for their keys" in record.getMessage():
+                    logging.getLogger("palermo.rabbitmq").removeHandler(self)
+                    proxy.hang_up(reset=True)
+
+        logging.getLogger("palermo.rabbitmq").addHandler(CutsOnce())
+        with Client(Settings(url=through, exchange=exchange, publish_timeout=PATIENT)) as client:
+            job = client.enqueue("shop.mail", (1,), unique="until_done")
+            queue.make_room()
+
+            eventually(lambda: job.id in client.run(waiting))
+            assert client.run(ids) == [job.id]
+
+
+async def waiting(broker: Broker) -> list[str]:
+    with suppress(NotFound):
+        return await ids(broker)
+    return []
 
 
 def test_a_delayed_unique_job_that_is_refused_leaves_no_key(

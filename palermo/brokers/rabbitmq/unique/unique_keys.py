@@ -38,7 +38,7 @@ from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.unique_keys import Key, KeyRequest, Phase, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome, KeyUpdate, StartAnswer, StartReason
-from palermo.errors import PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -441,13 +441,15 @@ class UniqueKeys:
     async def _take_back(
         self, batch: list[BatchRequest[Any]], keys: Mapping[str, Key], refused: Mapping[str, PalermoError]
     ) -> list[BatchRequest[Any]]:
-        """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error.
+        """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error after
+        that: until the log says that such a job is withdrawn, the next leader would publish it.
 
         Returns the other requests of the batch. A request that was answered with such a job is not among them: it is
-        done again in the next batch.
+        done again in the next batch. Raises BrokerUnavailable if it is unknown what the log says.
         """
         changes = KeyChanges(self._known, self._now())
         gone: set[str] = set()
+        withdrawn = list[BatchRequest[Any]]()
         # An index, and no comparison of each job with each key: a batch may have 500 of both.
         named = defaultdict[str, list[str]](list)
         for name in keys if refused else ():
@@ -467,11 +469,19 @@ class UniqueKeys:
                 changes.put(unique_rules.enqueue_refused(changes.get(name), answer.id, changes.now))
             self._log.forgive(answer.id)
             gone.add(answer.id)
-            if not asked.future.done():
-                asked.future.set_exception(refused[answer.id])
-                asked.future.exception()  # the caller may have left at the first error of several
+            withdrawn.append(asked)
         if changes.changed:
-            await self._log.commit(changes.changed, changes.jobs)
+            try:
+                await self._log.commit(changes.changed, changes.jobs)
+            except PalermoError as error:
+                raise BrokerUnavailable(
+                    f"the queues of {len(gone)} unique jobs refused them, and this could not be written down:"
+                    f" it is unknown whether they are stored, and run later. {error}"
+                ) from error
+        for asked in withdrawn:
+            if not asked.future.done():
+                asked.future.set_exception(refused[asked.result.id])
+                asked.future.exception()  # the caller may have left at the first error of several
         again, others = list[BatchRequest[Any]](), list[BatchRequest[Any]]()
         for asked in batch:
             told_of_one = (
