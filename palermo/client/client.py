@@ -7,7 +7,6 @@ client, which `resize.enqueue(...)` uses, is made from the settings at first use
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -23,17 +22,15 @@ from palermo.client.io_thread import IoThread
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.prepare import (
     BATCHES,
-    Prepared,
+    BatchesInFlight,
     batches,
     handle_for,
     many_ids,
     new_id,
     prepare,
     prepare_event,
-    wait_for_oldest,
 )
 from palermo.client.recorded_jobs import RecordedArguments
-from palermo.client.sender import PendingPublish
 from palermo.contract.broker import Broker, opener
 from palermo.contract.serialization import Serializers
 from palermo.contract.unique_jobs import UniqueJob
@@ -139,14 +136,13 @@ class Client:
     ) -> list[Job]:
         """Store many jobs in their order, with their confirms overlapping; returns once all are stored.
 
-        `calls` is read as the jobs go out, and may be of any length that time allows. If something raises, the jobs
-        before it are stored, except perhaps the last of them; a note on the error tells how many are stored
-        for certain.
+        `calls` is read as the jobs go out, and may be of any length that time allows. If a call raises, the jobs before
+        it are stored. If the broker refuses a job, or is away, jobs before and behind it may be stored. A note on the
+        error says how many are stored for certain.
         """
         io = self._io()
         made: list[Job] = []
-        waiting: deque[tuple[PendingPublish, list[Prepared]]] = deque()
-        stored = 0
+        in_flight = BatchesInFlight(io, made)
         fresh = many_ids().__next__
         prepared = (prepare(self, *call, options, self.unique_job, fresh) for call in calls)
         with tracing.enqueuing(None) as span:
@@ -157,16 +153,13 @@ class Client:
                     key_requests = [
                         _traced_request(span, each.key_request) for each in batch if each.key_request is not None
                     ]
-                    before = waiting[-1][0] if waiting else None
-                    waiting.append((io.send(messages, after=before, key_requests=key_requests), batch))
-                    if len(waiting) == BATCHES:
-                        stored += wait_for_oldest(io, waiting, made)
-                while waiting:
-                    stored += wait_for_oldest(io, waiting, made)
+                    in_flight.send(batch, messages, key_requests)
+                    if len(in_flight) == BATCHES:
+                        in_flight.wait_for_oldest()
+                while in_flight:
+                    in_flight.wait_for_oldest()
             except BaseException as error:
-                for pending, _ in waiting:
-                    io.abandon(pending)
-                error.add_note(f"{stored:,} jobs of this enqueue_many are stored for certain.")
+                in_flight.end(error)
                 raise
         return made
 

@@ -95,8 +95,8 @@ class Enqueuer(Generic[P, R]):
         """Store many jobs, with their confirms overlapping.
 
         Each call is a tuple or list of positional arguments, or a dict of named ones, and is
-        read as the jobs go out: they may come from a generator. If an error is raised, the calls
-        before it may be stored.
+        read as the jobs go out: they may come from a generator. If a call raises, those before it
+        are stored; a note on every error says how many jobs are stored for certain.
         """
         if self._id is not None:
             raise OptionInvalid(f"option id={self._id!r} names one job, and enqueue_many makes many. Leave it out.")

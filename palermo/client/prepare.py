@@ -4,6 +4,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
@@ -285,36 +286,74 @@ def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[s
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:
-    """The calls in batches, without those that a hook refused; adds the handles of all calls to `made`."""
+    """The calls in batches, without those that a hook refused; adds the handles of all calls to `made`.
+
+    The calls before one that raises an error make a batch as well.
+    """
     batch: list[Prepared] = []
     size = 0
-    for each in prepared:
-        if each.key_request is not None:
-            each = each._replace(position=len(made))
-        made.append(each.job)
-        if each.message is None:
-            continue
-        batch.append(each)
-        size += len(each.message.body)
-        if len(batch) >= BATCH or size >= BATCH_BYTES:
+    try:
+        for each in prepared:
+            if each.key_request is not None:
+                each = each._replace(position=len(made))
+            made.append(each.job)
+            if each.message is None:
+                continue
+            batch.append(each)
+            size += len(each.message.body)
+            if len(batch) >= BATCH or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    except Exception:
+        if batch:
             yield batch
-            batch, size = [], 0
+        raise
     if batch:
         yield batch
 
 
-def wait_for_oldest(io: "IoThread", waiting: "deque[tuple[PendingPublish, list[Prepared]]]", made: list[Job]) -> int:
-    """Wait until the oldest batch is stored, and run its hooks; returns how many jobs it held."""
-    pending, batch = waiting[0]
-    io.wait(pending)
-    waiting.popleft()
-    answers = iter(pending.answers or ())
-    for prepared in batch:
-        if prepared.key_request is None:
-            prepared.run_after_hooks()
-        else:
-            made[prepared.position] = prepared.handle_for(next(answers))
-    return len(batch)
+class BatchesInFlight:
+    """The batches of one enqueue_many that are on their way, the oldest first."""
+
+    def __init__(self, io: "IoThread", made: list[Job]) -> None:
+        self._io = io
+        self._made = made
+        self._waiting: deque[tuple[PendingPublish, list[Prepared]]] = deque()
+        #: How many jobs are stored for certain.
+        self.stored = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(self, batch: list[Prepared], messages: Sequence[Message], key_requests: Sequence[KeyRequest]) -> None:
+        """Send a batch behind the others."""
+        before = self._waiting[-1][0] if self._waiting else None
+        self._waiting.append((self._io.send(messages, after=before, key_requests=key_requests), batch))
+
+    def wait_for_oldest(self) -> None:
+        """Wait until the oldest batch is stored, and run its hooks. Raises why it is not."""
+        pending, batch = self._waiting[0]
+        try:
+            self._io.wait(pending)
+        finally:
+            self._waiting.popleft()
+            self.stored += pending.confirmed + len(pending.stored)
+        answers = iter(pending.answers or ())
+        for prepared in batch:
+            if prepared.key_request is None:
+                prepared.run_after_hooks()
+            else:
+                self._made[prepared.position] = prepared.handle_for(next(answers))
+
+    def end(self, error: BaseException) -> None:
+        """Wait for what is on its way, unless the caller is interrupted; note on the error how many jobs are stored."""
+        while self._waiting:
+            if not isinstance(error, Exception):
+                self._io.abandon(self._waiting.popleft()[0])
+                continue
+            with suppress(Exception):  # the first error is the one that the caller gets
+                self.wait_for_oldest()
+        error.add_note(f"{self.stored:,} jobs of this enqueue_many are stored for certain.")
 
 
 #: The greatest length of a key without its job's name, in bytes; a longer key is replaced by its digest.

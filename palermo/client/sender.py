@@ -40,6 +40,7 @@ class PendingPublish:
     __slots__ = (
         "after",
         "answers",
+        "confirmed",
         "done",
         "error",
         "explaining",
@@ -69,6 +70,8 @@ class PendingPublish:
         self.answers: Sequence[EnqueueAnswer] | None = None
         #: The pending publish before this one. This one begins once that one is sent, and fails if that one has failed.
         self.after = after
+        #: How many of several messages are stored for certain.
+        self.confirmed = 0
         #: Set once all of it has been sent on its present session, or it has ended.
         self.sent = asyncio.Event()
         #: For an event loop that waits; without it a thread waits.
@@ -99,6 +102,10 @@ class PendingPublish:
         there = (EnqueueOutcome.STORED, EnqueueOutcome.KEPT, EnqueueOutcome.NEXT)
         answers = zip(self.key_requests, self.answers or (), strict=False)
         return [key_request.message for key_request, answer in answers if answer.outcome in there]
+
+    def confirm(self, count: int) -> None:
+        """Note that so many of its messages are stored on its present session; another one may have stored more."""
+        self.confirmed = max(self.confirmed, count)
 
     @property
     def may_be_silent(self) -> bool:
@@ -315,7 +322,7 @@ class Sender:
                 await session.events.publish(pending.messages)
             elif isinstance(pending.messages, Sequence):
                 if pending.messages:
-                    await session.publish_many(pending.messages, pending.sent.set)
+                    await session.publish_many(pending.messages, pending.sent.set, pending.confirm)
             else:
                 await session.publish(pending.messages)
         except BrokerUnavailable as error:

@@ -325,6 +325,10 @@ class Finding(Struct, frozen=True, kw_only=True):
         return cls(check=check, level="problem", text=text, advice=advice)
 
 
+def ignore_count(count: int) -> None:
+    """Do nothing with the count."""
+
+
 class Broker(ScheduledJobs, RecurringEntries, Protocol):
     """One session with the place where jobs wait. See the module's docstring for its life."""
 
@@ -357,10 +361,16 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         returns; the call may store the message itself, and then takes a quarter of the session's timeout at most.
         """
 
-    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
+    async def publish_many(
+        self,
+        messages: Iterable[Message],
+        sent: Callable[[], None] | None = None,
+        stored: Callable[[int], None] = ignore_count,
+    ) -> int:
         """`publish` for many messages, with overlapping confirms; returns how many, once all are stored.
 
         A broker may call `sent` when all are on their way: a message published from then on is stored behind them.
+        It calls `stored` with the number that are stored so far, at the latest before it returns or raises.
         """
 
     async def consume(

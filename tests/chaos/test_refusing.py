@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel
 from palermo.brokers.rabbitmq.leadership import fair_queue
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
+from palermo.client.client import Client
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.recurring_entries import EntryChange
@@ -30,11 +31,13 @@ from palermo.core.message import Message
 from palermo.core.topology import amqp_queue, internal
 from palermo.core.unique_rules import DEBOUNCE, RERUN
 from palermo.errors import PalermoError, PublishRefused
+from palermo.settings.settings import Settings
 from tests.chaos.brokers import two_brokers
 from tests.contract.recurring import entry
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import (
     FAILURE,
+    PATIENT,
     Worker,
     consume,
     ids,
@@ -142,6 +145,19 @@ async def test_a_queue_that_takes_nothing_keeps_the_jobs_of_tenants_in_their_ord
             taken += [await take_and_ack(consumer) for _ in range(7)]
 
         assert sorted(one.id for one in taken) == sorted(["filler 0", *map(str, range(10))])
+
+
+def test_of_many_jobs_those_that_a_queue_took_before_it_was_full_are_counted(
+    module_node: Node, exchange: str, policies: Policies
+) -> None:
+    policies.limit("jobs", 50)
+
+    with Client(Settings(url=url_of(module_node), exchange=exchange, publish_timeout=PATIENT)) as client:
+        with pytest.raises(PublishRefused) as raised:
+            client.enqueue_many([("shop.mail", (number,), {}) for number in range(100)])
+
+        assert raised.value.__notes__ == ["50 jobs of this enqueue_many are stored for certain."]
+        assert len(client.run(ids)) == 50
 
 
 async def test_a_tick_that_the_queue_refuses_fires_once_when_the_queue_takes_it(

@@ -299,10 +299,33 @@ def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting:
     with pytest.raises(ArgumentsInvalid) as raised:
         resize.enqueue_many(calls())
 
-    (note,) = raised.value.__notes__
-    stored = int(note.split()[0].replace(",", ""))
-    assert note == f"{stored:,} jobs of this enqueue_many are stored for certain."
-    assert prepare.BATCH <= stored <= len(waiting()) <= (prepare.BATCHES + 2) * prepare.BATCH
+    assert raised.value.__notes__ == [f"{len(waiting()):,} jobs of this enqueue_many are stored for certain."]
+    assert len(waiting()) == (prepare.BATCHES + 2) * prepare.BATCH
+
+
+@pytest.mark.parametrize("options", [{}, {"unique": "until_done"}])
+def test_the_jobs_before_one_that_is_too_large_are_stored_and_counted(
+    client: Client, waiting: Waiting, options: dict[str, Any]
+) -> None:
+    calls = [(str(number) if number != 50 else "x" * 17_000_000,) for number in range(100)]
+
+    with pytest.raises(BodyTooLarge) as raised:
+        resize.options(**options).enqueue_many(calls)
+
+    assert raised.value.__notes__ == ["50 jobs of this enqueue_many are stored for certain."]
+    assert len(waiting()) == 50
+
+
+def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Waiting) -> None:
+    @palermo.hook
+    def after_enqueue(definition: Any, path: str) -> None:
+        raise RuntimeError(path)
+
+    with pytest.raises(RuntimeError, match="0") as raised:
+        resize.enqueue_many([(str(number),) for number in range(3)])
+
+    assert raised.value.__notes__ == ["3 jobs of this enqueue_many are stored for certain."]
+    assert len(waiting()) == 3
 
 
 @pytest.mark.parametrize("call", ["ab", 3, None, b"x"])

@@ -31,7 +31,7 @@ from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
-from palermo.contract.broker import Consumer, Finding, Overview, Page, QueueInfo, SessionParameters
+from palermo.contract.broker import Consumer, Finding, Overview, Page, QueueInfo, SessionParameters, ignore_count
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -131,8 +131,13 @@ class RabbitmqBroker:
     async def publish(self, message: Message) -> None:
         await self._outbox.publish(message, message.queue)
 
-    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
-        return await self._outbox.publish_many(messages, sent=sent)
+    async def publish_many(
+        self,
+        messages: Iterable[Message],
+        sent: Callable[[], None] | None = None,
+        stored: Callable[[int], None] = ignore_count,
+    ) -> int:
+        return await self._outbox.publish_many(messages, sent=sent, stored=stored)
 
     async def consume(
         self,

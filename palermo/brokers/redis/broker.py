@@ -26,7 +26,17 @@ from palermo.brokers.redis.store import Store, open_store, text_of
 from palermo.brokers.redis.sweep import clear_tenant
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
-from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, Tenant, in_steps
+from palermo.contract.broker import (
+    Finding,
+    OnPublished,
+    Overview,
+    Page,
+    QueueInfo,
+    SessionParameters,
+    Tenant,
+    ignore_count,
+    in_steps,
+)
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -89,14 +99,20 @@ class RedisBroker:
 
         return self._store.try_publish(message, self._attempts.begin(message), answered)
 
-    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
-        stored, begun = 0, []
+    async def publish_many(
+        self,
+        messages: Iterable[Message],
+        sent: Callable[[], None] | None = None,
+        stored: Callable[[int], None] = ignore_count,
+    ) -> int:
+        count, begun = 0, []
         for batch in in_steps(messages):
             begun.append(batch[0])
-            stored += await self._publish(batch)
+            count += await self._publish(batch)
+            stored(count)
         for first in begun:  # not earlier: the next session begins with the first batch again
             self._attempts.end(first)
-        return stored
+        return count
 
     async def _publish(self, batch: list[Message]) -> int:
         """Store messages in one step; returns how many."""

@@ -31,7 +31,16 @@ from palermo.brokers.sqlite.tables.jobs import (
     to_row,
 )
 from palermo.brokers.sqlite.tenants import SqliteTenants
-from palermo.contract.broker import Finding, OnPublished, Overview, Page, QueueInfo, SessionParameters, in_steps
+from palermo.contract.broker import (
+    Finding,
+    OnPublished,
+    Overview,
+    Page,
+    QueueInfo,
+    SessionParameters,
+    ignore_count,
+    in_steps,
+)
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -103,15 +112,21 @@ class SqliteBroker:
         ended(None)
         return True
 
-    async def publish_many(self, messages: Iterable[Message], sent: Callable[[], None] | None = None) -> int:
-        stored = 0
+    async def publish_many(
+        self,
+        messages: Iterable[Message],
+        sent: Callable[[], None] | None = None,
+        stored: Callable[[int], None] = ignore_count,
+    ) -> int:
+        count = 0
         for step in in_steps(messages):
             rows = [(message.queue, to_row(message)) for message in step]
             await self._store.write(partial(insert_many, exchange=self._exchange, rows=rows), publishing=True)
             self._notifier.notify()
-            stored += len(rows)
+            count += len(rows)
+            stored(count)
             await asyncio.sleep(0)
-        return stored
+        return count
 
     async def consume(
         self,

@@ -24,7 +24,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
     TenantQueue,
     TenantQueues,
 )
-from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.contract.broker import OnPublished, SessionParameters, ignore_count
 from palermo.contract.clock import wall_clock
 from palermo.core.message import Message
 from palermo.core.time_slots import time_slot_of
@@ -81,12 +81,25 @@ class Outbox:
         messages: Iterable[Message],
         into: Callable[[Message], str] | None = None,
         sent: Callable[[], None] | None = None,
+        stored: Callable[[int], None] = ignore_count,
     ) -> int:
         """Store these messages, each in its own queue or in the one that `into` returns.
 
         See palermo.contract.broker.Broker.
         """
         window = ConfirmWindow()
+        try:
+            return await self._publish_through(window, messages, into, sent)
+        finally:
+            stored(window.stored)
+
+    async def _publish_through(
+        self,
+        window: "ConfirmWindow",
+        messages: Iterable[Message],
+        into: Callable[[Message], str] | None,
+        sent: Callable[[], None] | None,
+    ) -> int:
         failed: dict[str, list[Message]] = {}
         count = 0
         for some in _by(_TOGETHER, messages):
@@ -115,8 +128,8 @@ class Outbox:
             sent()
         await window.wait_for_confirms()
         await self._again(window)
-        for queue, stored in failed.items():
-            await self.destinations.note_failed(queue, stored)
+        for queue, put in failed.items():
+            await self.destinations.note_failed(queue, put)
         return count
 
     async def _again(self, window: "ConfirmWindow") -> None:
@@ -124,6 +137,7 @@ class Outbox:
         refused, window.refused = window.refused, []
         for message, place, error in refused:
             await self._publish_again(message, place, error)
+            window.stored += 1
 
     async def _ensure_tenant_queues(self, messages: list[Message]) -> None:
         """Make the queues of these messages' tenants, all of one priority at once."""
@@ -286,6 +300,8 @@ class ConfirmWindow:
     def __init__(self) -> None:
         #: Refused messages that may be published again: the message, its place, and why.
         self.refused: list[tuple[Message, Place, PublishRefused | NotFound]] = []
+        #: How many messages are stored.
+        self.stored = 0
         #: The first error of a message that is not to be tried again.
         self._error: PalermoError | None = None
         #: The messages in flight, and the bytes of their bodies.
@@ -327,9 +343,11 @@ class ConfirmWindow:
     def _ended(self, message: Message, place: Place, error: PalermoError | None) -> None:
         self._in_flight -= 1
         self._bytes -= len(message.body)
-        if isinstance(error, (Nacked, *GONE)):
+        if error is None:
+            self.stored += 1
+        elif isinstance(error, (Nacked, *GONE)):
             self.refused.append((message, place, error))
-        elif error is not None:
+        else:
             self._error = self._error or error
         waiting = self._waiting
         if waiting is not None and (self._in_flight <= self._wanted or self._error is not None) and not waiting.done():
