@@ -5,27 +5,29 @@ serialized. So the leader, which publishes it, needs none of the user's code.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from palermo.client.prepare import lock_for
+from palermo.client.job_message import build_message, chosen_tenant
+from palermo.client.prepare import declared_options, lock_for
 from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, configured
 from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
-from palermo.core.arguments import preview
-from palermo.core.limits import check_key, limit_headers
-from palermo.core.message import NO_HEADERS, Message
 from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import with_lock
 from palermo.errors import OptionInvalid
 from palermo.jobs import registry
-from palermo.jobs.definition import JobDefinition, check_job_name
+from palermo.jobs.definition import check_job_name
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
+
+
+#: The options of bursts of enqueues, which ticks are not.
+_BURSTS = frozenset(("debounce", "throttle"))
 
 
 def entry(
@@ -37,63 +39,37 @@ def entry(
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """
-    settings, definition = client.settings, registry.find(recurring.job)
-    check_job_name(recurring.job)
-    options: dict[str, Any] = {}
-    if definition is not None:
-        definition.bind(recurring.args, recurring.kwargs)
-        options = {name: getattr(definition, name) for name in ("serializer", "compression", "sign")}
-    chosen = {name: value for name, value in options.items() if value is not None}
-    encoded = client.serializers.encode(
-        recurring.args,
-        recurring.kwargs,
-        job=recurring.job,
+    name, args, kwargs = check_job_name(recurring.job), recurring.args, recurring.kwargs
+    definition = registry.find(name)
+    if definition is None:
+        declared, queue = announced.options if announced else {}, client.settings.default_queue
+    else:
+        definition.bind(args, kwargs)
+        declared, queue = declared_options(definition), definition.queue_in(client.settings)
+    queue = queue if recurring.queue is None else check_new_queue(recurring.queue)
+    message = build_message(
+        client,
+        name,
+        args,
+        kwargs,
+        declared,
         id=f"{recurring.name}@",
-        serializer=chosen.get("serializer", settings.serializer),
-        compression=chosen.get("compression", settings.compression),
-        sign=chosen.get("sign", settings.sign),
-        one=definition is not None and definition.one,
-    )
-    lock = lock_for(
-        lambda name: announced.options.get(name) if announced else getattr(definition, name, None),
-        client.serializers,
-        definition or announced or recurring.job,
-        recurring.args,
-        recurring.kwargs,
-    )
-    own = settings.default_queue if definition is None else definition.queue_in(settings)
-    queue = own if recurring.queue is None else check_new_queue(recurring.queue)
-    message = Message(
-        id=recurring.name,
         queue=queue,
-        job=recurring.job,
-        body=encoded.body,
-        content_type=encoded.content_type,
-        content_encoding=encoded.content_encoding,
-        arguments=encoded.arguments,
-        preview=preview(recurring.args, recurring.kwargs),
-        timeout=definition.timeout if definition else None,
-        lock_for=definition.lock_for if definition else None,
-        properties={"priority": definition.priority} if definition and definition.priority else NO_HEADERS,
-        keep_result=definition.keep_result if definition else None,
-        extra=_limited(definition, recurring) if definition else NO_HEADERS,
+        one=definition is not None and definition.one,
+        tenant=chosen_tenant(declared.get("tenant"), name, args, kwargs),
+        now=None,
     )
-    if lock is not None and lock.asks:
-        message = with_lock(message, lock)
+    if not declared.keys() & _BURSTS:
+        lock = lock_for(declared.get, client.serializers, definition or announced or name, args, kwargs)
+        if lock is not None and lock.asks:
+            message = with_lock(message, lock)
     return RecurringEntry(
         recurring=replace(recurring, queue=queue, args=(), kwargs={}),
-        message=message,
+        message=replace(message, id=recurring.name),
         origin=origin,
         since=clock.now(),
-        expires=definition.expires if definition else None,
+        expires=declared.get("expires"),
     )
-
-
-def _limited(definition: JobDefinition, recurring: RecurringJob) -> Mapping[str, Any]:
-    key = definition.limit_key
-    if callable(key):
-        key = check_key(key(*recurring.args, **recurring.kwargs))
-    return limit_headers(definition.name, definition.limit, key or "", definition.rate) or NO_HEADERS
 
 
 def declarations(client: "Client") -> list[RecurringEntry]:

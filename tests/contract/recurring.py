@@ -11,6 +11,7 @@ from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
+from palermo.core.limits import limit_headers
 from palermo.errors import NotFound
 from palermo.worker.parent.leader_duties import LeaderDuties, leader_duties
 from tests.contract.timing import time_kept
@@ -99,6 +100,19 @@ class RecurringContract:
         got = await take_and_ack(await consume(await another()))
         assert got.id == id
         assert began + 59 <= (got.expires_at or 0) <= ended + 61
+
+    async def test_a_job_of_a_tenant_with_a_priority_and_a_limit_keeps_them_at_each_tick(
+        self, broker: Broker, another: Open
+    ) -> None:
+        extra = limit_headers("shop.sweep", 2, "eu", "100/min")
+        sent = {"tenant": "a", "share": 3.0, "properties": {"priority": 5}, "keep_result": True, "extra": extra}
+        await broker.change_recurring(EntryChange.put(entry(missed="all", sent=sent)))
+
+        async with time_kept(await another()):
+            got = await take_and_ack(await consume(await another()))
+
+        assert (got.tenant, got.share, got.properties.get("priority"), got.keep_result) == ("a", 3.0, 5, True)
+        assert extra.items() <= got.extra.items()
 
     async def test_they_are_listed_by_name_as_they_were_put(self, broker: Broker, another: Open) -> None:
         put = [entry("b", every=3600, origin="code:shop.tasks"), entry("a", cron="0 3 * * *")]

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import palermo
 from palermo.client.client import Client
+from palermo.client.prepare import prepare
 from palermo.client.prepare_recurring import declarations, entry
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import CODE, CONFIG, RUNTIME, RecurringEntry, is_stale
@@ -39,6 +41,52 @@ def test_the_options_of_a_job_say_when_it_recurs_and_hold_for_every_run(client: 
     assert made.origin == f"{CODE}{__name__}"
     assert (made.message.queue, made.message.timeout, made.message.run_at) == ("mail", 9, None)
     assert (made.message.content_type, made.expires) == ("application/msgpack", 60)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tenant": "acme", "share": 2.5},
+        {"tenant": lambda region: f"shop {region}", "share": 2.5},
+        {"priority": 7},
+        {"limit": 3, "limit_key": lambda region: region},
+        {"rate": "100/min"},
+        {"queue": "mail", "timeout": 9, "lock_for": 30},
+        {"keep_result": True},
+        {"serializer": "msgpack", "compression": "gzip"},
+        {"unique": "until_done", "dedupe": 60, "unique_key": lambda region: region},
+        {"unique": "until_start"},
+        {"arguments": "one"},
+    ],
+    ids=lambda options: ", ".join(options),
+)
+def test_a_tick_publishes_the_message_that_an_enqueue_publishes(client: Client, options: dict[str, Any]) -> None:
+    @palermo.job(every=60, schedule_args=("eu",), **options)
+    def sweep(region: str) -> None: ...
+
+    (made,) = declarations(client)
+
+    enqueued = prepare(client, sweep.definition, ("eu",), {}, {}, lambda _: None).message
+    assert enqueued is not None
+    assert made.message == replace(enqueued, id=made.name, created_at=None, queued_at=None)
+    assert RecurringEntry.from_plain(made.to_plain()) == made
+
+
+def test_a_job_that_is_debounced_may_recur(client: Client) -> None:
+    @palermo.job(every=60, debounce=5, unique_key=lambda: "all")
+    def sweep() -> None: ...
+
+    (made,) = declarations(client)
+
+    assert made.message.extra == {}
+
+
+def test_a_function_that_gives_no_tenant_for_a_tick_is_named(client: Client) -> None:
+    @palermo.job(every=60, tenant=lambda: " ")
+    def sweep() -> None: ...
+
+    with pytest.raises(OptionInvalid, match="for its tenant gave ' '"):
+        declarations(client)
 
 
 def test_a_class_job_has_a_name_and_arguments_for_its_schedule(client: Client) -> None:
