@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.contract.stored_records import read_record
+from palermo.contract.stored_records import instant, read_record
 from palermo.core.message import Message
 from palermo.core.topics import Event, as_job, matches
 from palermo.errors import BrokerRefused, NoSubscriber, NotFound
@@ -68,7 +68,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
             queue=str(plain["queue"]),
             topics=tuple(map(str, plain["topics"])),
             function=str(plain.get("function", "")),
-            since=float(plain.get("since", 0.0)),
+            since=instant(plain.get("since", 0.0)),
         )
 
     @classmethod

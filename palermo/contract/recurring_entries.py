@@ -16,8 +16,8 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.stored_records import read_record
-from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
+from palermo.contract.stored_records import instant, read_record
+from palermo.core.message import CLOCK_DIFFERENCE, NO_HEADERS, Message, from_wire, to_headers
 from palermo.errors import NotFound
 
 #: The headers of a job that an entry has published: the entry's name, and its tick in Unix seconds.
@@ -126,9 +126,9 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
             recurring=recurring,
             message=message,
             origin=str(plain["origin"]),
-            since=_instant(plain["since"]),
+            since=instant(plain["since"]),
             expires=None if expires is None else float(expires),
-            last_run=None if last is None else _instant(last),
+            last_run=None if last is None else instant(last),
             run_id=str(plain.get("run_id", "")),
             version=convert(plain["version"], int),
         )
@@ -142,13 +142,6 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
 
 def _properties(plain: Mapping[str, Any]) -> dict[str, Any]:
     return {name: convert(value, int if name in ("priority", "timestamp") else str) for name, value in plain.items()}
-
-
-def _instant(value: Any) -> float:
-    seconds = float(value)
-    if not 0 <= seconds < MAX_SECONDS:
-        raise ValueError(f"{seconds} is before 1970 or after 2242")
-    return seconds
 
 
 class EntryChange(Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, TypeVar
 
+from palermo.core.message import MAX_SECONDS
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.broker")
@@ -37,6 +38,14 @@ def warn_unreadable(what: str, name: str, error: str, remedy: str, stored: str) 
     log.warning(
         "%s cannot be read and is passed over; %s name=%r error=%s stored=%s", what, remedy, name, error, stored
     )
+
+
+def instant(value: Any) -> float:
+    """A value as Unix seconds. Raises ValueError, TypeError or OverflowError if no date can show it."""
+    seconds = float(value)
+    if not 0 <= seconds < MAX_SECONDS:
+        raise ValueError(f"{seconds} is before 1970 or after 2242")
+    return seconds
 
 
 def _text(name: object) -> str:

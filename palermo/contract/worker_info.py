@@ -197,10 +197,11 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 def stored_worker(id: str | bytes, report: Any) -> WorkerInfo | None:
     """The worker in a stored report; None, with a warning, if it cannot be read."""
     remedy = "restart that worker"
-    return read_record(_checked_worker, report, what="the report of a worker", name=id, remedy=remedy)
+    return read_record(checked_worker, report, what="the report of a worker", name=id, remedy=remedy)
 
 
-def _checked_worker(plain: Any) -> WorkerInfo:
+def checked_worker(plain: Any) -> WorkerInfo:
+    """The worker that WorkerInfo.to_plain described. Raises one of UNREADABLE for anything else."""
     return convert(to_builtins(WorkerInfo.from_plain(plain)), WorkerInfo)
 
 

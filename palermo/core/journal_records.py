@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from palermo.core.message import MAX_SECONDS
+
 #: Changes only when old readers would misunderstand: a new kind or a new field is no reason.
 VERSION = 1
 
@@ -105,6 +107,8 @@ class RecordBatch(Struct, frozen=True):
     #: stored twice, since the broker did not answer the first time, has the same of both.
     source: str = ""
     number: int = 0
+    #: How many of its records cannot be read, and are left out; 1 if all of it cannot.
+    unreadable: int = 0
 
 
 def is_wanted(kind: str, level: JournalLevel) -> bool:
@@ -141,15 +145,44 @@ def encode(writer: str, records: Sequence[msgspec.Raw], *, source: str = "", num
 
 
 def decode(position: int, body: bytes) -> RecordBatch:
-    """The batch that `encode` made; without records if a later version, or an unknown program, wrote it."""
+    """The batch that `encode` made, without the records that cannot be read: another program may have written any."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
         found = None
     match found:
         case {"version": int(version), "records": list(records)} if version <= VERSION:
-            known = [one for one in records if isinstance(one, dict) and "kind" in one and "at" in one]
+            known = [one for one in records if _is_readable(one)]
             writer, source = (text if isinstance(text := found.get(name), str) else "" for name in ("writer", "source"))
             number = found.get("number")
-            return RecordBatch(position, writer, known, source, number if isinstance(number, int) else 0)
-    return RecordBatch(position, "", ())
+            left_out = len(records) - len(known)
+            return RecordBatch(position, writer, known, source, number if isinstance(number, int) else 0, left_out)
+        case {"version": int()}:
+            return RecordBatch(position, "", ())
+    return RecordBatch(position, "", (), unreadable=1)
+
+
+#: The fields that are texts in every kind, and those that are numbers; each may be None. Readers rely on that.
+_TEXTS = frozenset(
+    {
+        *("id", "job", "queue", "worker", "host", "error", "message", "reason", "name", "topic", "key", "text"),
+        *("by", "action", "source", "outcome", "parent", "instead_of", "refused", "release"),
+    }
+)
+_NUMBERS = frozenset({"took", "delay", "fraction", "attempt", "slot", "pid", "slots", "run_at", "count"})
+
+
+def _is_readable(record: Any) -> bool:
+    """Whether a record has a kind and a time, and no field of another type than its readers expect."""
+    match record:
+        case {"kind": str(), "at": int() | float() as at} if 0 <= at < MAX_SECONDS:
+            return all(
+                value is None or (isinstance(value, str) if name in _TEXTS else _is_number(value))
+                for name, value in record.items()
+                if name in _TEXTS or name in _NUMBERS
+            )
+    return False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and -(2**63) < value < 2**63

@@ -5,9 +5,11 @@ import gc
 
 import pytest
 
+from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp.connection import open_connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
+from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.address import parse_url
@@ -154,3 +156,17 @@ def test_a_connection_that_the_broker_closes_ends_though_what_was_sent_cannot_le
 
     with TcpProxy(module_node.host, module_node.port) as proxy:
         asyncio.run(go(proxy))
+
+
+async def test_two_slots_that_ask_about_a_worker_that_has_just_died_both_get_an_answer(
+    session: SessionParameters,
+) -> None:
+    broker = await open_broker(session)
+    assert isinstance(broker, RabbitmqBroker)
+    silent = broker._silent_workers
+    await silent.add_to(Reports((("~worker.dead", nobody()),), 1))
+
+    found = await asyncio.gather(*(silent.add_to(Reports((), None)) for _ in range(3)))
+
+    assert [list(each) for each in found] == [[], [], []]
+    await broker.close()

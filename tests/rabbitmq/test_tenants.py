@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from pika.exceptions import ChannelClosedByBroker
 
 from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
+from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
@@ -272,7 +273,9 @@ def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(ses
         broker, other = await open_broker(session), await open_broker(session)
         assert isinstance(other, RabbitmqBroker)
         await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
-        leader = await Leader.take(Duty.TENANTS, session, other._declarer_on, other._leader_client.ask_over)
+        leader = await Leader.take(
+            Duty.TENANTS, session, Unreadable(), other._declarer_on, other._leader_client.ask_over
+        )
         assert leader is not None
         try:
             assert await leader.handle(CountTenantJobs()) == {"jobs": 6}

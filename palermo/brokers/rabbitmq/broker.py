@@ -8,7 +8,7 @@ it first needs it, so a program that only enqueues has one connection.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -50,6 +50,9 @@ log = logging.getLogger("palermo.rabbitmq")
 #: Channels of a worker's consuming connection that belong to no slot, at most.
 _OTHER_CHANNELS = 40
 
+#: The most entries of the log of failed jobs that are read to see whether they can be.
+_EXAMINED = 20_000
+
 #: With so few slots each ack is sent at once, so that RabbitMQ has work while the worker sees to the others; with more,
 #: those of one turn of the loop leave together. docs/internals/microseconds.md has both measured.
 _FEW_SLOTS = 4
@@ -85,6 +88,8 @@ class RabbitmqBroker:
         self._exchange = session.exchange
         self._connection = connection
         self._consuming = consuming
+        if consuming is not None:
+            consuming.unreadable = connection.unreadable
         self._opening = asyncio.Lock()
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
         self._pauses_and_cancels = PausesAndCancels(
@@ -443,7 +448,19 @@ class RabbitmqBroker:
         await self._registration.done()
         from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 
-        return await Diagnosis(self._session, self._connection, self._registry).run()
+        return await Diagnosis(self._session, self._connection, self._registry, self._unreadable).run()
+
+    async def _unreadable(self) -> Mapping[str, int]:
+        """How many records this session and the workers could not read, by stream or queue; reads all but history."""
+        await together(
+            self._pauses_and_cancels.paused(),
+            self._pauses_and_cancels.cancelled(),
+            self.keys.announced(),
+            self._silent_workers.read_run_log(set()),
+            self.journal.examine(),
+        )
+        await self._outbox.failed_log.known(self._connection, FAILED_QUEUE, most=_EXAMINED)
+        return (await self._worker_reports.ask()).unreadable
 
     async def lost(self) -> BrokerError:
         connections = [self._connection, await self._consume_connection()]
@@ -505,4 +522,5 @@ class RabbitmqBroker:
         async with self._opening:
             if self._consuming is None:
                 self._consuming = await open_connection(self._session, self._session.name)
+                self._consuming.unreadable = self._connection.unreadable
             return self._consuming

@@ -8,7 +8,7 @@ import asyncio
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
@@ -87,12 +87,20 @@ _LOSING = {
 class Diagnosis:
     """One check of one server, through a session's connection."""
 
-    def __init__(self, session: SessionParameters, connection: Connection, registry: Registry) -> None:
+    def __init__(
+        self,
+        session: SessionParameters,
+        connection: Connection,
+        registry: Registry,
+        unreadable: Callable[[], Awaitable[Mapping[str, int]]],
+    ) -> None:
+        """`unreadable` counts the records that cannot be read, by stream or queue."""
         self._session = session
         self._exchange = session.exchange
         self._kind = session.queue_type
         self._connection = connection
         self._registry = registry
+        self._unreadable = unreadable
         self._found: list[Finding] = []
         self._has_exchange = False
 
@@ -117,6 +125,8 @@ class Diagnosis:
         await self._look_at_queues(sorted(names))
         async with self._noting("events"):
             self._found += await look_at_events(self._session, self._connection)
+        async with self._noting("records"):
+            self._found += records(await self._unreadable())
         await self._try_out()
         return self._found
 
@@ -259,6 +269,19 @@ class Diagnosis:
                 channel = await self._connection.channel()
                 await channel.call(channel.raw.exchange_delete, name)
                 await channel.close()
+
+
+def records(unreadable: Mapping[str, int]) -> list[Finding]:
+    """The findings about records that cannot be read: one for each stream or queue, or that there are none."""
+    return [
+        Finding.warning(
+            "records",
+            f"{source} has {count} record(s) that cannot be read; they are skipped, and everything else works",
+            f"Another program publishes to {source}: find it, for example by `rabbitmqctl list_connections`. The log of"
+            " each worker has the first record.",
+        )
+        for source, count in unreadable.items()
+    ] or [Finding.ok("records", "Palermo's own streams and queues have none that cannot be read")]
 
 
 def differing(queue: str, difference: Difference, server: str, *, ours: str) -> Finding:

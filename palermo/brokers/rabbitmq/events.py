@@ -57,10 +57,7 @@ class Subscriptions:
         def on_record(record: Mapping[str, Any]) -> None:
             found.pop(str(record.get("unsubscribe", "")), None)
             if "subscribe" in record:
-                try:
-                    one = Subscription.from_plain(record["subscribe"])
-                except (KeyError, TypeError, ValueError):
-                    return  # Written by a later version or another program.
+                one = Subscription.from_plain(record["subscribe"])
                 found[one.group] = one
 
         follower = await self._stream.follow(connection, on_record)

@@ -29,6 +29,9 @@ _CREDIT, _ACK_EVERY = 100, 25
 _SEGMENTS = 16
 _SMALLEST_SEGMENT, _LARGEST_SEGMENT = 1024**2, 64 * 1024**2
 
+#: The newest batches that `examine` reads.
+_EXAMINED = 1_000
+
 #: Seconds by which a writer's clock may be ahead of the broker's clock, which `since` goes by.
 _SKEW = 60.0
 
@@ -90,6 +93,16 @@ class StreamJournal:
         await reader.start(self._stream.name, start, stored_at)
         return reader
 
+    async def examine(self) -> None:
+        """Read the newest batches, if there are any, and so count those that cannot be read."""
+        if await self._stream.is_there():
+            reader = await self.read(lambda _: None, ReadFrom(last=_EXAMINED))
+            tasks = [asyncio.ensure_future(event.wait()) for event in (reader.caught_up, reader.ended)]
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                task.cancel()
+            await reader.close()
+
     async def _open_publisher(self) -> Publisher:
         """The journal's own channel: a refusal closes it with all that is unconfirmed, and no job may be among that."""
         if self._publisher is None or not self._publisher.is_open:
@@ -109,6 +122,7 @@ class StreamReader:
         self.deleted = False
         self.caught_up = asyncio.Event()
         self.ended = asyncio.Event()
+        self._stream = ""
         #: The position of the last batch that has come.
         self._read = -1
         channel.on_close(self.ended.set)
@@ -116,6 +130,7 @@ class StreamReader:
 
     async def start(self, stream: str, start: ReadFrom, stored_at: float) -> None:
         """Begin to read. `stored_at` is when the last batch was stored, by its writer's clock."""
+        self._stream = stream
         at: Any = "first"
         if start.last is not None:
             at = self.begin = max(0, self.end + 1 - start.last)
@@ -148,6 +163,12 @@ class StreamReader:
         if not await come_to_end(self.caught_up, lambda: self._read, patience=CALL_TIMEOUT):
             self._channel.abandon()
 
+    def _take(self, position: int, body: bytes) -> None:
+        batch = decode(position, body)
+        if batch.unreadable:
+            self._channel.connection.unreadable.skip(self._stream, body, f"{batch.unreadable} of its records")
+        self._on_batch(batch)
+
     def _on_message(self, got: Got) -> None:
         if self.ended.is_set():
             return
@@ -155,6 +176,6 @@ class StreamReader:
             self._channel.ack(got.tag, multiple=True)
         position = self._read = offset_of(got.properties)
         if position >= self.begin and (self._wants is None or self._wants(got.body)):
-            self._on_batch(decode(position, got.body))
+            self._channel.connection.unreadable.attempt(self._stream, got.body, lambda: self._take(position, got.body))
         if position >= self.end:
             self.caught_up.set()

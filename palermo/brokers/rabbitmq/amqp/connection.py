@@ -23,6 +23,7 @@ from palermo.brokers.rabbitmq.amqp.replies import (
     translate,
 )
 from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection, connect
+from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import Address
 from palermo.core.topology import CLASSIC, internal
@@ -370,6 +371,7 @@ class Connection:
         #: The server's version, such as `3.10.8`, kept when the connection is lost; "" if the server does not tell it.
         self.version = ""
         self.lost = asyncio.Event()
+        self.unreadable = Unreadable()
         #: Set while the broker blocks publishers, by a memory or disk alarm.
         self.blocked = False
         #: Open channels that nobody uses now.

@@ -1,6 +1,7 @@
 """Converts messages to AMQP properties and back, as objects and as bytes: docs/internals/wire.md in pika's terms."""
 
 import json
+import math
 import struct
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -386,12 +387,18 @@ def _as_job(message: Message, exchange: str, topic: str, queue: str | None, *, t
 def read_json(body: bytes) -> Any:
     """The value in a message's body. Raises ValueError for a body that is not JSON or is nested too deep.
 
-    Python raises RecursionError for deep nesting, which ended the connection that the message came on.
+    A number that is not finite is not JSON, although Python reads and writes `NaN`: no time or count may be one.
     """
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
 
 
 def read_object(body: bytes) -> dict[str, Any]:

@@ -91,7 +91,8 @@ class StateLog:
         """`prepare` is awaited before all records are read anew: it makes the queue if that is missing.
 
         `on_record` is called with each record that is read, and with its value from JSON, or with its bytes if they are
-        not JSON. It is not called with records that this leader has appended.
+        not JSON. It is not called with records that this leader has appended. If it raises, the record is counted as
+        unreadable, and stays in the queue.
         """
         self._queue = queue
         self._connection = connection
@@ -263,7 +264,7 @@ class StateLog:
             value = read_json(body)
         except ValueError:
             value = body
-        self._on_record(record, value)
+        self._connection.unreadable.attempt(self._queue, body, lambda: self._on_record(record, value))
 
     def _on_close(self, channel: Channel) -> None:
         if channel is self._channel:

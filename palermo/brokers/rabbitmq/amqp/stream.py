@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from pika import spec
 
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection, uninterrupted
-from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, read_object
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Destination, MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import RESOURCE_LOCKED, NotOnThisNode
@@ -407,6 +407,7 @@ class Follower:
     def __init__(self, channel: Channel, on_record: Callable[[Record], None]) -> None:
         self._channel = channel
         self._on_record = on_record
+        self._stream = ""
         self._caught_up = asyncio.Event()
         #: The offset at which it has caught up, and that of the last entry that it has read.
         self._end, self._read = 0, -1
@@ -429,7 +430,7 @@ class Follower:
 
         Raises BrokerUnavailable if none comes for `patience` seconds: see `come_to_end`.
         """
-        self._end = end
+        self._stream, self._end = stream, end
         self._channel.raw.add_on_cancel_callback(self._on_cancelled_by_broker)
         await _read(self._channel, stream, "first", self._on_message)
         if not await come_to_end(self._caught_up, lambda: self._read, patience=patience):
@@ -464,7 +465,7 @@ class Follower:
 
     def _on_message(self, _: object, method: Any, properties: spec.BasicProperties, body: bytes) -> None:
         self._channel.raw.basic_ack(method.delivery_tag)
-        self._on_record(read_object(body))
+        self._channel.connection.unreadable.take(self._stream, body, self._on_record)
         self._read = offset_of(properties)
         if self._read >= self._end:
             self._caught_up.set()

@@ -17,14 +17,15 @@ only the jobs that are asked for.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, read_object, to_message, to_properties
+from palermo.brokers.rabbitmq.amqp.messages import Properties, headers_room, to_message, to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Entry, Stream, record_entry
 from palermo.brokers.rabbitmq.browsing.sweep import Gate, Reader, sweep
@@ -297,7 +298,12 @@ class FailedLog:
                 elif last >= 0:
                     return False
                 else:
-                    _learn(offsets, offset, properties, body)
+                    match (properties.headers or {}).get(_IN):
+                        case str(queue):
+                            offsets.put(queue, _key(properties), offset)
+                        case _:
+                            connection.unreadable.take(self._stream.name, body, partial(_learn, offsets))
+                    offsets.next, offsets.mark = offset + 1, _mark(properties, body)
         return True
 
     async def _jobs(
@@ -350,20 +356,15 @@ def _job_entry(queue: str, message: Message, room: int) -> Entry:
     return properties, b"-"
 
 
-def _learn(offsets: FailedOffsets, offset: int, properties: Properties, body: bytes) -> None:
-    match (properties.headers or {}).get(_IN):
-        case str(queue):
-            offsets.put(queue, _key(properties), offset)
-        case _:
-            match read_object(body):
-                case {"queue": str(queue), "gone": list(keys)}:
-                    for one in keys:
-                        match one:
-                            case [str(id), int(at)]:
-                                offsets.gone(queue, failure_key(id, at))
-                case {"queue": str(queue), "emptied": True}:
-                    offsets.emptied(queue)
-    offsets.next, offsets.mark = offset + 1, _mark(properties, body)
+def _learn(offsets: FailedOffsets, record: Mapping[str, Any]) -> None:
+    match record:
+        case {"queue": str(queue), "gone": list(keys)}:
+            for one in keys:
+                match one:
+                    case [str(id), int(at)]:
+                        offsets.gone(queue, failure_key(id, at))
+        case {"queue": str(queue), "emptied": True}:
+            offsets.emptied(queue)
 
 
 def _mark(properties: Properties, body: bytes) -> int:

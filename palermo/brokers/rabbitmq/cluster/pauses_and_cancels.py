@@ -23,9 +23,10 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import tell_workers
 from palermo.contract import clock
+from palermo.contract.stored_records import instant
 from palermo.core.message import Message
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues
-from palermo.core.topology import has_controls, internal
+from palermo.core.topology import internal, is_queue_name
 from palermo.errors import BrokerUnavailable
 
 #: The most cancels that are remembered: about 20 MB of memory in each worker.
@@ -58,10 +59,20 @@ class Pauses:
         return PausedQueues(frozenset(self.queues - {EVERY_QUEUE}), every=EVERY_QUEUE in self.queues)
 
     def apply(self, record: Record) -> None:
-        if "pause" in record and not has_controls(str(record["pause"])):
-            self.queues.add(str(record["pause"]))
-        if "resume" in record:
-            self.queues.discard(str(record["resume"]))
+        match record:
+            case {"pause": str(queue)}:
+                if not _is_paused_name(queue):
+                    raise ValueError(f"{queue!r} names no queue")
+                self.queues.add(queue)
+            case {"resume": str(queue)}:
+                self.queues.discard(queue)
+            case {"pause": _} | {"resume": _}:
+                raise ValueError("the name of a queue is not text")
+
+
+def _is_paused_name(name: str) -> bool:
+    """Whether a pause may name this: a queue, every queue, or the mark of a migration (RabbitmqBroker.migrate)."""
+    return name == EVERY_QUEUE or is_queue_name(name.removeprefix("~migrating."))
 
 
 class Mark(Struct, frozen=True):
@@ -90,6 +101,7 @@ class Cancels:
     def apply(self, record: Record) -> None:
         match record:
             case {"cancel": list(ids), "at": int(at)}:
+                instant(at)
                 created = record.get("created-at")
                 mark = Mark(at, str(record.get("by", "")), created if isinstance(created, int) else None)
                 for id in ids:

@@ -20,7 +20,7 @@ from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
-from palermo.core.topology import amqp_queue, internal, is_queue_name
+from palermo.core.topology import amqp_queue, check_queue_name, internal
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -214,9 +214,9 @@ class Names:
     def _on_record(self, record: Record) -> None:
         self._records += 1
         queue, before = record.get("queue"), len(self._written)
-        # Another program or an earlier version wrote a name that no queue may have: no question about it is answered.
-        if is_queue_name(queue):
-            self._written[str(queue)] = self._records
+        # RabbitMQ answers no question about a name that no queue may have.
+        if queue is not None:
+            self._written[check_queue_name(queue)] = self._records
         self._written.pop(str(record.get("gone", "")), None)
         # A known name that another session than the leader writes means that the queue was made again, after it was
         # deleted without a record.

@@ -12,8 +12,10 @@ import json
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,7 +27,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, checked_worker
 from palermo.core.topology import internal
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError
 
@@ -243,7 +245,8 @@ class WorkerControl:
     async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
-            answer = {**self._report().to_plain(), "inbox": self.inbox}
+            unreadable = self._channel.connection.unreadable.counts
+            answer = {**self._report().to_plain(), "inbox": self.inbox, "unreadable": unreadable}
         elif question["ask"] == "look":
             await self._look(question)
         else:
@@ -267,6 +270,8 @@ class Reports(Struct, frozen=True):
     answers: tuple[tuple[str, WorkerInfo], ...]
     #: How many workers are alive and have not answered; None while their number is unknown.
     missing: int | None
+    #: How many records this session and the workers could not read, by stream or queue.
+    unreadable: Mapping[str, int] = {}
 
     @property
     def workers(self) -> WorkerList:
@@ -324,8 +329,18 @@ async def _ask_reports(
     if len(plain) < alive:
         alive = await census(connection, exchange)
     now = time.time()
-    answers = tuple((str(each.get("inbox", "")), replace(WorkerInfo.from_plain(each), seen_at=now)) for each in plain)
-    return Reports(answers, None if alive == UNKNOWN else max(0, alive - len(answers)))
+    answers, unreadable = list[tuple[str, WorkerInfo]](), Counter(connection.unreadable.counts)
+    for each in plain:
+        info = connection.unreadable.attempt("the answers of workers", each, partial(checked_worker, each))
+        if info is not None:
+            answers.append((str(each.get("inbox", "")), replace(info, seen_at=now)))
+            unreadable |= _counts(each.get("unreadable"))
+    return Reports(tuple(answers), None if alive == UNKNOWN else max(0, alive - len(answers)), unreadable)
+
+
+def _counts(plain: object) -> Counter[str]:
+    found = plain.items() if isinstance(plain, dict) else ()
+    return Counter({source: count for source, count in found if isinstance(count, int)})
 
 
 async def command_workers(

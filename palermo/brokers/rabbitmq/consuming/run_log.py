@@ -20,8 +20,9 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.contract import clock
+from palermo.contract.stored_records import instant
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
-from palermo.core.topology import internal
+from palermo.core.topology import check_id, has_controls, internal
 from palermo.errors import PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -78,6 +79,7 @@ def _told_jobs(plain: object) -> dict[str, RunningJob]:
     for id, told in plain.items() if isinstance(plain, dict) else ():
         match told:
             case [str(job), str(queue), float(started_at), *more]:
+                instant(started_at)
                 preview = more[0] if more and isinstance(more[0], str) else None
                 found[str(id)] = RunningJob(
                     id=str(id),
@@ -99,25 +101,35 @@ class View(Struct):
     blamed: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, record: Record) -> str:
-        """Apply a record. Returns the key of the worker that wrote it, "" for an unreadable one, which is ignored."""
+        """Apply a record. Returns the key of the worker that wrote it, "" if none did.
+
+        Raises ValueError or IdInvalid for a record with an impossible time or name, and applies nothing of it.
+        """
         match record:
             case {"worker": str(worker), "since": float(since), "inbox": str(inbox), "runs": list(runs)}:
+                instant(since)
+                check_id(inbox)
+                if has_controls(inbox):
+                    raise ValueError(f"{inbox!r} names no queue")
                 writer = key(worker, since)
             case _:
                 return ""
-        self.seen.pop(writer, None)
+        seen = None
         if runs:
             queues, at = record.get("queues"), record.get("at")
-            self.seen[writer] = Seen(
+            seen = Seen(
                 worker,
                 inbox,
                 frozenset(map(str, runs)),
                 since=since,
-                at=at if isinstance(at, float) else None,
+                at=instant(at) if isinstance(at, float) else None,
                 queues=tuple(map(str, queues)) if isinstance(queues, list) else (),
                 jobs=_told_jobs(record.get("jobs")),
                 counters=record.get("counters"),
             )
+        self.seen.pop(writer, None)
+        if seen is not None:
+            self.seen[writer] = seen
         # A worker that writes is alive: it had only lost its connection when it was found dead.
         for accused in self.blamed.values():
             accused.pop(writer, None)

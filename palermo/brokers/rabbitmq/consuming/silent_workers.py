@@ -7,6 +7,7 @@ session. Of any other worker only the number is known, and only if a classic que
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -44,7 +45,7 @@ class SilentWorkers:
         self._last |= {inbox: info for inbox, info in reports.answers if inbox}
         silent = await self._still_there(answered)
         if reports.missing is not None and len(silent) < reports.missing:
-            await self._read_run_log(answered)
+            await self.read_run_log(answered)
             silent = await self._still_there(answered)
         unknown = max(0, (reports.missing or 0) - len(silent)) if self._lists_unknown else 0
         found = [*reports.workers, *silent, *(unidentified_worker(number + 1) for number in range(unknown))]
@@ -59,10 +60,11 @@ class SilentWorkers:
             if (await self._connection.probe(inbox)).exists:
                 found.append(replace(info, answers=False))
             else:
-                del self._last[inbox]
+                self._last.pop(inbox, None)  # another call may have found the same meanwhile
         return found
 
-    async def _read_run_log(self, answered: set[str]) -> None:
+    async def read_run_log(self, answered: set[str]) -> None:
+        """Learn of the workers that have not answered from their last records. Raises the error of a lost session."""
         view = View()
 
         def learn(record: Record) -> None:
@@ -77,8 +79,9 @@ class SilentWorkers:
         if follower is not None:
             await follower.close()
         for seen in view.seen.values():
-            if seen.inbox not in answered:
-                self._last.setdefault(seen.inbox, _worker(seen))
+            worker = self._connection.unreadable.attempt(self._stream.name, seen, partial(_worker, seen))
+            if seen.inbox not in answered and worker is not None:
+                self._last.setdefault(seen.inbox, worker)
 
 
 def _worker(seen: Seen) -> WorkerInfo:

@@ -19,6 +19,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import (
 )
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.contract.broker import Tenant
+from palermo.core.fair_scheduling import is_tenant
 from palermo.core.topology import is_queue_name
 from palermo.errors import NotFound, PalermoError
 
@@ -266,6 +267,6 @@ def _is_idle(fair_queue: FairQueue, state: TenantState, now: float) -> bool:
 
 def _parse_tenant_queue(name: Any) -> tuple[str, str]:
     queue, tenant = name
-    if not isinstance(queue, str) or not isinstance(tenant, str):
-        raise ValueError(name)
+    if not is_queue_name(queue) or not is_tenant(tenant):
+        raise ValueError(f"{name!r} names no tenant's queue")
     return TenantQueue(queue, tenant)

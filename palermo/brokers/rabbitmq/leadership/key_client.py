@@ -160,10 +160,7 @@ class RabbitmqKeys:
         def on_record(record: Record) -> None:
             found.pop(str(record.get("plain", "")), None)
             if "unique" in record:
-                try:
-                    one = UniqueJob.from_plain(record["unique"])
-                except (KeyError, TypeError, ValueError):
-                    return  # Written by a later version or another program.
+                one = UniqueJob.from_plain(record["unique"])
                 found[one.name] = one
 
         follower = await self._unique_jobs.follow(self._connection, on_record)

@@ -16,6 +16,7 @@ from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Responder, Send
+from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
 from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation
@@ -58,15 +59,17 @@ class Leader:
         cls,
         duty: Duty,
         session: SessionParameters,
+        unreadable: Unreadable,
         declarer: Callable[[Connection], Declarer],
         ask_over: Callable[[Connection], Ask],
         fired: OnJobs = ignore_jobs,
     ) -> "Leader | None":
         """Become the leader, on a new connection; None if another session leads. The caller closes it.
 
-        `ask_over` gives what asks the other leaders over a connection.
+        `ask_over` gives what asks the other leaders over a connection; `unreadable` counts what it cannot read.
         """
         connection = await open_connection(session, f"{session.name} {duty}", heartbeat=_HEARTBEAT)
+        connection.unreadable = unreadable
         try:
             queue = leader_queue(session.exchange, duty)
             channel = await Mutex(queue).take(connection)

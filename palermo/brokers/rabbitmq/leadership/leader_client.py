@@ -179,7 +179,7 @@ class LeaderClient:
         # Imported here: the leader is as much code as the consumer, and most sessions never lead.
         from palermo.brokers.rabbitmq.leadership.leader import Leader
 
-        return await Leader.take(duty, self._session, self._declarer, self.ask_over, fired)
+        return await Leader.take(duty, self._session, self._connection.unreadable, self._declarer, self.ask_over, fired)
 
     async def ask(self, operation: Operation[T]) -> T:
         """The leader's reply. Without one this session leads in the duty: for some seconds, or for this one operation.

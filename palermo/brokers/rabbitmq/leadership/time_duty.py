@@ -216,7 +216,7 @@ class TimeDuty(Work):
         if reader.closed:
             # Someone deleted its queue. A session that makes it again lists it again.
             self._slot_names.names.discard(name)
-            del self._readers[name]
+            self._readers.pop(name, None)
 
     async def _end(self, name: str, time_slot: TimeSlot, reader: DelayReader) -> None:
         """Stop reading a time slot that is over. Delete the queue of a long one, unless a job has come into it."""

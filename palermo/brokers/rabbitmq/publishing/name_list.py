@@ -7,6 +7,7 @@ The session that makes a delay queue, or a tenant's queue, writes its name to th
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
@@ -41,6 +42,7 @@ class NameList(Generic[N]):
         self.names: set[N] = set()
         self._log = StateLog(queue.name, connection, publisher, prepare=self._prepare, on_record=self._on_record)
         self._queue = queue
+        self._connection = connection
         self._parse: Callable[[Any], N] = parse
         self._plain: Callable[[N], object] = plain
         self._news: Callable[[set[N]], None] = news
@@ -83,11 +85,13 @@ class NameList(Generic[N]):
         self._records = []
 
     def _on_record(self, record: Record, value: Any) -> None:
-        found = value.get("all") or [value.get("made")] if isinstance(value, dict) else ()
-        names = set[N]()
-        for name in found if isinstance(found, list) else ():
-            with suppress(ValueError, TypeError, AttributeError):  # a later version, or another program, wrote it
-                names.add(self._parse(name))
+        found = value.get("all", [value.get("made")]) if isinstance(value, dict) else None
         self._records.append(record)
+        unreadable = self._connection.unreadable
+        if not isinstance(found, list):
+            unreadable.skip(self._queue.name, value, "not a list of names")
+            return
+        read = (unreadable.attempt(self._queue.name, name, partial(self._parse, name)) for name in found)
+        names = {name for name in read if name is not None}
         self.names |= names
         self._news(names)

@@ -30,6 +30,7 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations
 from palermo.contract.clock import seconds_until
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import OnJobs
+from palermo.contract.stored_records import UNREADABLE
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.topology import internal
@@ -385,9 +386,9 @@ class RecurringJobs:
         try:
             entry = RecurringEntry.from_plain(value)
             found = _Held(entry, [record], _due(entry), self._now() + _SKEW)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, PalermoError) as error:
-            # A later version wrote it, or this machine lacks its time zone: it is held unchanged for another leader.
-            log.warning("the state of a recurring job cannot be read error=%r state=%.200r", str(error), value)
+        except UNREADABLE as error:
+            # This machine may lack its time zone: it is held unchanged for another leader.
+            self._connection.unreadable.skip(self._queue, value, error)
             return
         self._hold(found)
 

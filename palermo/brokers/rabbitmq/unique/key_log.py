@@ -25,6 +25,7 @@ from palermo.brokers.rabbitmq.amqp.state_log import Record, StateLog
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, traces
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique.batching import CODED_AT_ONCE, in_turns
+from palermo.contract.stored_records import UNREADABLE
 from palermo.core.message import Message
 from palermo.core.topology import CLASSIC, internal
 from palermo.core.unique_keys import Key, lock_of, message_from_plain, message_to_plain
@@ -66,7 +67,9 @@ class LogContent:
     stored. The texts of a log of 50,000 keys, jobs included, measure 100 MB.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, skip: Callable[[object, object], None] = lambda record, error: None) -> None:
+        """`skip` is called with each key and each job that cannot be read, and with the reason."""
+        self._skip = skip
         #: The number of the last batch, and of the last one whose jobs are stored or owed.
         self.number = self.sure = 0
         #: The last batch that names the owed jobs: its number, the batch up to which all other jobs are stored, and the
@@ -95,13 +98,13 @@ class LogContent:
             self._missing[number] = self._missing.get(number, batch["all"][1]) - 1
             part = self._anew.setdefault(number, {})
             for name, plain in batch["keys"].items():
-                if self._numbers.get(name, 0) < number and (key := _read(name, plain)) is not None:
+                if self._numbers.get(name, 0) < number and (key := self._read(plain)) is not None:
                     part[name] = key
             return
         for name, plain in batch["keys"].items():
             if number >= self._numbers.get(name, 0):
                 self._numbers[name] = number
-                self._keys[name] = None if plain is None else _read(name, plain)
+                self._keys[name] = None if plain is None else self._read(plain)
                 for before, part in self._anew.items():
                     if before <= number:
                         part.pop(name, None)
@@ -109,11 +112,25 @@ class LogContent:
     def _may_be_out(self, number: int, plain: Any) -> bool:
         return number > self._owed_until or (isinstance(plain, dict) and str(plain.get("id")) in self._owed)
 
+    def _read(self, plain: Mapping[str, Any]) -> Key | None:
+        try:
+            return Key.from_plain(plain)
+        except UNREADABLE as error:
+            self._skip(plain, error)
+            return None
+
+    def _read_job(self, plain: Mapping[str, Any]) -> Message | None:
+        try:
+            return message_from_plain(plain)
+        except UNREADABLE as error:
+            self._skip(plain, error)
+            return None
+
     def jobs(self) -> dict[str, Message]:
         """The jobs that may not be stored, by id."""
         found = dict[str, Message]()
         for number, plain in self._jobs:
-            if (job := _read_job(plain)) is not None and (number > self.sure or job.id in self._owed):
+            if (job := self._read_job(plain)) is not None and (number > self.sure or job.id in self._owed):
                 found[job.id] = job
         return found
 
@@ -139,26 +156,6 @@ async def parts(keys: Sequence[Key]) -> list[list[Key]]:
             found[-1].append(key)
             size += sum(len(kept.message.body) for kept in (key.next, key.holder and key.holder.content) if kept)
     return found
-
-
-#: The errors of reading what another program wrote, or a later version.
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-
-
-def _read(name: str, plain: Mapping[str, Any]) -> Key | None:
-    try:
-        return Key.from_plain(plain)
-    except _UNREADABLE as error:
-        log.warning("a key cannot be read key=%r error=%r", name, str(error))
-        return None
-
-
-def _read_job(plain: Mapping[str, Any]) -> Message | None:
-    try:
-        return message_from_plain(plain)
-    except _UNREADABLE as error:
-        log.error("a job that waited for its key cannot be read job=%.200r error=%r", plain, str(error))
-        return None
 
 
 def _is_batch(record: Any) -> bool:
@@ -219,7 +216,7 @@ class KeyLog:
         #: Whether the queue was deleted with all that this leader knew, and `write_all` is to be called.
         self.was_deleted = False
         #: What has been read, and the ends of runs among it, while the log is opened; else None.
-        self._content: LogContent | None = LogContent()
+        self._content: LogContent | None = LogContent(self._skip)
         self._ends: list[tuple[RunEnd, Record]] = []
         self._number = 0
         #: The number of the last batch whose jobs are known to be stored or owed; the number that the log says of it;
@@ -266,7 +263,7 @@ class KeyLog:
         # All that this leader wrote before it lost the log, confirmed or not.
         await self._log.await_mark(self._beside)
         await self._log.await_mark()
-        content, self._content = self._content or LogContent(), None
+        content, self._content = self._content or LogContent(self._skip), None
         ends, self._ends = self._ends, []
         keys, jobs, self._number = await content.keys(), content.jobs(), content.number or self._number
         if not self.was_deleted:
@@ -298,7 +295,7 @@ class KeyLog:
         ours = await self._connection.declare(self._queue, self._arguments) is None
         await self._connection.persist_queues()
         self._classic = ours and self._arguments.get("x-queue-type") == CLASSIC
-        self._content, self._ends, self._folded, self._done = LogContent(), [], [], []
+        self._content, self._ends, self._folded, self._done = LogContent(self._skip), [], [], []
         self._end_rewriting()
 
     def let_go(self) -> None:
@@ -490,6 +487,9 @@ class KeyLog:
             self._rewriting.cancel()
             self._rewriting = None
 
+    def _skip(self, record: object, error: object) -> None:
+        self._connection.unreadable.skip(self._queue, record, error)
+
     def _on_record(self, held: Record, record: Any) -> None:
         match record:
             case _ if _is_batch(record):
@@ -504,15 +504,15 @@ class KeyLog:
             case {"mark": _} | {"canary": _}:
                 self._log.forget(held)  # written by a leader that is gone, or by an older version of Palermo
             case _:
-                log.warning("a record of keys cannot be read record=%.200r", record)
+                self._skip(record, "not a record of keys")
                 # RabbitMQ closes the channel of a message that is held for half an hour.
                 self._log.forget(held)
 
     def _on_end(self, plain: Mapping[str, Any], held: Record) -> None:
         try:
             end = RunEnd.from_plain(plain)
-        except ValueError:
-            log.warning("the end of a job cannot be read record=%.200r", plain)
+        except UNREADABLE as error:
+            self._skip(plain, error)
             self.keep(held)
             return
         if self._content is None:

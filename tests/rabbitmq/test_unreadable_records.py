@@ -1,0 +1,275 @@
+"""Whatever bytes lie in Palermo's own streams and queues, their readers skip and count them, and go on."""
+
+import json
+from typing import Any
+
+import pika
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
+from palermo.brokers.rabbitmq.browsing import failed_log
+from palermo.brokers.rabbitmq.browsing.failed_log import FailedOffsets
+from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import Cancels, Pauses
+from palermo.brokers.rabbitmq.cluster.registry import Names
+from palermo.brokers.rabbitmq.consuming.run_log import View
+from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
+from palermo.brokers.rabbitmq.leadership.fair_scheduler import _parse_tenant_queue
+from palermo.brokers.rabbitmq.unique.key_log import LogContent, RunEnd, _is_batch
+from palermo.contract.events import Subscription
+from palermo.contract.recurring import RecurringJob
+from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.contract.worker_info import checked_worker
+from palermo.core.journal_records import decode
+from palermo.core.message import Message
+from palermo.core.time_slots import TimeSlot
+from palermo.core.unique_keys import Key
+from palermo.inspector.doctor import broker_findings
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+
+#: Any JSON value, and those that break readers most: numbers that no date shows, names that no queue has, lone
+#: surrogates.
+_VALUE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["x\n", "\ud800", "a" * 300, "1" * 5_000, "~all", 10**400, -1, 1e300, 2**70]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+_ANY_BYTES = st.binary(max_size=50) | st.just(b"[" * 100_000) | _VALUE.map(lambda value: json.dumps(value).encode())
+
+_WORKER = {"id": "pid:1@h", "host": "h", "pid": 1, "queues": ["jobs"], "slots": 1, "state": "idle", "started_at": 5.0}
+_RUNNING = {"id": "a", "job": "j", "queue": "q", "slot": 1, "started_at": 5.0}
+_MESSAGE = {"id": "a", "content_type": "", "content_encoding": "", "headers": {}, "body": ""}
+
+#: By reader: records that it understands.
+_GOOD: dict[str, list[dict[str, Any]]] = {
+    "registry": [{"queue": "mail"}, {"queue": "mail", "again": True}, {"gone": "mail"}],
+    "pauses": [{"pause": "mail", "by": "me", "at": 5}, {"resume": "mail"}],
+    "cancels": [{"cancel": ["a"], "at": 5, "by": "me", "created-at": 5}, {"forget": {"a": 5}}, {"restore": ["a"]}],
+    "unique-jobs": [
+        {"unique": {"job": "a", "options": {"unique": "until_done"}, "parameters": [["x", 1, 2]]}},
+        {"plain": "a"},
+    ],
+    "subscriptions": [{"subscribe": {"group": "g", "queue": "q", "topics": ["a"], "since": 5.0}}, {"unsubscribe": "g"}],
+    "starts": [
+        {
+            "worker": "pid:1@h",
+            "since": 5.0,
+            "at": 6.0,
+            "inbox": "palermo.~worker.1",
+            "runs": ["a"],
+            "queues": ["jobs"],
+            "jobs": {"a": ["j", "jobs", 5.0, None]},
+            "blames": {"a": {"w": "w"}},
+            "forgets": ["b"],
+            "counters": {"slots": 1, "processed": 1, "failed": 0},
+        }
+    ],
+    "failed-log": [{"queue": "failed", "gone": [["a", 5]]}, {"queue": "failed", "emptied": True}],
+    "journal": [
+        {"version": 1, "writer": "w", "source": "s", "number": 1, "records": [{"kind": "failed", "at": 5, "id": "a"}]}
+    ],
+    "unique": [
+        {"n": 1, "sure": 0, "keys": {"k": {"name": "k", "serial": 1}}, "jobs": [_MESSAGE], "owed": ["a"]},
+        {"n": 2, "sure": 1, "keys": {"k": None}, "jobs": [], "all": [0, 1]},
+    ],
+    "run ends": [{"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "run_at": 5.0, "at": 5.0}],
+    "recurring": [
+        RecurringEntry(
+            recurring=RecurringJob(name="a", job="j", every=60.0),
+            message=Message(id="a", job="j", queue="q"),
+            origin="runtime",
+            since=5.0,
+        ).to_plain()
+    ],
+    "later": [{"made": "0.1"}],
+    "tenants": [{"made": ["mail", "a"]}],
+    "the answers of workers": [
+        {**_WORKER, "jobs": [{"id": "a", "job": "j", "queue": "q", "slot": 1, "started_at": 5.0}]}
+    ],
+}
+
+
+class _Readers:
+    """One reader of each kind, with what it has read."""
+
+    def __init__(self) -> None:
+        self.view, self.content, self.offsets = View(), LogContent(), FailedOffsets()
+        self.pauses, self.cancels, self.names = Pauses(), Cancels(), Names(lambda _: None)
+        self.batches = [decode(0, b"")]
+
+    def read(self, source: str, record: Any) -> None:
+        match source:
+            case "registry":
+                self.names._on_record(record)
+            case "pauses":
+                self.pauses.apply(record)
+            case "cancels":
+                self.cancels.apply(record)
+            case "unique-jobs" if "unique" in record:
+                UniqueJob.from_plain(record["unique"])
+            case "subscriptions" if "subscribe" in record:
+                Subscription.from_plain(record["subscribe"])
+            case "starts":
+                self.view.add(record)
+                for seen in self.view.seen.values():
+                    _worker(seen)
+            case "failed-log":
+                failed_log._learn(self.offsets, record)
+            case "journal":
+                self.batches.append(decode(0, json.dumps(record).encode()))
+            case "unique" if _is_batch(record):
+                self.content.take(record)
+            case "run ends":
+                RunEnd.from_plain(record)
+            case "recurring":
+                RecurringEntry.from_plain(record)
+            case "later":
+                TimeSlot.parse(record["made"], 0.0)
+            case "tenants":
+                _parse_tenant_queue(record["made"])
+            case "the answers of workers":
+                checked_worker(record)
+
+
+@st.composite
+def _spoilt(draw: st.DrawFn) -> tuple[str, bytes]:
+    """The source and the bytes of a record that is like a good one but for some values; or any bytes."""
+    source = draw(st.sampled_from(sorted(_GOOD)))
+    if draw(st.integers(0, 9)) == 0:
+        return source, draw(
+            st.binary(max_size=50) | st.just(b"[" * 100_000) | _VALUE.map(lambda v: json.dumps(v).encode())
+        )
+    record = draw(st.sampled_from(_GOOD[source]))
+    return source, json.dumps(_with_odd(draw, record, first=True)).encode()
+
+
+def _with_odd(draw: st.DrawFn, value: Any, *, first: bool = False) -> Any:
+    if not first and draw(st.integers(0, 4)) == 0:
+        return draw(_VALUE)
+    if isinstance(value, dict):
+        return {name: _with_odd(draw, one) for name, one in value.items()}
+    return [_with_odd(draw, one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("source", sorted(_GOOD))
+def test_each_reader_understands_what_palermo_writes(source: str) -> None:
+    unreadable, readers = Unreadable(), _Readers()
+    for record in _GOOD[source]:
+        unreadable.take(source, json.dumps(record).encode(), lambda one: readers.read(source, one))
+
+    assert unreadable.counts == {}
+    assert [batch.unreadable for batch in readers.batches[1:]] == [0] * (source == "journal")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_spoilt(), max_size=4))
+def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, bytes]]) -> None:
+    unreadable, readers = Unreadable(), _Readers()
+    for source, body in records:
+        unreadable.take(source, body, lambda record, source=source: readers.read(source, record))  # type: ignore[misc]
+
+    # What is read after them can be used: names that AMQP takes, and times that a date shows.
+    for source, good in _GOOD.items():
+        if source != "unique":
+            for record in good:
+                readers.read(source, record)
+    for name in (*readers.names.known, *readers.pauses.queues, *(seen.inbox for seen in readers.view.seen.values())):
+        assert 1 <= len(name.encode()) <= 255
+    assert all(0 <= record["at"] < 2**33 for batch in readers.batches for record in batch.records)
+    assert all(isinstance(job, Message) for job in readers.content.jobs().values())
+    assert all(key is None or isinstance(key, Key) for key in readers.content._keys.values())
+
+
+_NAMES = ("unique", "subscribe", "queue", "pause", "made", "end")
+
+#: Bodies for every internal queue and stream, of which all but the first are JSON.
+_JUNK: tuple[bytes, ...] = (
+    b"\xff\x00 no JSON",
+    b"[" * 10_000,
+    *(
+        json.dumps(value).encode()
+        for value in (
+            *(
+                {name: value}
+                for name in ("unique", "subscribe", "queue", "pause", "made", "end")
+                for value in ([1], 7, "\ud800")
+            ),
+            {"cancel": ["a"], "at": 10**30},
+            {"worker": "pid:1@h", "since": 1e300, "inbox": "\ud800", "runs": ["a"]},
+            {"worker": "pid:1@h", "since": 5.0, "inbox": "x\n", "runs": ["a"]},
+            {"version": 1, "records": [{"kind": [], "at": {}}, {"kind": "failed", "at": 5, "id": [1], "job": {}}]},
+            {"n": 1, "sure": 0, "keys": {"k": [1]}, "jobs": [7]},
+            {"all": 7},
+        )
+    ),
+)
+
+
+def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
+    rabbitmq_url: str, exchange: str, tmp_path: Any
+) -> None:
+    with Place(tmp_path, rabbitmq_url, exchange) as place:
+        first = place.worker("-c", "2")
+        place.ready(first)
+        place.inspector.pause("mail")
+        place.inspector.cancel("nobody")
+        unique = UniqueJob(name="shop.unique", options={"unique": "until_done"})
+        group = Subscription(group="g", queue=f"{exchange}_g", topics=("a",))
+        place.client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
+        place.client.run(lambda broker: broker.events.subscribe(group))
+        place.enqueue("hold", "held")
+        place.await_lines(1)
+        place.inspector.put_recurring("daily", "shop.note", every=86_400)
+        for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
+            place.client.enqueue("shop.note", ("first",), **more)
+        place.await_lines(5)
+        sources = [name for name in _INTERNAL if _publish(rabbitmq_url, f"{exchange}.~{name}", _JUNK)]
+        assert {*sources} >= {*_INTERNAL} - {"failed-log"}
+        place.client.enqueue("shop.note", ("under way",), unique="until_done")
+        place.await_lines(6)
+        named = eventually(lambda: found if len(found := _named(place)) >= len(sources) - 1 else set())
+        assert named >= {f"{exchange}.~{name}" for name in sources if name not in ("failed-log", "leader")}
+        first.kill9()
+
+        late = place.worker("-c", "2")
+        place.ready(late)
+        for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
+            place.client.enqueue("shop.note", ("late",), **more)
+        place.await_lines(11)
+        for log in (first.log, late.log):
+            assert "Traceback" not in log
+            assert log.count("INFO connected") == 1, log
+
+
+def _named(place: Place) -> set[str]:
+    """The streams and queues that the doctor names for their unreadable records."""
+    return {one.text.split()[0] for one in broker_findings(place.client) if one.check == "records"}
+
+
+#: What Palermo keeps for itself, and another program may publish to.
+_INTERNAL = (
+    *("registry", "pauses", "cancels", "unique-jobs", "subscriptions", "starts", "journal", "failed-log"),
+    *("unique", "later", "tenants", "recurring", "leader"),
+)
+
+
+def _publish(url: str, queue: str, bodies: tuple[bytes, ...]) -> bool:
+    """Publish these; returns whether the queue or stream exists."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        try:
+            for body in bodies:
+                channel.basic_publish("", queue, body, mandatory=True)
+        except pika.exceptions.UnroutableError:
+            return False
+    return True
