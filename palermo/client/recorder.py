@@ -117,7 +117,7 @@ class Recorder:
             self._timer.cancel()
             self._timer = None
         if self._has_any:
-            self.remind()
+            self._flush()
 
     def detach(self) -> None:
         """The session is lost: keep what is gathered until the next `attach`."""
@@ -202,6 +202,11 @@ class Recorder:
             self._timer.cancel()
         if self._sending is not None:
             self._sending.cancel()
+
+    @property
+    def unwritten(self) -> int:
+        """How many records and counts wait to be stored."""
+        return len(self._waiting) + len(self._counts) + self._lost + (self._unstored is not None)
 
     @property
     def _has_any(self) -> bool:

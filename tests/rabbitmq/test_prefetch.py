@@ -12,7 +12,7 @@ import uvloop
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
-from palermo.brokers.rabbitmq.consuming.push import PrefetchBuffer
+from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
 from palermo.contract.broker import Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.lifecycle import Ack

@@ -49,12 +49,15 @@ class BrokerSessions:
         consume: Callable[[Broker], Awaitable[Consumer]],
         opened: Callable[[BrokerSession], None],
         lost: Callable[[], None],
+        ending: Callable[[Broker], Awaitable[None]] | None = None,
     ) -> None:
+        """`lost` is called as soon as a session is given up, and `ending` is awaited before it is closed."""
         self._opener = Opener(session, give_up=give_up)
         self._duties = duties
         self._consume = consume
         self._on_open = opened
         self._on_loss = lost
+        self._before_end = ending
         self._ended = asyncio.Event()
         self._collector = Collector()
         #: The session to use now, if there is one; `available` is set while there is.
@@ -91,7 +94,11 @@ class BrokerSessions:
                     watch.cancel()
                 self.current = None
                 self.available.clear()
-                await _close(broker, session)
+                try:
+                    if self._before_end is not None:
+                        await self._before_end(broker)
+                finally:
+                    await _close(broker, session)
             self._opener.failed(broker)
             # A lost session is a megabyte of objects in circles with its errors. The collector comes late: a worker of
             # 40 slots held nine such sessions, and did not shrink again.

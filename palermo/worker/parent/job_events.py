@@ -9,7 +9,7 @@ from typing import Any
 
 from palermo.client.recorder import Recorder
 from palermo.contract import clock
-from palermo.contract.broker import Delivery
+from palermo.contract.broker import Broker, Delivery
 from palermo.contract.recurring_entries import RECURRING
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.failure import Failure
@@ -76,11 +76,22 @@ class JobEvents:
         }
         self.recorder.add(RecordKind.WORKER_UP, said | ({"release": info.release} if info.release else {}))
 
+    async def session_ends(self, broker: Broker) -> None:
+        """Write what was run in this session, if it can still be used; else the next session writes it."""
+        if not broker.is_lost:
+            await self.recorder.flush(_CLOSE_TIMEOUT)
+        self.recorder.detach()
+
     async def worker_ended(self, info: WorkerInfo, code: int | RestartReason) -> None:
         """Record that the worker ends or starts anew, and wait at most 2 s until all records are written."""
         said = {"worker": info.id, "processed": info.processed, "failed": info.failed}
         self.recorder.add(RecordKind.WORKER_DOWN, said | ({"code": code} if isinstance(code, int) else {"anew": True}))
         await self.recorder.close(_CLOSE_TIMEOUT)
+        if self.recorder.unwritten:
+            log.warning(
+                "the journal is away as the worker ends: history and statistics lack what it ran last records=%d",
+                self.recorder.unwritten,
+            )
 
     def recurring_published(self, jobs: Sequence[Message]) -> None:
         """Record the recurring jobs that were due and that this worker, as the leader, has published."""

@@ -123,6 +123,7 @@ class Worker:
             consume=self._consume,
             opened=self._on_session_open,
             lost=self._on_session_lost,
+            ending=self.job_events.session_ends,
         )
         self._slots = [SlotTask(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
@@ -374,7 +375,6 @@ class Worker:
             self._idle_watch.check_soon()
 
     def _on_session_lost(self) -> None:
-        self.job_events.recorder.detach()
         self.refused_results.try_all_now()
         self._update_title_soon()
         if self._announcing is not None:

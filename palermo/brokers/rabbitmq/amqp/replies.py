@@ -26,6 +26,12 @@ _DOWN = "down or inaccessible"
 _NOT_RUNNING = "does not have a running replica on the local node"
 _NOT_HERE = "does not have a replica on the local node"
 
+#: The text of a 403 for a queue that has an exclusive consumer.
+_IN_USE = "in exclusive use"
+
+#: How RabbitMQ names a queue in its texts.
+_QUEUE = re.compile(r"queue '(.+?)' in vhost")
+
 #: The word that every refusal of a virtual host has in its text: other refusals have the same code, 530.
 _VHOST = "vhost"
 
@@ -45,11 +51,21 @@ class NotOnThisNode(BrokerUnavailable):
     """A stream has no replica on the node that this session is connected to."""
 
 
+class QueueInUse(BrokerRefused):
+    """Another program has the queue for itself: it consumes from it with `exclusive`, or declared it so."""
+
+
 def reply_code(error: BaseException) -> int:
     """The AMQP reply code that closed a channel or connection; 0 for other errors."""
     if isinstance(error, exceptions.ChannelClosed | exceptions.ConnectionClosed):
         return int(error.reply_code)
     return 0
+
+
+def queue_in(error: PalermoError) -> str:
+    """The AMQP name of the queue that RabbitMQ's text is about; "" if it names none."""
+    found = _QUEUE.search(str(error))
+    return found[1] if found else ""
 
 
 def reply_text(error: BaseException) -> str:
@@ -75,6 +91,12 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return _wrong_password(where, user)
         case exceptions.ConnectionClosedByBroker() if _refuses_vhost(error.reply_code, reply_text(error)):
             return _wrong_vhost(where, user, vhost, reply_text(error))
+        case exceptions.ChannelClosedByBroker() if _is_in_use(error):
+            return QueueInUse(
+                f"RabbitMQ at {where}: {reply_text(error)}. Another program has this queue for itself. Find it by"
+                " `rabbitmqctl list_consumers` or `rabbitmqctl list_queues name owner_pid`, and end it, or have it use"
+                " the queue without `exclusive`."
+            )
         case exceptions.ChannelClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return BrokerRefused(
                 f"RabbitMQ at {where} does not let user {user!r} do this: {reply_text(error)}."
@@ -119,6 +141,13 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
             return BrokerUnavailable(f"the session with RabbitMQ at {where} broke: {type(error).__name__} {error}.")
         case _:
             return BrokerError(f"RabbitMQ at {where}: {type(error).__name__}: {error}")
+
+
+def _is_in_use(error: exceptions.ChannelClosedByBroker) -> bool:
+    """Whether a queue is exclusive to another consumer or connection: no permission can change that."""
+    return error.reply_code == RESOURCE_LOCKED or (
+        error.reply_code == ACCESS_REFUSED and _IN_USE in str(error.reply_text)
+    )
 
 
 def _is_down(error: exceptions.ChannelClosedByBroker) -> bool:

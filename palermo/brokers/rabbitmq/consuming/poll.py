@@ -24,14 +24,16 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, delivered, read, read_delivered
+from palermo.brokers.rabbitmq.amqp.replies import QueueInUse, queue_in
 from palermo.brokers.rabbitmq.consuming.idle_subscriptions import IdleSubscriptions
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts, QueueOrder
+from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues, is_of_a_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
 from palermo.core.queue_selection import NONE_PAUSED, PausedQueues, QueueRank, QueueSelection, draw_order
 from palermo.core.topology import CLASSIC, amqp_queue
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -93,6 +95,7 @@ class PollSource:
         #: The queues that were found deleted, and the task that looks whether they are there again.
         self._deleted: set[str] = set()
         self._finding: asyncio.Task[None] | None = None
+        self._troubled = TroubledQueues(self._try_again)
         self.closed = False
 
     @property
@@ -106,12 +109,33 @@ class PollSource:
         known = self._known = set(names)
         places = self._selection.places(known)
         kinds = await self._declarer.ensure_registered(queue for queue in places if queue in known)
-        chosen = {queue: kinds.get(queue) or await self._declarer.ensure(queue) for queue in places}
+        chosen = {queue: kinds.get(queue) or await self._ensure(queue, among=len(places)) for queue in places}
         if self._known is not known:
             return  # a later call has learnt more meanwhile, and serves it
         if list(chosen) != list(self._queues):
             self._queues, self._places = chosen, places
             self._rank()
+
+    async def _ensure(self, queue: str, *, among: int) -> str:
+        """The type of a queue; "" if it has to be left alone for now. Raises the error if it is the only one."""
+        try:
+            return await self._declarer.ensure(queue)
+        except (BrokerRefused, BrokerUnavailable) as error:
+            if self.connection.error is not None or among == 1:
+                raise
+            self._troubled.put(queue, error)
+            return ""
+
+    def leave_alone(self, queue: str, error: PalermoError) -> None:
+        """Serve the others for a while. Raises the error if there are none, unless the queue is only in use."""
+        if not any(other != queue for other in self.queues) and not isinstance(error, QueueInUse):
+            raise error
+        self._troubled.put(queue, error)
+        self._rank()
+
+    def _try_again(self, queue: str) -> None:
+        self._unlearn(queue)
+        self._rank()
 
     def pause(self, queues: PausedQueues) -> None:
         """Take nothing from these queues, and from all others again."""
@@ -148,6 +172,7 @@ class PollSource:
         self.closed = True
         for slot in self.slots:
             slot.wake()
+        self._troubled.close()
         tasks = {task for task in (self._attending, self._look, self._finding) if task is not None}
         for task in tasks:
             task.cancel()
@@ -179,7 +204,7 @@ class PollSource:
 
     def takes_from(self, queue: str) -> bool:
         """Whether jobs of this queue are to be taken now."""
-        return queue not in self._paused and queue in self._queues
+        return queue not in self._paused and queue in self._queues and queue not in self._troubled
 
     def leave(self, slot: "PollingSlot") -> None:
         """Note that the slot does not wait any more."""
@@ -273,7 +298,7 @@ class PollSource:
         try:
             while self._waiting:
                 for queue in [queue for queue in self.queues if not self._queues[queue]]:
-                    self._queues[queue] = await self._declarer.ensure(queue)
+                    self._queues[queue] = await self._ensure(queue, among=len(self.queues))
                 classic = all(self._queues.get(queue) == CLASSIC for queue in self.queues)
                 # Queues that a slot has found empty just now need not be counted before they are subscribed to.
                 if not self._looked and (self._ranking.due(self._loop.time()) or not classic):
@@ -301,6 +326,11 @@ class PollSource:
             self._ranking.forget()
             self._wake_one()
             await asyncio.sleep(_FIRST_PAUSE)
+        except (BrokerRefused, BrokerUnavailable) as error:
+            queue = next((one for one in self.queues if self.amqp_name(one) == queue_in(error)), "")
+            if self.connection.error is not None or not queue:
+                raise
+            self.leave_alone(queue, error)
 
     def _on_delivery(self, queue: str, channel: Channel, got: Got) -> bool:
         """Hand the delivery to an idle slot; False if there is none, or the queue is not served."""
@@ -353,6 +383,8 @@ class PollingSlot:
         self._arrived: Delivery | None = None
         self._error: PalermoError | None = None
         self._gone = ""
+        #: A queue that cannot be used, with the reason.
+        self._trouble: tuple[str, PalermoError] | None = None
         #: The callback of `receive`, which is offered a delivery first, and the delivery that it took.
         self._offer: TakeDelivery | None = None
         self._taken: Delivery | None = None
@@ -378,6 +410,9 @@ class PollingSlot:
                     gone, self._gone = self._gone, ""
                     await self._source.missing(gone)
                     continue
+                if self._trouble is not None:
+                    trouble, self._trouble = self._trouble, None
+                    self._source.leave_alone(*trouble)
                 if self._lacks_channel:
                     self._channel = await self._open()
                     self._lacks_channel = False
@@ -511,6 +546,8 @@ class PollingSlot:
         if channel is self._channel and (queue := self._heard()):
             if channel.missing:
                 self._gone = queue
+            elif channel.error is not None and is_of_a_queue(channel):
+                self._trouble = queue, channel.error
             elif self._is_waited_for:
                 self._error = channel.error
             self.wake()

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,10 +9,13 @@ from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish, quietly, together
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.messages import delivered, read, read_delivered
+from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
+from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
+from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
-from palermo.core.prefetch import MAX_WAIT_BEHIND, NO_PREFETCH, AdaptivePrefetch, Prefetch
+from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
@@ -80,7 +82,7 @@ class Slot:
     async def receive(self, offer: TakeDelivery | None = None) -> Delivery:
         self._offer = offer
         while not self._closed:
-            if self._source.paused:
+            if self._source.rests:
                 await self._await_news()
                 continue
             if self._backlog.waiting and not self._taken:
@@ -95,6 +97,9 @@ class Slot:
                         continue  # the subscription has ended meanwhile
                 if not self._backlog.waiting or self._taken:
                     await self._await_news()
+            except QueueInUse as error:
+                self._tag = ""
+                self._source.troubled.put(self._source.queue, error)
             except asyncio.CancelledError:
                 await finish(self.rest())
                 raise
@@ -440,6 +445,8 @@ class PushSource:
         #: Whether the queue is paused.
         self.paused = False
         self._told = False
+        #: Has the queue while another program has it for itself.
+        self.troubled = TroubledQueues(self._try_again)
         self._resting: set[asyncio.Task[None]] = set()
         self.slots = [Slot(self, number) for number in range(1, slots + 1)]
 
@@ -451,6 +458,15 @@ class PushSource:
     async def prepare(self) -> None:
         """Make the queue, and open the channels that its jobs will come by."""
         await together(*(slot.prepare() for slot in self.slots))
+
+    @property
+    def rests(self) -> bool:
+        """Whether no slot is to subscribe now."""
+        return self.paused or self.queue in self.troubled
+
+    def _try_again(self, _: str) -> None:
+        for slot in self.slots:
+            slot.wake()
 
     def allowed(self, kind: str, count: int) -> int:
         """How many jobs of a queue of this type a slot may hold: a quorum queue counts a requeued job as failed."""
@@ -501,100 +517,6 @@ class PushSource:
             channel.abandon()
 
     async def close(self) -> None:
+        self.troubled.close()
         for slot in self.slots:
             await quietly(slot.close())
-
-
-#: A timer that is later than this, in seconds, shows that the process stood still.
-_LATE = 0.01
-
-
-class PrefetchBuffer:
-    """The deliveries that wait behind a slot's running job, oldest first. See palermo.core.prefetch.
-
-    With a prefetch of one the buffer is nearly always empty, and no durations are measured.
-    """
-
-    def __init__(self, prefetch: Prefetch, *, slow: Callable[[], None], resize: Callable[[], None]) -> None:
-        """`slow` is called when the running job keeps others waiting too long, `resize` when `wanted` has changed."""
-        self.waiting: deque[Delivery] = deque()
-        #: Whether the durations of jobs are measured.
-        self.measures = prefetch.most > 1
-        #: How much to prefetch, by the durations of jobs; None if they are not measured.
-        self._adaptive = AdaptivePrefetch(prefetch) if self.measures else None
-        self._slow = slow
-        self._resize = resize
-        #: When the running job began, by the loop's clock; 0 while none runs.
-        self._began = 0.0
-        self._excused = False
-        #: The timer of the next check, and when it is due.
-        self._timer: asyncio.Handle | None = None
-        self._due = 0.0
-
-    @property
-    def wanted(self) -> int:
-        """How many deliveries the slot may hold now, the running one included."""
-        return 1 if self._adaptive is None else self._adaptive.allowed
-
-    def add(self, delivery: Delivery) -> None:
-        """Add a delivery that has come."""
-        self.waiting.append(delivery)
-        self._watch()
-
-    def put_back(self, delivery: Delivery) -> None:
-        """Put a delivery that was taken back in front of all others."""
-        self.waiting.appendleft(delivery)
-
-    def take(self) -> Delivery:
-        """Remove and return the oldest delivery."""
-        return self.waiting.popleft()
-
-    def clear(self) -> list[Delivery]:
-        """Remove and return all deliveries, which the caller gives back to the broker."""
-        found, self.waiting = [*self.waiting], deque()
-        return found
-
-    def began(self) -> None:
-        """Note that the slot starts a job."""
-        if self._adaptive is not None:
-            self._excused = False
-            self._began = asyncio.get_running_loop().time()
-            self._watch()
-
-    def ended(self) -> None:
-        """Note that the job has ended; its duration may change `wanted`."""
-        if self._adaptive is None or not self._began:
-            return
-        before, now = self._adaptive.allowed, asyncio.get_running_loop().time()
-        if not self._stood_still(now):
-            self._adaptive.ended(now - self._began)
-        self._began = 0.0
-        if self._adaptive.allowed != before:
-            self._resize()
-
-    def left(self) -> None:
-        """Note that the slot goes on without its job, whose duration does not count."""
-        self._began = 0.0
-
-    def _watch(self) -> None:
-        if self._timer is None and self.waiting and self._began:
-            self._due = self._began + MAX_WAIT_BEHIND
-            self._timer = asyncio.get_running_loop().call_at(self._due, self._look)
-
-    def _stood_still(self, now: float) -> bool:
-        """Whether this process was stopped, or had no CPU, for so long that nothing is known of the job's duration."""
-        return self._timer is not None and now - self._due > _LATE
-
-    def _look(self) -> None:
-        now = asyncio.get_running_loop().time()
-        stood_still, self._timer = self._stood_still(now), None
-        if not self.waiting or not self._began or self._adaptive is None:
-            return
-        if stood_still and not self._excused:
-            # Only once: where there is never enough CPU, the jobs go back for others to take.
-            self._began, self._excused = now, True
-        if now - self._began < MAX_WAIT_BEHIND:
-            self._watch()
-            return
-        self._adaptive.slow()
-        self._slow()

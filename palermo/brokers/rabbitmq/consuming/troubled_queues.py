@@ -1,0 +1,53 @@
+"""The queues that a worker cannot use now, though its session is well: another program has one for itself, this user
+may not read it, or its node is away. The worker leaves such a queue alone for a while, and serves its others.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable
+
+from palermo.brokers.rabbitmq.amqp.connection import Channel
+from palermo.brokers.rabbitmq.amqp.replies import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED
+from palermo.errors import PalermoError
+
+log = logging.getLogger("palermo.rabbitmq")
+
+#: Seconds for which a queue is left alone, and seconds between two log lines about it.
+_ALONE, _SAID_EVERY = 5.0, 60.0
+
+
+class TroubledQueues:
+    """The queues that are left alone, each until it is time for another attempt."""
+
+    def __init__(self, try_again: Callable[[str], None]) -> None:
+        """`try_again` is called with a queue that need not be left alone any longer."""
+        self._try_again = try_again
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._said: dict[str, float] = {}
+
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._timers
+
+    def put(self, queue: str, error: PalermoError) -> None:
+        """Leave this queue alone, because of this error."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._said.get(queue, -math.inf) > _SAID_EVERY:
+            self._said[queue] = loop.time()
+            log.warning("a queue cannot be used, and is left alone for now queue=%s error=%r", queue, str(error))
+        if queue not in self._timers:
+            self._timers[queue] = loop.call_later(_ALONE, self._over, queue)
+
+    def close(self) -> None:
+        """Try none again."""
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def _over(self, queue: str) -> None:
+        del self._timers[queue]
+        self._try_again(queue)
+
+
+def is_of_a_queue(channel: Channel) -> bool:
+    """Whether RabbitMQ closed this channel because of the queue that was asked, and not because of the session."""
+    return channel.connection.error is None and channel.code in (ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED)

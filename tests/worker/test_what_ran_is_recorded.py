@@ -1,0 +1,87 @@
+"""What a worker ran is in the history and the statistics, however its session with the broker ended."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+from palermo.client.recorder import Recorder
+from palermo.contract.broker import Broker, Consumer
+from palermo.core.address import parse_url
+from palermo.core.journal_records import JournalLevel, RecordKind
+from palermo.core.queue_selection import QueueSelection
+from palermo.errors import BrokerUnavailable
+from palermo.settings.settings import Settings
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.job_events import JobEvents
+from tests.acceptance.place import Place
+from tests.helpers import HANGS, eventually
+from tests.rabbitmq.test_silence import nobody
+from tests.tcp_proxy import TcpProxy
+
+
+def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path: Path) -> None:
+    recorder = Recorder(JournalLevel.FAILURES, "w")
+    events = JobEvents(recorder)
+    ended = asyncio.Event()
+
+    async def consume(broker: Broker) -> Consumer:
+        return await broker.consume(QueueSelection.parse("jobs"), slots=1, tag="pid:1@h", report=nobody)
+
+    def opened(session: BrokerSession) -> None:
+        recorder.attach(session.broker.journal)
+
+    async def ending(broker: Broker) -> None:
+        await events.session_ends(broker)
+        ended.set()
+
+    async def run() -> int:
+        session = Settings(url=f"sqlite:///{tmp_path}/jobs.db").session("worker")
+        sessions = BrokerSessions(
+            session, give_up=True, consume=consume, opened=opened, lost=lambda: None, ending=ending
+        )
+        keeping = asyncio.ensure_future(sessions.keep_open())
+        async with asyncio.timeout(HANGS):
+            await sessions.available.wait()
+            recorder.count(RecordKind.SUCCEEDED, "jobs", "shop.note")
+            assert sessions.current is not None
+            sessions.lose(sessions.current, BrokerUnavailable("a queue is in trouble"))
+            await ended.wait()
+            unwritten = recorder.unwritten
+            await sessions.available.wait()
+        keeping.cancel()
+        await asyncio.wait({keeping}, timeout=HANGS)
+        return unwritten
+
+    assert asyncio.run(run()) == 0
+
+
+def test_cuts_of_the_line_lose_no_record_of_what_ran(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
+    host, port = parse_url(rabbitmq_url).hosts[0]
+    with TcpProxy(host, port) as proxy, Place(tmp_path, rabbitmq_url, exchange) as place:
+        url = rabbitmq_url.replace(f":{port}", f":{proxy.port}")
+        worker = place.worker("-c", "2", PALERMO_URL=url)
+        place.ready(worker)
+        for number in range(1, 7):
+            place.enqueue("note", f"{number}")
+            place.await_lines(number)
+            proxy.hang_up(reset=bool(number % 2))
+        place.ready(worker)
+
+        eventually(lambda: place.rows("stats")["processed"] >= 6)
+
+
+def test_a_worker_that_ends_without_its_journal_says_so(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
+    host, port = parse_url(rabbitmq_url).hosts[0]
+    with TcpProxy(host, port) as proxy, Place(tmp_path, rabbitmq_url, exchange) as place:
+        worker = place.worker(PALERMO_URL=rabbitmq_url.replace(f":{port}", f":{proxy.port}"))
+        place.ready(worker)
+        place.enqueue("hold", "held")
+        place.await_lines(1)
+        proxy.refuse()
+        proxy.hang_up()
+        place.open_gate()
+        place.await_lines(2)
+        worker.send(signal.SIGTERM)
+        worker.wait()
+
+    assert "the journal is away as the worker ends" in worker.log
