@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
+from palermo.brokers.rabbitmq import policies
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
@@ -123,6 +124,12 @@ class Diagnosis:
             names |= found
             self._found.append(Finding.ok("registry", f"readable, {len(found)} queue(s)"))
         await self._look_at_queues(sorted(names))
+        self._found += policies.findings(
+            await policies.definitions(self._connection),
+            (amqp_queue(self._exchange, name) for name in names),
+            internal(self._exchange, ""),
+            f"{self._connection.host[0]}:{policies.PORT}",
+        )
         async with self._noting("events"):
             self._found += await look_at_events(self._session, self._connection)
         async with self._noting("records"):

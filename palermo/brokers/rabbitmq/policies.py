@@ -1,0 +1,103 @@
+"""The policies that take jobs out of queues, for the doctor.
+
+AMQP tells nothing about policies, neither those of users nor those of operators. RabbitMQ's management plugin does,
+where it runs and this user may ask it. Without it they stay unseen, and the doctor says so.
+"""
+
+import asyncio
+import base64
+import http.client
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.contract.broker import Finding
+
+#: The plugin's default port; and the seconds and bytes that its answer may take.
+PORT, _PATIENCE, _MOST = 15672, 2.0, 50_000_000
+
+#: What a policy may set, and what RabbitMQ does with jobs then.
+_TAKES_AWAY = {
+    "message-ttl": "jobs that wait longer than {} ms are thrown away",
+    "expires": "a queue that nobody uses for {} ms is deleted, jobs and all",
+    "max-length": "the oldest jobs beyond {} are thrown away",
+    "max-length-bytes": "the oldest jobs beyond {} bytes are thrown away",
+    "delivery-limit": "a job that was given back more than {} times is thrown away",
+    "dead-letter-exchange": "what is thrown away goes to exchange {!r}, where no worker finds it",
+}
+
+#: The delivery limit that Palermo gives its quorum queues: from there on none of its jobs reaches it.
+_HIGH = 1_000_000
+
+Definitions = Mapping[str, Mapping[str, Any]]
+
+
+async def definitions(connection: Connection) -> Definitions | None:
+    """What the policies set for each queue of the virtual host, by the queue's AMQP name; None if they are not seen."""
+    address = connection.address
+    if address.scheme != "amqp":
+        return None  # the password goes over no line that is less safe than the broker's own
+    try:
+        async with asyncio.timeout(2 * _PATIENCE):
+            return await asyncio.to_thread(_ask, connection.host[0], address.username, address.password, address.vhost)
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def _ask(host: str, user: str, password: str, vhost: str) -> Definitions:
+    asked = http.client.HTTPConnection(host, PORT, timeout=_PATIENCE)
+    try:
+        login = base64.b64encode(f"{user}:{password}".encode()).decode()
+        path = f"/api/queues/{quote(vhost, safe='')}?columns=name,effective_policy_definition"
+        asked.request("GET", path, headers={"Authorization": f"Basic {login}"})
+        answer = asked.getresponse()
+        if answer.status != http.client.OK:
+            raise ValueError(f"status {answer.status}")
+        rows = json.loads(answer.read(_MOST))
+        told = "effective_policy_definition"  # a queue that is a few seconds old has none yet
+        return {str(row["name"]): dict(row[told] or {}) for row in rows if told in row}
+    finally:
+        asked.close()
+
+
+def findings(found: Definitions | None, queues: Iterable[str], own: str, where: str) -> list[Finding]:
+    """The findings about these AMQP queues, and about Palermo's own, whose names begin with `own`."""
+    named = {*queues, *(name for name in found or () if name.startswith(own))}
+    # Another RabbitMQ of this machine may have the port, with the same user.
+    if found is None or named.isdisjoint(found):
+        return [
+            Finding.ok(
+                "policies",
+                f"not seen: the management plugin shows this user no queue of Palermo's at {where}. `rabbitmqctl"
+                " list_policies` and `rabbitmqctl list_operator_policies` show those that take jobs away",
+            )
+        ]
+    harms = {name: text for name in sorted(named) if (text := _harm(found.get(name, {})))}
+    return [
+        Finding.problem(
+            f"queue {name}",
+            f"a policy takes jobs away: {text}",
+            "Change the policy's pattern or its definition; `rabbitmqctl list_policies` and `list_operator_policies`"
+            " show them.",
+        )
+        for name, text in harms.items()
+    ] or [
+        Finding.ok(
+            "policies", f"none takes jobs away from the {len(named & found.keys())} queue(s) that the plugin shows"
+        )
+    ]
+
+
+def _harm(definition: Mapping[str, Any]) -> str:
+    """What RabbitMQ does with the jobs of a queue by its policies; "" if they lose none."""
+    refuses = str(definition.get("overflow", "")).startswith("reject-publish")
+    harms = [
+        text.format(definition[key])
+        for key, text in _TAKES_AWAY.items()
+        if key in definition
+        and not (key.startswith("max-length") and refuses)
+        and not (key == "delivery-limit" and int(definition[key]) >= _HIGH)
+    ]
+    return "; ".join(harms)
