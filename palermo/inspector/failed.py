@@ -62,6 +62,7 @@ def failed(
 ) -> Listing:
     """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
 
+    `total` counts a job once of which the page has two copies. `queues` counts messages, and so both copies.
     Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
     the oldest are asked for: then the search ends where the page ends, and `total` is None.
     """
@@ -73,7 +74,8 @@ def failed(
     unique: dict[str, Message] = {}
     for message in page.messages:
         unique.setdefault(message.id, message)
-    return Listing(context._rows(tuple(unique.values()), JobState.FAILED), page.total, page.unseen)
+    copies = len(page.messages) - len(unique)
+    return Listing(context._rows(tuple(unique.values()), JobState.FAILED), page.total - copies, page.unseen)
 
 
 def failed_job(context: Context, id: str) -> Row:
