@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from palermo.client.failed_queues import browse_failed
 from tests.chaos.books import Keys, Messages, Ticks
 from tests.chaos.ledger import Ledger, table
 from tests.chaos.parts import FOREIGN, HOSTILE, RECURRING, UNIQUE
@@ -26,7 +27,8 @@ class Account:
         offset = time.time() - time.monotonic()
         cuts = lost_lines(site.names, site.logs, monotonic=offset)
         reasons = Reasons([*records.harms, *cuts], site.names, site.logs)
-        failed = _by_job(site.place.inspector.failed(limit=1_000_000))
+        listing = site.place.inspector.failed(limit=1_000_000)
+        failed = _by_job(listing)
         ran = {file: runs(site.place.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
         self.ledger = Ledger(orders=records.orders, runs=ran["runs"], failed=failed[_OURS], reasons=reasons)
         self.wrongs = [*self.ledger.wrongs, *(f"stuck: {count} in {queue!r}" for queue, count in stuck.items())]
@@ -75,6 +77,15 @@ class Account:
             hostile = Messages(sent=sent, runs=ran["hostile"], failed=in_failed, reasons=reasons)
             self._add(hostile, "hostile")
             lost += hostile.lost
+        (held,) = (row["pending"] for row in site.place.inspector.queues() if row["name"] == "failed")
+        page = site.place.client.run(lambda broker: browse_failed(broker, offset=0, limit=1_000_000, newest=False))
+        copies = len(page.messages) - len({message.id for message in page.messages})
+        if not (held == len(page.messages) and held - copies == len(listing) == listing.total):
+            self.wrongs.append(
+                f"failed has {len(page.messages)} messages, {copies} of them second copies; {held} are counted and"
+                f" {len(listing)} of {listing.total} listed"
+            )
+        self.lines.append(f"failed: {held:,} messages, {copies:,} of them second copies; {len(listing):,} listed")
         self.lines += [
             f"ran again: {table(again)}",
             f"settled with the result of another worker: {log.count('settled with the result of another worker'):,}",

@@ -7,13 +7,19 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
+import pika
+
+from palermo.errors import BrokerError
+from palermo.inspector.inspector import Inspector
 from tests.acceptance.place import children
-from tests.chaos.parts import REFUSALS, REMADE
+from tests.chaos.junk import RECORDS
+from tests.chaos.parts import EXCLUSIVE, MALFORMED, REFUSALS, REMADE
 from tests.chaos.records import Harm
 from tests.chaos.site import Site
 from tests.chaos.traffic import QUEUES, REMADE_QUEUE
+from tests.helpers import eventually
 from tests.rabbitmq_node import url_of
-from tests.raw_amqp import RawClient, text
+from tests.raw_amqp import RawClient, properties, table, text
 
 #: Seconds between two faults.
 PAUSE = (0.1, 1.2)
@@ -34,6 +40,12 @@ FULL = {"jobs": (*QUEUES, REMADE_QUEUE), "failed": ("failed",)}
 #: policy comes, since it reads the length before it reads that it is to refuse: so the policy is there from the first.
 ROOM = 1_000_000
 
+#: Seconds for which another program has a queue for itself.
+ALONE = (0.5, 8.0)
+
+#: Parts of the names of Palermo's own queues that hold jobs: what another program puts there is taken for one.
+OF_JOBS = ("~later.", "~tenant.", "~migrating.", "~events")
+
 #: Seconds for which a queue is gone before another program makes it again.
 GONE = (0.0, 0.02)
 
@@ -41,6 +53,17 @@ GONE = (0.0, 0.02)
 #: killed within half a second has the queue afterwards, but no leader for it ever: who asks it waits for a minute and
 #: loses the connection (3.10.8, six queues a time: the last one at kills 0 and 0.3 s after, none from 1 s on).
 WRITTEN = 3.0
+
+
+def _consumes_alone(connection: pika.BlockingConnection, queue: str) -> bool:
+    """Whether this connection has got the queue for itself; it holds one job."""
+    channel = connection.channel()
+    channel.basic_qos(prefetch_count=1)
+    try:
+        channel.basic_consume(queue, lambda *_: None, exclusive=True)
+    except pika.exceptions.ChannelClosedByBroker:
+        return False
+    return True
 
 
 class Faults:
@@ -84,15 +107,16 @@ class Faults:
 
     def _kinds(self) -> list[Callable[[], None]]:
         """One of each."""
-        queues = [*[self._refusal] * (REFUSALS in self._site.parts), *[self._remade] * (REMADE in self._site.parts)]
+        parts = {REFUSALS: self._refusal, REMADE: self._remade, EXCLUSIVE: self._exclusive, MALFORMED: self._malformed}
         return [
-            *queues,
+            *(fault for part, fault in parts.items() if part in self._site.parts),
             self._parent,
             self._child,
             self._template,
             self._cut,
             self._stall,
-            self._chance.choice((self._alarm, self._disk_alarm)),
+            self._alarm,
+            self._disk_alarm,
             self._broker_killed if self._chance.random() < 0.7 else self._broker_restarted,
         ]
 
@@ -214,6 +238,43 @@ class Faults:
                 client.make_queue(REMADE_QUEUE, "palermo", x_queue_type=text(b"quorum"))
         self._written = time.monotonic() + WRITTEN
         self._done("queue remade", at, queues=(REMADE_QUEUE,), jobs=jobs)
+
+    def _exclusive(self) -> None:
+        """Consume from a queue exclusively for a while, as another program does that knows nothing of workers."""
+        queue, at = self._chance.choice(sorted(QUEUES)), time.monotonic()
+        # RabbitMQ gives a queue to one consumer only while it has no other.
+        self._insist(lambda inspector: inspector.pause(queue))
+        try:
+            with pika.BlockingConnection(pika.URLParameters(url_of(self._site.node))) as connection:
+                eventually(lambda: _consumes_alone(connection, queue))
+                self._insist(lambda inspector: inspector.resume(queue))
+                self._site.pause(self._chance.uniform(*ALONE))
+        finally:
+            self._insist(lambda inspector: inspector.resume(queue))
+        self._done("exclusive consumer", at, queues=(queue,))
+
+    def _insist(self, act: Callable[[Inspector], object]) -> None:
+        """Do this by the inspector, whose session may be one from before the last fault."""
+
+        def done() -> bool:
+            try:
+                act(self._site.place.inspector)
+            except BrokerError:
+                return False
+            return True
+
+        eventually(done)
+
+    def _malformed(self) -> None:
+        """Publish what no reader can read to all of Palermo's own streams and queues but those that hold jobs."""
+        at = time.monotonic()
+        names = self._site.node.ctl("list_queues", "--no-table-headers", "name").split("\n")
+        own = [name for name in names if ".~" in name and not any(part in name for part in OF_JOBS)]
+        with RawClient(url_of(self._site.node)) as client:
+            for name in own:
+                for body in RECORDS:
+                    client.publish("", name, properties(headers=table()), body)
+        self._done("malformed records", at, queues=own)
 
     def _done(
         self,

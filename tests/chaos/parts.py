@@ -12,10 +12,11 @@ TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE = (
     "foreign",
     "hostile",
 )
-#: Among the faults: queues that refuse, and a quorum queue that is deleted and made again.
-REFUSALS, REMADE = "refusals", "remade"
+#: Among the faults: queues that refuse, a quorum queue that is deleted and made again, a queue that another program has
+#: for itself for a while, and records that cannot be read in Palermo's own streams and queues.
+REFUSALS, REMADE, EXCLUSIVE, MALFORMED = "refusals", "remade", "exclusive", "malformed"
 
-ALL = frozenset({TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE, REFUSALS, REMADE})
+ALL = frozenset({TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE, REFUSALS, REMADE, EXCLUSIVE, MALFORMED})
 
 
 def chosen(names: str) -> frozenset[str]:

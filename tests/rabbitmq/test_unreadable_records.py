@@ -28,6 +28,7 @@ from palermo.core.time_slots import TimeSlot
 from palermo.core.unique_keys import Key
 from palermo.inspector.doctor import broker_findings
 from tests.acceptance.place import Place
+from tests.chaos.junk import RECORDS
 from tests.helpers import eventually
 
 #: Any JSON value, and those that break readers most: numbers that no date shows, names that no queue has, lone
@@ -189,31 +190,6 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
     assert all(key is None or isinstance(key, Key) for key in readers.content._keys.values())
 
 
-_NAMES = ("unique", "subscribe", "queue", "pause", "made", "end")
-
-#: Bodies for every internal queue and stream, of which all but the first are JSON.
-_JUNK: tuple[bytes, ...] = (
-    b"\xff\x00 no JSON",
-    b"[" * 10_000,
-    *(
-        json.dumps(value).encode()
-        for value in (
-            *(
-                {name: value}
-                for name in ("unique", "subscribe", "queue", "pause", "made", "end")
-                for value in ([1], 7, "\ud800")
-            ),
-            {"cancel": ["a"], "at": 10**30},
-            {"worker": "pid:1@h", "since": 1e300, "inbox": "\ud800", "runs": ["a"]},
-            {"worker": "pid:1@h", "since": 5.0, "inbox": "x\n", "runs": ["a"]},
-            {"version": 1, "records": [{"kind": [], "at": {}}, {"kind": "failed", "at": 5, "id": [1], "job": {}}]},
-            {"n": 1, "sure": 0, "keys": {"k": [1]}, "jobs": [7]},
-            {"all": 7},
-        )
-    ),
-)
-
-
 def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
     rabbitmq_url: str, exchange: str, tmp_path: Any
 ) -> None:
@@ -232,7 +208,7 @@ def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
         for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
             place.client.enqueue("shop.note", ("first",), **more)
         place.await_lines(5)
-        sources = [name for name in _INTERNAL if _publish(rabbitmq_url, f"{exchange}.~{name}", _JUNK)]
+        sources = [name for name in _INTERNAL if _publish(rabbitmq_url, f"{exchange}.~{name}", RECORDS)]
         assert {*sources} >= {*_INTERNAL} - {"failed-log"}
         place.client.enqueue("shop.note", ("under way",), unique="until_done")
         place.await_lines(6)
