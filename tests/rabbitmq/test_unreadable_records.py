@@ -1,4 +1,4 @@
-"""Whatever bytes lie in Palermo's own streams and queues, their readers skip and count them, and go on."""
+"""Readers of Palermo's own streams and queues skip and count what they cannot read."""
 
 import json
 from typing import Any

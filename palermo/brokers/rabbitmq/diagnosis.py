@@ -132,9 +132,10 @@ class Diagnosis:
         )
         async with self._noting("events"):
             self._found += await look_at_events(self._session, self._connection)
-        async with self._noting("records"):
-            self._found += records(await self._unreadable())
         await self._try_out()
+        if not any(found.check == "alarms" and found.level == "problem" for found in self._found):
+            async with self._noting("records"):
+                self._found += records(await self._unreadable())
         return self._found
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What a worker ran is in the history and the statistics, however its session with the broker ended."""
+"""The last runs of a worker are in the history and the statistics, however its session with the broker ended."""
 
 import asyncio
 import signal
