@@ -117,7 +117,10 @@ def __getattr__(name: str) -> "Any":
         raise AttributeError(f"module 'palermo' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    from palermo.client import forking
+
+    with forking.guard:
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
     return found
 
 

@@ -3,9 +3,15 @@
 A child process forked while another thread imports a module finds that module's lock held for ever,
 and hangs when it imports the same module. So code that imports or makes something late does it under
 `guard`, which a fork also holds. `running` has everything that runs in a thread of its own.
+
+Before a fork, handlers run in the reverse order of their registration. `logging` and `concurrent.futures` hold locks
+over a fork that an import or a session may need, so they are imported first: ours pause everything before those locks
+are taken. Nothing that is imported under `guard` may register a handler for before the fork: the fork that waits for
+the import would run only the half of it that comes after the fork.
 """
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - as logging, which it imports, it has fork handlers: see below
 import os
 import threading
 from typing import Protocol
@@ -62,22 +68,4 @@ def _close_all() -> None:
         running.pop().close()
 
 
-#: How often we have registered. Before a fork, handlers run in the reverse order of their registration. Only our newest
-#: handler acts, so that we pause our threads before other modules take the locks that they hold over a fork.
-_foremost = 0
-
-
-def watch() -> None:
-    """Register our fork handlers again: before a fork they run before all handlers registered so far."""
-    global _foremost
-    with guard:
-        _foremost += 1
-        mine = _foremost
-        os.register_at_fork(
-            before=lambda: _before() if mine == _foremost else None,
-            after_in_parent=lambda: _in_parent() if mine == _foremost else None,
-            after_in_child=lambda: _in_child() if mine == _foremost else None,
-        )
-
-
-watch()
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -11,7 +11,6 @@ Publishing again may double a job and never loses one.
 """
 
 import asyncio
-import concurrent.futures.thread  # noqa: F401 - has fork handlers of its own, before which ours must run
 import os
 import socket
 import threading
@@ -20,7 +19,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
-from palermo.client import forking
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.recorder import Recorder
 from palermo.client.sender import PendingPublish, Sender
@@ -34,8 +32,6 @@ from palermo.core.unique_rules import EnqueueAnswer
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
 
 T = TypeVar("T")
-
-forking.watch()
 
 #: Seconds that a caller waits longer than the loop's own deadline: it comes to that only if the loop hangs.
 _GRACE = 0.25
@@ -216,15 +212,16 @@ class IoThread:
     def pause_for_fork(self) -> None:
         """Before a fork: close a session on a file, and hold still until `resume_after_fork`.
 
-        SQLite's locks belong to the process, and a child process that finds the file open takes them
-        for its own: it could wait for ever, or write where nobody reads. A connection to a
-        server is safe, since the child process never touches it.
+        The thread may be importing what its first session needs, and the child would find that module's lock held
+        forever. SQLite's locks belong to the process, and a child process that finds the file open takes them for its
+        own: it could wait forever, or write where no process reads. A connection to a server stays open, since the
+        child process never touches it.
         """
-        if not self._on_file or not self.alive or threading.get_ident() == self._thread.ident:
+        if not self.alive or threading.get_ident() == self._thread.ident:
             return
         resting = threading.Event()
         forked = self._forked = threading.Event()
-        self._call(lambda: self._run_task(self._keeper.close_for_fork(resting, forked)))
+        self._call(lambda: self._run_task(self._keeper.rest_for_fork(resting, forked, on_file=self._on_file)))
         resting.wait(2 * CLOSE_TIMEOUT)
 
     def resume_after_fork(self) -> None:

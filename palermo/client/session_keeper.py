@@ -67,8 +67,12 @@ class SessionKeeper:
             self._settings = session.after_failure()
             self._leave(session)
 
-    async def close_for_fork(self, resting: threading.Event, forked: threading.Event) -> None:
-        """End the session, say that nothing is open, and hold the whole loop still until the fork is done."""
+    async def rest_for_fork(self, resting: threading.Event, forked: threading.Event, *, on_file: bool) -> None:
+        """Set `resting`, and hold the whole loop until the fork is done. A session on a file is ended first."""
+        if not on_file:
+            resting.set()
+            forked.wait(CLOSE_TIMEOUT)
+            return
         self._paused = asyncio.Event()
         try:
             if self._opening is not None and self._opening.cancel():

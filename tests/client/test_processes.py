@@ -1,12 +1,14 @@
 """The client in whole processes: what an import costs, forks, and how a program ends."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import redis_node
 from tests.helpers import Stopwatch
 
 HEAVY = ("asyncio", "click", "fastapi", "importlib.metadata", "msgpack", "pika", "rich", "sqlite3", "ssl", "uvloop")
@@ -21,17 +23,31 @@ palermo.connect("{url}")
 
 
 def python(source: str, tmp_path: Path, *, timeout: float = 60) -> str:
-    """What a program prints; it must end well and complain of nothing."""
+    """What a program prints that has a job; it must end well and complain of nothing."""
+    return run_program(TASKS + source, tmp_path, timeout=timeout)
+
+
+def run_program(source: str, tmp_path: Path, *, url: str = "", timeout: float = 60, shell: str = "") -> str:
+    """What a program prints; it must end well and complain of nothing. `shell` is what a shell redirects for it."""
+    url = url or f"sqlite:///{tmp_path}/jobs.db"
     script = tmp_path / "program.py"
-    script.write_text((TASKS + source).replace("{url}", f"sqlite:///{tmp_path}/jobs.db"))
-    run = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        capture_output=True,
+    script.write_text(source.replace("{url}", url))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+    with subprocess.Popen(
+        ["sh", "-c", f'exec "$0" -W error "$1" {shell}', sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        env={name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")},
-        check=False,
-    )
+        env=environment | {"PALERMO_URL": url},
+        process_group=0,
+    ) as run:
+        try:
+            out, errors = run.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)  # a forked child that hangs, too
+            raise
+    assert (run.returncode, errors) == (0, "")
+    return out
     assert (run.returncode, run.stderr) == (0, "")
     return run.stdout
 
@@ -133,6 +149,61 @@ for thread in threads:
 print(len({row["id"] for row in palermo.inspector().jobs("jobs", limit=1_000)}))
 """
     assert python(source, tmp_path) == "805\n"
+
+
+@pytest.mark.parametrize("imported", ["", "import logging", "import logging, concurrent.futures.thread"])
+def test_a_fork_during_the_first_enqueue_of_a_thread_does_not_hang(imported: str, tmp_path: Path) -> None:
+    source = """
+import os, sys, threading, time
+{imported}
+import palermo
+before = set(sys.modules)
+threading.Thread(target=lambda: palermo.enqueue("resize", ("thread",))).start()
+while not any(name.startswith("palermo.core.") for name in set(sys.modules) - before):  # it is within the import
+    time.sleep(0)
+pid = os.fork()
+if pid == 0:
+    palermo.enqueue("resize", ("child",))
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""".replace("{imported}", imported)
+    assert run_program(source, tmp_path) == "0\n"
+
+
+def test_the_first_enqueue_imports_nothing_that_a_fork_does_not_wait_for(tmp_path: Path) -> None:
+    source = """
+from palermo.client import forking
+unguarded = []
+def watch(event, args):
+    # The client's own thread rests during a fork, so it is within no import.
+    mine = threading.current_thread() is threading.main_thread()
+    if event == "import" and args[0] not in sys.modules and mine and not forking.guard._is_owned():
+        unguarded.append(args[0])
+sys.addaudithook(watch)
+resize.enqueue("x")
+resize.options(unique="until_done").enqueue("x")
+resize.enqueue_many([("x",)])
+palermo.publish("shop.opened", {})
+print(unguarded)
+"""
+    assert python(source, tmp_path) == "[]\n"
+
+
+def test_a_fork_while_the_client_imports_its_broker_does_not_hang(tmp_path: Path) -> None:
+    source = """
+import os, sys, threading, time
+import palermo
+threading.Thread(target=lambda: palermo.enqueue("resize", ("thread",))).start()
+while "redis.asyncio" not in sys.modules:  # the client's own thread imports it with the first session
+    time.sleep(0)
+pid = os.fork()
+if pid == 0:
+    palermo.enqueue("resize", ("child",))
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    with redis_node.running() as redis:
+        assert run_program(source, tmp_path, url=redis.url) == "0\n"
 
 
 def test_a_process_of_multiprocessing_enqueues(tmp_path: Path) -> None:

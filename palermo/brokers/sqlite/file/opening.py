@@ -164,9 +164,9 @@ class _Memory:
         self._directory = ""
         self._owner = 0
         atexit.register(self._remove)
-        # A fork while another thread holds the lock would leave the child a lock that no thread releases.
-        lock = self._lock
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        # A fork while another thread holds the lock would leave the child a lock that no thread releases. It is not
+        # held over the fork, which waits for a client that closes a session, and so for this lock.
+        os.register_at_fork(after_in_child=self._renew_lock)
 
     def enter(self) -> str:
         """The path of the file for one more session."""
@@ -182,6 +182,9 @@ class _Memory:
             self._users -= 1
             if not self._users:
                 self._remove()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     def _remove(self) -> None:
         if self._directory and os.getpid() == self._owner:
