@@ -28,6 +28,7 @@ from palermo.contract.serialization import Accept, Serializers
 from palermo.core.lifecycle import SUCCEEDED
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
+from palermo.event_loop import new_event_loop
 from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
@@ -40,7 +41,7 @@ from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.children import Children
 from palermo.worker.pools.pool import StackFile
 from palermo.worker.pools.process_pool import ProcessPool
-from palermo.worker.process import SlotTitle, nameless_file, new_event_loop
+from palermo.worker.process import SlotTitle, nameless_file
 from palermo.worker.registered import Registered
 
 #: Jobs of one run.

@@ -30,6 +30,7 @@ from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
 from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class IoThread:
         self._tasks: set[asyncio.Task[None]] = set()
         self._forked: threading.Event | None = None
         self._closed = False
-        self._loop = _new_loop()
+        self._loop = new_event_loop()
         self.recorder = Recorder(level, f"client:{os.getpid()}@{socket.gethostname()}", arguments=arguments)
         self._keeper = SessionKeeper(session, self._loop, self._on_open, self._on_lost)
         self._thread = threading.Thread(target=self._run, name="palermo-client", daemon=True)
@@ -348,12 +349,3 @@ def _copy_of(error: BaseException) -> BaseException:
     copy = type(error)(*error.args)
     copy.__cause__ = error.__cause__
     return copy
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop

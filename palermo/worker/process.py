@@ -1,4 +1,4 @@
-"""A process of the worker, for itself: its title, its standard streams, its event loop, its tie to its parent, its end.
+"""A process of the worker, for itself: its title, its standard streams, its tie to its parent, its end.
 
 The titles, as `ps` shows them, cost so little that a no-op job does not notice.
 """
@@ -13,14 +13,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import setproctitle
 
 from palermo import tracing
-
-if TYPE_CHECKING:
-    import asyncio
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
@@ -61,17 +58,6 @@ def flush() -> None:
         except (OSError, ValueError, AttributeError):
             # A job may have closed or replaced them, and the reader of a pipe may be gone.
             continue
-
-
-def new_event_loop() -> "asyncio.AbstractEventLoop":
-    """A new event loop: uvloop's if it is installed, which is faster, or else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        import asyncio
-
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def usable_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:

@@ -206,6 +206,13 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         assert run_program(source, tmp_path, url=redis.url) == "0\n"
 
 
+@pytest.mark.parametrize("shell", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_program_started_without_a_standard_stream_enqueues(shell: str, tmp_path: Path) -> None:
+    run_program(TASKS + 'resize.enqueue("x")', tmp_path, shell=shell)
+
+    assert python('print(palermo.inspector().size("jobs"))', tmp_path) == "1\n"
+
+
 def test_a_process_of_multiprocessing_enqueues(tmp_path: Path) -> None:
     source = """
 import multiprocessing

@@ -40,6 +40,7 @@ from palermo.core.failure import Failure, from_exception
 from palermo.core.lifecycle import SUCCEEDED, Raised, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobNotFound
+from palermo.event_loop import new_event_loop
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
 from palermo.worker.child.executor import Executor
@@ -47,7 +48,7 @@ from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
 from palermo.worker.ipc.frames import HEADER, FrameBuffer, load, pack_changes, pack_reply, pack_result, unpack_message
-from palermo.worker.process import SharedTitle, exit_now, flush, new_event_loop
+from palermo.worker.process import SharedTitle, exit_now, flush
 
 log = logging.getLogger("palermo.worker")
 

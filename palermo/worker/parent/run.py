@@ -9,11 +9,12 @@ import time
 from contextlib import ExitStack
 
 from palermo import blocked_signals
+from palermo.event_loop import new_event_loop
 from palermo.settings.environment import keep_start_pipe, take_start_pipe
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import Pidfile
 from palermo.worker.pools.fork import fork_pool
-from palermo.worker.process import flush, new_event_loop, set_title
+from palermo.worker.process import flush, set_title
 
 log = logging.getLogger("palermo.worker")
 
