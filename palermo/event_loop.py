@@ -19,7 +19,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
                 os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
     try:
         import uvloop
-    except ImportError:
+    except (ImportError, RuntimeError):  # a program that is ending cannot import it
         return asyncio.new_event_loop()
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     return loop

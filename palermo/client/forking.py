@@ -11,10 +11,13 @@ the import would run only the half of it that comes after the fork.
 """
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - as logging, which it imports, it has fork handlers: see below
 import os
 import threading
+from contextlib import suppress
 from typing import Protocol
+
+with suppress(RuntimeError):  # a program that is ending can import logging, and no more
+    import concurrent.futures.thread  # noqa: F401 - it imports logging
 
 
 class Running(Protocol):

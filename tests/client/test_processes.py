@@ -206,6 +206,43 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         assert run_program(source, tmp_path, url=redis.url) == "0\n"
 
 
+@pytest.mark.parametrize("first", ["", "palermo.job(name='y')(lambda: 0)"])
+@pytest.mark.parametrize(
+    "later",
+    [
+        "atexit.register(enqueue)",
+        "threading.Thread(target=lambda: (threading.main_thread().join(), enqueue())).start()",
+    ],
+)
+def test_the_first_enqueue_of_a_program_that_is_ending_stores_the_job(first: str, later: str, tmp_path: Path) -> None:
+    source = f"""
+import atexit, threading
+import palermo
+def enqueue():
+    print(bool(palermo.enqueue("resize", ("x",))))
+{first}
+{later}
+"""
+    assert run_program(source, tmp_path) == "True\n"
+
+
+def test_a_name_that_an_ending_program_cannot_look_up_is_an_error_of_palermo(tmp_path: Path) -> None:
+    source = """
+import atexit, sys
+import palermo
+sys.modules["uvloop"] = None  # asyncio looks names up in threads
+def enqueue():
+    try:
+        resize.enqueue("x")
+    except palermo.PalermoError as error:
+        print(error)
+atexit.register(enqueue)
+palermo.connect("amqp://localhost:1", publish_timeout=0.5)
+resize = palermo.job(name="resize")(lambda path: 0)
+"""
+    assert "Enqueue earlier" in run_program(source, tmp_path)
+
+
 @pytest.mark.parametrize("shell", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_program_started_without_a_standard_stream_enqueues(shell: str, tmp_path: Path) -> None:
     run_program(TASKS + 'resize.enqueue("x")', tmp_path, shell=shell)

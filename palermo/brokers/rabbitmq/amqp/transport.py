@@ -476,6 +476,11 @@ async def connect(
                 lambda: made, parameters.host, parameters.port, ssl=context, server_hostname=server_hostname
             )
             return await opened
+    except RuntimeError as error:
+        # asyncio looks up a host name in a thread of its own, and starts none while the program is ending.
+        made.abort()
+        opened.cancel()
+        raise OSError(f"{error}. Enqueue earlier, or install palermo[fast], which needs no thread for it") from error
     except BaseException:
         made.abort()
         opened.cancel()
