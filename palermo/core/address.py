@@ -118,7 +118,7 @@ def parse_url(url: str) -> Address:
 
     Raises UrlInvalid; its text never holds the password.
     """
-    scheme, found, rest = url.partition("://")
+    scheme, found, rest = url.strip().partition("://")
     scheme = scheme.lower()
     if not found or not scheme.replace("+", "").isalnum():
         raise UrlInvalid(

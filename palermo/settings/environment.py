@@ -19,9 +19,9 @@ _OF_SERVICE = r"PALERMO\w*_(SERVICE_(HOST|PORT)|PORT_\d+_)"
 
 
 def from_environment() -> Iterator[tuple[str, str, Any]]:
-    """The settings in the environment: source, name, value. An empty variable counts as not set, for containers."""
+    """The settings in the environment: source, name, value. An empty or blank variable counts as not set."""
     for variable, name in VARIABLES.items():
-        value = os.environ.get(variable)
+        value = os.environ.get(variable, "").strip()
         if value and not _is_service(variable, value):
             yield variable, name, value
 

@@ -262,7 +262,8 @@ def _read(name: str, read: Callable[[Any], Any], value: Any, *, source: str) -> 
     """Read a setting's value. Raises SettingInvalid, without the value if it may hold a secret."""
     where = f" (from {source})" if source else ""
     try:
-        return read(value)
+        # A line of a .env file or a secret in a file often ends in a line break.
+        return read(value.strip() if isinstance(value, str) else value)
     except WrongValue as wrong:
         shown = "a value that is not shown" if name in _NOT_SHOWN else repr(value)
         raise SettingInvalid(f"setting {name} is {shown}{where} and must be {wrong}.") from None
@@ -329,11 +330,14 @@ def _table(path: Path, inside: Iterable[str]) -> Mapping[str, Any] | None:
 
 def _anchored(name: str, value: Any, directory: Path) -> Any:
     """A setting from a file: a relative path in it counts from the file, wherever below it the program starts."""
-    if name == "url" and isinstance(value, str) and value.startswith("sqlite:///"):
+    if not isinstance(value, str):
+        return value
+    value = value.strip()
+    if name == "url" and value.startswith("sqlite:///"):
         path = value.removeprefix("sqlite:///")
         if path and not path.startswith(("/", ":memory:")):
             return f"sqlite:///{quote(directory.as_posix())}/{path}"
-    if name == "web_users" and isinstance(value, str) and value not in ("", "none"):
+    if name == "web_users" and value not in ("", "none"):
         return str(directory / value)
     return value
 

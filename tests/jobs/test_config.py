@@ -1,5 +1,6 @@
 """The sources of settings, which of them wins, and the error for a wrong setting."""
 
+import json
 import os
 import re
 import traceback
@@ -348,3 +349,42 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("url", "sqlite:////srv/jobs.db\n", "sqlite:////srv/jobs.db"),
+        ("url", "\tamqp://rabbit/shop\r\n", "amqp://rabbit/shop"),
+        ("exchange", "shop\r\n", "shop"),
+        ("queue_type", " classic ", "classic"),
+        ("default_queue", "mail\n", "mail"),
+        ("journal", "all\n", "all"),
+        ("events_unsubscribed", "refuse\n", "refuse"),
+        ("web_prefix", "/jobs\n", "/jobs"),
+        ("web_secret", "0123456789abcdef\n", "0123456789abcdef"),
+        ("web_users", "none\n", ""),
+        ("max_deaths", "none\n", None),
+    ],
+)
+def test_white_space_around_a_setting_is_no_part_of_it(
+    name: str, text: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = getattr(Settings.load(**{name: text}), name)  # type: ignore[arg-type]
+    monkeypatch.setenv(f"PALERMO_{name.upper()}", text)
+    from_variable = getattr(Settings.load(), name)
+    monkeypatch.delenv(f"PALERMO_{name.upper()}")
+    (tmp_path / "palermo.toml").write_text(f"{name} = {json.dumps(text)}\n")
+
+    assert (given, from_variable, getattr(Settings.load(), name)) == (value, value, value)
+
+
+def test_a_blank_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_URL", " \n")
+
+    assert Settings.load().url == DEFAULT_URL
+
+
+def test_white_space_around_a_url_is_no_part_of_its_virtual_host_or_file() -> None:
+    assert Settings(url="amqp://rabbit/shop\n").address.vhost == "shop"
+    assert Settings(url="sqlite:////srv/jobs.db\n").address.path == "/srv/jobs.db"
