@@ -82,7 +82,7 @@ class Enqueuer(Generic[P, R]):
         """The options that it was made with."""
         return self._options if self._id is None else {**self._options, "id": self._id}
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store one job on the broker; its arguments are the job's own.
 
         Returns once the broker has confirmed it. Raises ArgumentsInvalid, EncodeError,
@@ -104,17 +104,20 @@ class Enqueuer(Generic[P, R]):
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs after so many seconds, or a timedelta. Raises OptionInvalid too."""
-        # From the call on: the first one in a process imports the client, which takes up to a second.
-        run_at = clock.now() + wait if (wait := delay_seconds(delay)) else None
+        # The delay counts from the call: the first one in a process imports the client, which takes up to a second.
+        called_at, client = clock.now(), _client()
+        run_at = called_at + wait if (wait := delay_seconds(delay)) else None
         options = {**self._options, "delay": None if wait else 0, "run_at": run_at}
-        return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
+        return client.enqueue(self.definition, args, kwargs, id=self._id, **options)
 
     def enqueue_at(self, at: Instant, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for a job that runs at this instant (aware datetime, or Unix seconds). Raises OptionInvalid too."""
+        if at is None:
+            raise OptionInvalid("enqueue_at(None) names no instant. Give one, or call enqueue to run the job now.")
         options = {**self._options, "delay": None, "run_at": at}
         return _client().enqueue(self.definition, args, kwargs, id=self._id, **options)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+    async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` for asyncio programs: waits without holding up the event loop."""
         return await _client().enqueue_async(self.definition, args, kwargs, id=self._id, **self._options)
 
@@ -133,7 +136,7 @@ class DecoratedJob(Enqueuer[P, R]):
         """
         return Enqueuer(self.definition, **read_options(options, ENQUEUE_OPTIONS, ".options()"))
 
-    def dequeue(self, *args: P.args, **kwargs: P.kwargs) -> int:
+    def dequeue(self, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Remove all waiting jobs with these arguments from the job's queue; returns how many."""
         from palermo.client.actor import Actor
         from palermo.client.dequeue import dequeue
@@ -153,7 +156,7 @@ class FunctionJob(DecoratedJob[P, R], Generic[P, C, R]):
         self._function = function
         update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> C:
         return self._function(*args, **kwargs)
 
     def hook(self, function: F) -> F:
@@ -190,12 +193,12 @@ class JobClass:
 
     @overload
     @classmethod
-    def enqueue(cls: type[AwaitsProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def enqueue(cls: type[AwaitsProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @overload
     @classmethod
-    def enqueue(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    def enqueue(cls: type[HasProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
-    def enqueue(cls, *args: Any, **kwargs: Any) -> Job[Any]:
+    def enqueue(cls, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """See FunctionJob."""
         raise _undecorated(cls)
 
@@ -234,12 +237,12 @@ class JobClass:
 
     @overload
     @classmethod
-    async def enqueue_async(cls: type[AwaitsProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    async def enqueue_async(cls: type[AwaitsProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @overload
     @classmethod
-    async def enqueue_async(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
+    async def enqueue_async(cls: type[HasProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> Job[R]: ...
     @classmethod
-    async def enqueue_async(cls, *args: Any, **kwargs: Any) -> Job[Any]:
+    async def enqueue_async(cls, /, *args: Any, **kwargs: Any) -> Job[Any]:
         """See FunctionJob."""
         raise _undecorated(cls)
 
@@ -255,7 +258,7 @@ class JobClass:
         raise _undecorated(cls)
 
     @classmethod
-    def dequeue(cls: type[HasProcess[P, R]], *args: P.args, **kwargs: P.kwargs) -> int:
+    def dequeue(cls: type[HasProcess[P, R]], /, *args: P.args, **kwargs: P.kwargs) -> int:
         """See FunctionJob."""
         raise _undecorated(cls)
 

@@ -65,7 +65,7 @@ class Palermo:
         if chosen is None or chosen is _made.get(__name__):
             _made[__name__] = use(Client(Settings.load())).settings
 
-        def around_process_flask(definition: JobDefinition, *args: Any, **kwargs: Any) -> Iterator[None]:
+        def around_process_flask(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
             with app.app_context():
                 yield
 

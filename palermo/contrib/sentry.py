@@ -48,7 +48,7 @@ class PalermoIntegration(Integration):
         tracing.add_header_source(trace_headers)
 
 
-def around_process_sentry(definition: JobDefinition, *args: Any, **kwargs: Any) -> Iterator[None]:
+def around_process_sentry(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
     """A scope and a transaction of the run's own."""
     job = current_job()
     if job is None or not _is_on():

@@ -168,6 +168,35 @@ def test_what_cannot_be_enqueued_is_refused_and_leaves_nothing_behind(
 # -- hooks
 
 
+def test_a_job_may_have_arguments_named_self_and_cls(client: Client, waiting: Waiting) -> None:
+    @palermo.job(name="shop.any")
+    def take(**kwargs: object) -> object:
+        return kwargs
+
+    @palermo.job(name="shop.Any")
+    class Take:
+        def process(self, **kwargs: object) -> None: ...
+
+    named = {"self": 1, "cls": 2, "definition": 3, "job": 4, "delay": 5, "args": 6}
+    take.enqueue(**named)
+    take.options(queue="jobs").enqueue(**named)
+    take.enqueue_in(60, **named)
+    asyncio.run(take.enqueue_async(**named))
+    Take.enqueue(**{name: value for name, value in named.items() if name != "self"})  # type: ignore[attr-defined]
+
+    assert take(**named) == named
+    assert [json.loads(message.body) for message in waiting()][:3] == [named, named, named]
+    assert take.dequeue(**named) == 3
+
+
+def test_an_instant_that_is_none_does_not_enqueue_the_job_now(client: Client) -> None:
+    for enqueue in (resize.enqueue_at, resize.options(queue="mail").enqueue_at):
+        with pytest.raises(OptionInvalid, match=r"enqueue_at\(None\)"):
+            enqueue(None, "x.png")  # type: ignore[arg-type]
+
+    assert Inspector(client).queues() == []
+
+
 def test_a_delay_counts_from_the_call_on_however_long_the_client_takes_to_load(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

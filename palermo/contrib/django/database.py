@@ -16,7 +16,7 @@ from palermo.jobs.definition import JobDefinition
 from palermo.jobs.hooks import WorkerContext
 
 
-def around_process_django(definition: JobDefinition, *args: Any, **kwargs: Any) -> Iterator[None]:
+def around_process_django(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
     """Close the connections that must not be used again, before the job and after it."""
     reset_queries()
     close_old_connections()

@@ -31,7 +31,7 @@ def refuse_models(definition: JobDefinition, args: Sequence[Any], kwargs: Mappin
                 )
 
 
-def before_enqueue_refuse_models(definition: JobDefinition, *args: Any, **kwargs: Any) -> None:
+def before_enqueue_refuse_models(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> None:
     """The hook of all jobs."""
     refuse_models(definition, args, kwargs)
 
