@@ -40,7 +40,7 @@ from palermo.jobs import hooks, registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.modules import JobModules, expand
 from palermo.jobs.user_modules import describe, import_advice
-from palermo.settings.settings import make_imports_importable
+from palermo.settings.settings import Settings, make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
 from palermo.worker.child.executor import Executor, ReturnValues
@@ -116,8 +116,17 @@ class Template:
         with _telling_of_enqueues():
             for module in expand(self._options.modules):
                 import_module(module)
-        # After the imports: modules may add or remove serializers.
-        self._serializers = client.default_client().serializers
+        chosen = client.default_client()
+        if _place(chosen.settings) != _place(settings):
+            raise WorkerFailed(
+                f"a module connects to {chosen.settings.address} with exchange {chosen.settings.exchange!r}, but this"
+                f" worker serves {settings.address} with exchange {settings.exchange!r}, so it would not get the"
+                " program's jobs. Remove palermo.connect, and set PALERMO_URL and PALERMO_EXCHANGE, which programs and"
+                " workers read."
+            )
+        # After the imports: modules may add or remove serializers, and choose another default queue.
+        settings = chosen.settings
+        self._serializers = chosen.serializers
         self._serializers.check(self._options.accept)
         self._return_values = ReturnValues(self._serializers, serializer=settings.serializer, limit=settings.max_result)
         queues = registration.queues(registry, settings)
@@ -285,6 +294,13 @@ class Template:
             self._control.sendall(pack_reply(value))
         except OSError:
             exit_now(1)
+
+
+def _place(settings: Settings) -> tuple[object, ...]:
+    """What decides where the jobs of a program with these settings are, without user and password."""
+    address = settings.address
+    path = address.path if address.path in ("", ":memory:") else os.path.abspath(address.path)
+    return address.scheme, address.hosts, address.vhost, address.service, path, settings.exchange, settings.prefix
 
 
 def _seconds(returned: object) -> float:

@@ -9,7 +9,6 @@ import time
 from contextlib import ExitStack
 
 from palermo import blocked_signals
-from palermo.event_loop import new_event_loop
 from palermo.settings.environment import keep_start_pipe, take_start_pipe
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import Pidfile
@@ -61,6 +60,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         # Imported only after the fork: the template and the slots would have these modules in their memory too.
         import asyncio
 
+        from palermo.event_loop import new_event_loop
         from palermo.worker.parent.main import run_parent
         from palermo.worker.parent.shutdown import RestartReason
 
