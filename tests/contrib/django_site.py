@@ -22,12 +22,13 @@ PROJECT = EXAMPLES / "django_shop"
 
 #: What tests use of Django and of the project, by its module.
 _NAMES = {
+    "asgiref.sync": ("async_to_sync",),
     "django.conf": ("settings",),
     "django.contrib.auth.models": ("User",),
     "django.core": ("checks",),
     "django.core.exceptions": ("ImproperlyConfigured",),
     "django.core.management": ("CommandError", "call_command"),
-    "django.db": ("transaction",),
+    "django.db": ("connections", "transaction"),
     "django.test": ("AsyncClient", "Client", "override_settings"),
     "orders.jobs": ("outbox", "send_receipt", "ship"),
     "orders.models": ("Order",),

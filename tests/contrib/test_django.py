@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+import palermo
 from palermo.client.client import Client
 from palermo.errors import ArgumentsInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
 from palermo.settings.settings import Settings
+from palermo.testing import Palermo
 from tests.contrib import django_site
 from tests.helpers import eventually
 
@@ -85,7 +87,62 @@ def test_the_app_finds_settings_and_jobs(shop: Any, monkeypatch: pytest.MonkeyPa
         assert Settings.load().publish_timeout == 30  # the variable is stronger
 
     assert registry.find("orders.jobs.send_receipt") is not None
-    assert hooks.registered.of("around_process")
+    assert hooks.registered.of("before_first_fork")
+
+
+@palermo.job
+def count_orders() -> None:
+    """Count the orders that the test's transaction has made."""
+    from orders.models import Order  # type: ignore[import-not-found]
+
+    counted.append(Order.objects.count())
+
+
+@palermo.job
+async def count_orders_async() -> None:
+    """The same in a coroutine."""
+    from orders.models import Order
+
+    counted.append(await Order.objects.acount())
+
+
+@palermo.job
+def add(a: int, b: int) -> None:
+    """A job that asks no database."""
+    counted.append(a + b)
+
+
+counted: list[int] = []
+
+
+def test_a_job_without_queries_runs_in_a_test_that_may_not_query(shop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(connection: object) -> None:
+        raise RuntimeError("Database access not allowed")
+
+    connection = shop.connections["default"]
+    connection.ensure_connection()  # as an earlier test has left it
+    monkeypatch.setattr(type(connection), "ensure_connection", refuse)  # as pytest-django does
+    counted.clear()
+
+    with Palermo() as test:
+        add.enqueue(1, 2)
+        test.work()
+
+    assert counted == [3]
+
+
+def test_a_job_in_a_test_sees_the_transaction_of_the_test(shop: Any) -> None:
+    counted.clear()
+    with Palermo() as test, shop.transaction.atomic():
+        shop.Order.objects.create(email="a@example.com", total=30)
+
+        count_orders.enqueue()
+        test.work()
+        count_orders_async.enqueue()
+        shop.async_to_sync(test.work_async)()  # as Django runs a test that is a coroutine
+
+        assert shop.Order.objects.count() == 1
+    assert counted == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from django.utils.module_loading import autodiscover_modules
 
 import palermo
 from palermo.contrib.django import configuration
-from palermo.contrib.django.database import around_process_django, before_fork_close_django_connections
+from palermo.contrib.django.database import before_first_fork_tend_django_connections
 from palermo.contrib.django.model_arguments import before_enqueue_refuse_models
 from palermo.errors import PalermoError
 
@@ -23,8 +23,7 @@ class PalermoConfig(AppConfig):
     def ready(self) -> None:
         """Run after the models of all apps are loaded."""
         configuration.declare()
-        palermo.hook(around_process_django)
-        palermo.hook(before_fork_close_django_connections)
+        palermo.hook(before_first_fork_tend_django_connections)
         palermo.hook(before_enqueue_refuse_models)
         checks.register(check_settings)
         autodiscover_modules(*configuration.configuration().autodiscover)

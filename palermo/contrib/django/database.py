@@ -4,6 +4,9 @@ A job is to its slot what a request is to Django's server: before it and after i
 older than CONN_MAX_AGE, are closed, and the queries that DEBUG remembers are forgotten. Coroutine jobs do their queries
 in a thread that asgiref keeps for them; each has a thread of its own here, as each request has under ASGI, and its
 connections end with the job. Nothing is open when slots are forked: two processes on one connection destroy it.
+
+Only a worker does this. A job that a test runs uses the test's own connections (palermo.testing). They may be in the
+middle of a transaction that closing would break, and pytest-django may forbid their use.
 """
 
 from collections.abc import Iterator
@@ -13,7 +16,13 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.db import close_old_connections, connections, reset_queries
 
 from palermo.jobs.definition import JobDefinition
-from palermo.jobs.hooks import WorkerContext
+from palermo.jobs.hooks import WorkerContext, hook
+
+
+def before_first_fork_tend_django_connections(worker: WorkerContext) -> None:
+    """Register the hooks below, in a worker and nowhere else."""
+    hook(around_process_django)
+    hook(before_fork_close_django_connections)
 
 
 def around_process_django(definition: JobDefinition, /, *args: Any, **kwargs: Any) -> Iterator[None]:
