@@ -72,7 +72,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     # A program with one framework imports no other.
     "django": ("palermo.contrib.django",),
     "django_tasks": ("palermo.contrib.django.backend",),
-    "asgiref": ("palermo.contrib.django.database",),
+    "asgiref": ("palermo.contrib.django.database", "palermo.contrib.django.outbox"),
     "flask": ("palermo.contrib.flask", "palermo.contrib.flask_autoload"),
     "sqlalchemy": ("palermo.contrib.sqlalchemy",),
     "sentry_sdk": ("palermo.contrib.sentry",),

@@ -49,7 +49,7 @@ outbox = Outbox(Base.metadata)
 
 @palermo.job(every=5, unique="until_done", queue="outbox")
 def sweep_outbox() -> None:
-    """Enqueue what the outbox holds. One worker runs it every five seconds."""
+    """Enqueue the jobs that a commit left in the outbox. One worker runs it every five seconds."""
     outbox.sweep(engine)
 
 
@@ -102,7 +102,7 @@ def create_order(new: NewOrder) -> dict[str, Any]:
         job = outbox.enqueue(session, send_receipt, order.id)
         if new.card == "expired":
             raise HTTPException(402, "the card has expired")
-        return {"order": order.id, "job": job}
+        return {"order": order.id, "job": job.id}
 
 
 @app.get("/jobs/{id}")

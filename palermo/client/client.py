@@ -85,9 +85,28 @@ class Client:
         Raises ArgumentsInvalid, SerializationError, QueueNameInvalid, IdInvalid, and within
         the setting publish_timeout BrokerUnavailable, BrokerRefused or PublishRefused.
         """
+        return self._enqueue(job, args, kwargs, options)
+
+    def enqueue_as(
+        self, id: str, job: JobDefinition | str, args: Sequence[Any], kwargs: Mapping[str, Any], /, **options: Any
+    ) -> Job:
+        """`enqueue` with an id that was drawn before by `new_id`, for a caller that has told it to its own caller.
+
+        Unlike the option `id` it does not become the key of a unique job.
+        """
+        return self._enqueue(job, args, kwargs, options, lambda: id)
+
+    def _enqueue(
+        self,
+        job: JobDefinition | str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
+        fresh: Callable[[], str] = new_id,
+    ) -> Job:
         io = self._io()
         with tracing.enqueuing(job) as span:
-            prepared = prepare(self, job, args, kwargs, options, self.unique_job)
+            prepared = prepare(self, job, args, kwargs, options, self.unique_job, fresh)
             if prepared.key_request is not None:
                 return prepared.handle_for(io.enqueue_unique(_traced_request(span, prepared.key_request)))
             if prepared.message is not None:

@@ -216,7 +216,7 @@ UNKNOWN = "unknown"
 
 
 class State(StrEnum):
-    """The states of a status: those of a job's life (docs/reference/lifecycle.md), and three that only a look has."""
+    """The states of a status: those of a job's life (docs/reference/lifecycle.md), and four that only a look has."""
 
     PENDING = JobState.PENDING
     #: Pending, and due later: to wait for an instant is not to wait for a free worker.
@@ -228,6 +228,8 @@ class State(StrEnum):
     DISCARDED = JobState.DISCARDED
     #: Someone cancelled it: it was discarded, or lies in its queue until a worker drops it. It will not run.
     CANCELLED = CANCELLED
+    #: It is a row of an outbox in the program's database, and not yet with the broker (palermo.contrib.outbox).
+    OUTBOX = "outbox"
     #: Nothing tells where it is, or was.
     UNKNOWN = UNKNOWN
 

@@ -3,19 +3,33 @@
 `enqueue_after_commit` needs no table. A transaction that is rolled back enqueues nothing. But a program that dies, or a
 broker that is away, between the commit and the enqueuing loses the job: data without the job.
 
-An `Outbox` is a table. The job is a row of the transaction, so data and job are stored both or neither. A recurring job
-moves the rows to the broker, at least once: if it dies between the broker's confirm and the deletion of the row, the
-job is enqueued twice, with the same id.
+An `Outbox` is a table. The job is a row of the transaction, so data and job are stored both or neither. It is enqueued
+right after the commit, or by a recurring job that moves the rows that are left: at least once, and twice, with the same
+id, if the program dies between the broker's confirm and the deletion of the row.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 from palermo.client.client import Client
+from palermo.client.handle import Job
 from palermo.contract.extras import extra
-from palermo.contrib.outbox import Enqueueable, OutboxRow, make_row, sweep_rows, waiting_since
+from palermo.contrib.outbox import (
+    MIN_AGE,
+    CommitSweep,
+    Enqueueable,
+    JobAfterCommit,
+    OutboxJob,
+    OutboxRow,
+    RowSelection,
+    make_row,
+    sweep_rows,
+    waiting_since,
+)
+from palermo.errors import UsageError
 
 with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
     from sqlalchemy import (
@@ -33,7 +47,7 @@ with extra("sqlalchemy", "palermo.contrib.sqlalchemy"):
         select,
     )
     from sqlalchemy.engine import Connection, Engine
-    from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, SessionTransaction, registry, scoped_session
 
 #: Every kind of session that the functions take.
@@ -46,29 +60,25 @@ _WAITING = "palermo.contrib.waiting"
 _STORED = tuple(name for name in OutboxRow.__struct_fields__ if name != "number")
 
 
-def enqueue_after_commit(session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> None:
+def enqueue_after_commit(session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
     """Enqueue the job once the session's transaction is committed; never, if it, or its savepoint, is rolled back.
 
-    The arguments are checked now, and read after the commit: do not change them in between. After the commit of an
-    AsyncSession the event loop waits for the broker.
+    Returns the handle of the job, which has its id already; before the commit its status is "unknown". The arguments
+    are checked now, and read after the commit: do not change them in between. After the commit of an AsyncSession the
+    event loop waits for the broker.
 
     Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is away: the data are stored then, and
     the job is not.
     """
-    job.definition.bind(args, kwargs)
-    plain = _plain(session)
-    if not plain.in_transaction():
-        plain.begin()
-    waiting: _Waiting = plain.info.setdefault(_WAITING, _Waiting())
-    transaction = plain.get_nested_transaction() or plain.get_transaction()
-    waiting.jobs.append(_WaitingJob(transaction, job, args, kwargs))
+    made = JobAfterCommit.of(job, args, kwargs)
+    waiting, transaction = _begun(_plain(session))
+    waiting.jobs.append(_WaitingJob(transaction, made))
+    return made
 
 
 class _WaitingJob(NamedTuple):
     transaction: SessionTransaction | None
-    job: Enqueueable
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    job: JobAfterCommit[Any]
 
 
 class _Waiting:
@@ -76,8 +86,18 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.jobs: list[_WaitingJob] = []
+        #: The ids of rows by their outbox and database; those of savepoints that were rolled back too.
+        self.rows: dict[tuple[Outbox, Engine | Connection], list[str]] = {}
         #: The transaction, or savepoint, that has been committed and is about to end.
         self.committed: SessionTransaction | None = None
+
+
+def _begun(session: Session) -> tuple[_Waiting, SessionTransaction | None]:
+    """The jobs that wait for the session's commit, and its transaction or savepoint, which begins if there is none."""
+    if not session.in_transaction():
+        session.begin()
+    waiting: _Waiting = session.info.setdefault(_WAITING, _Waiting())
+    return waiting, session.get_nested_transaction() or session.get_transaction()
 
 
 @event.listens_for(Session, "after_commit")
@@ -94,6 +114,8 @@ def _after_end(session: Session, ended: SessionTransaction) -> None:
         return
     if ended is not waiting.committed:
         waiting.jobs = [one for one in waiting.jobs if one.transaction is not ended]
+        if ended.parent is None:
+            waiting.rows.clear()
     elif ended.parent is not None:
         # The jobs of a released savepoint are the outer transaction's now.
         outer = ended.parent
@@ -101,8 +123,10 @@ def _after_end(session: Session, ended: SessionTransaction) -> None:
     else:
         # Not in after_commit: an error there would leave the session in the middle of its commit.
         del session.info[_WAITING]
+        for (outbox, bind), ids in waiting.rows.items():
+            outbox.committed(bind, ids)
         for one in waiting.jobs:
-            one.job.enqueue(*one.args, **one.kwargs)
+            one.job.enqueue()
 
 
 def _plain(session: AnySession) -> Session:
@@ -115,7 +139,7 @@ def _plain(session: AnySession) -> Session:
 
 
 class Outbox:
-    """A table of jobs that are stored with the data, and are enqueued soon after."""
+    """A table of jobs that are stored with the data, and are enqueued after the commit."""
 
     def __init__(self, metadata: MetaData, *, table: str = "palermo_outbox") -> None:
         """Adds the table to `metadata`: create it as you create your own, by `create_all` or a migration."""
@@ -124,7 +148,7 @@ class Outbox:
             metadata,
             # SQLite counts only in a column of this type.
             Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-            Column("id", String(255), nullable=False),
+            Column("id", String(255), nullable=False, index=True),
             Column("job", String(255), nullable=False),
             Column("arguments", Text, nullable=False),
             Column("options", Text, nullable=False),
@@ -133,28 +157,39 @@ class Outbox:
             Column("error", Text),
         )
         self._entry = type("OutboxEntry", (), {})
+        self._commits = CommitSweep()
         registry(metadata=metadata).map_imperatively(self._entry, self.table)
 
-    def enqueue(self, session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> str:
-        """Add the job to the session's transaction; returns the id that it will have.
+    def enqueue(self, session: AnySession, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
+        """Add the job to the session's transaction; it is enqueued right after the commit, or by a sweep.
 
-        It is written as JSON now, whatever its serializer is later. Raises ArgumentsInvalid, EncodeError.
+        Returns the handle of the job, whose status is "outbox" until then. It is written as JSON now, whatever its
+        serializer is later. Raises ArgumentsInvalid, EncodeError.
         """
         row = make_row(job, args, kwargs)
         entry: Any = self._entry()
         for name in _STORED:
             setattr(entry, name, getattr(row, name))
-        _plain(session).add(entry)
-        return row.id
+        plain = _plain(session)
+        plain.add(entry)
+        bind = plain.get_bind(self._entry)
+        waiting, _ = _begun(plain)
+        waiting.rows.setdefault((self, bind), []).append(row.id)
+        return OutboxJob.of(row, job, _FindRow(self.table, bind))
 
-    def sweep(self, engine: Engine, *, client: Client | None = None, limit: int = 500) -> int:
-        """Enqueue the jobs of all rows, oldest first, and delete the rows; returns how many.
+    def committed(self, bind: Engine | Connection, ids: Sequence[str]) -> None:
+        """Enqueue the jobs of these rows, whose transaction has just been committed; raises nothing."""
+        self._commits.move(partial(self._open_batch, bind), ids)
 
-        Any number of processes may sweep at once, on databases that know SKIP LOCKED. A row that can never be enqueued
-        gets its error, is logged and stays. Raises BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are
-        left then wait for the next sweep.
+    def sweep(self, engine: Engine, *, client: Client | None = None, limit: int = 500, min_age: float = MIN_AGE) -> int:
+        """Enqueue the jobs of all rows that are older than `min_age` seconds, and delete the rows; returns how many.
+
+        Younger rows are left to the programs that stored them, which enqueue them right after their commit. Rows are
+        moved oldest first, at most `limit` in one transaction. Any number of processes may sweep at once, on databases
+        that know SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays. Raises
+        BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are left then wait for the next sweep.
         """
-        return sweep_rows(partial(self._open_batch, engine), client, limit)
+        return sweep_rows(partial(self._open_batch, engine), client, limit=limit, min_age=min_age)
 
     def waiting(self, engine: Engine) -> tuple[int, float]:
         """How many rows wait, and for how many seconds the oldest of them: for alerts."""
@@ -165,24 +200,67 @@ class Outbox:
         return count, waiting_since(oldest)
 
     @contextmanager
-    def _open_batch(self, engine: Engine, limit: int) -> Iterator["_Batch"]:
-        with engine.connect() as connection:
-            batch = _Batch(connection, self.table, limit)
+    def _open_batch(self, bind: Engine | Connection, selection: RowSelection) -> Iterator["_Batch"]:
+        with _connected(bind) as connection:
+            batch = _Batch(connection, self.table, selection)
             try:
                 yield batch
             finally:
-                connection.commit()
+                if connection is not bind:  # else its transaction is the caller's, as in tests
+                    connection.commit()
+
+
+def _connected(bind: Engine | Connection) -> AbstractContextManager[Connection]:
+    return bind.connect() if isinstance(bind, Engine) else nullcontext(bind)
+
+
+class _FindRow:
+    """Looks for rows, as the handles of an outbox do."""
+
+    def __init__(self, table: Table, bind: Engine | Connection) -> None:
+        self._table = table
+        self._bind = bind
+
+    def __call__(self, id: str) -> str | None:
+        if self._bind.dialect.is_async:
+            raise UsageError("an outbox in an asyncio engine is asked by status_async, wait_async and result_async.")
+        with _connected(self._bind) as connection:
+            return self._look(connection, id)
+
+    async def in_loop(self, id: str) -> str | None:
+        bind = self._bind
+        if not bind.dialect.is_async:
+            return await asyncio.to_thread(self, id)
+        if isinstance(bind, Connection):
+            return await AsyncConnection(AsyncEngine(bind.engine), bind).run_sync(self._look, id)
+        async with AsyncEngine(bind).connect() as connection:
+            return await connection.run_sync(self._look, id)
+
+    def _look(self, connection: Connection, id: str) -> str | None:
+        found = connection.execute(select(self._table.c.error).where(self._table.c.id == id)).first()
+        return None if found is None else found[0] or ""
 
 
 class _Batch:
     """Rows that a transaction has locked."""
 
-    def __init__(self, connection: Connection, table: Table, limit: int) -> None:
+    def __init__(self, connection: Connection, table: Table, selection: RowSelection) -> None:
         self._connection = connection
         self._table = table
-        chosen = select(table).where(table.c.error.is_(None)).order_by(table.c.number).limit(limit)
+        chosen = select(table).where(table.c.error.is_(None)).order_by(table.c.number).limit(selection.limit)
+        if selection.until is not None:
+            chosen = chosen.where(table.c.created_at <= selection.until)
+        if selection.ids is not None:
+            chosen = chosen.where(table.c.id.in_(selection.ids))
         found = connection.execute(chosen.with_for_update(skip_locked=True)).mappings()
         self.rows = [OutboxRow(number=row["number"], **{name: row[name] for name in _STORED}) for row in found]
+
+    def run(self, call: Callable[[], object]) -> None:
+        if self._connection.dialect.is_async:
+            driver: Any = self._connection.connection.dbapi_connection
+            driver.run_async(lambda _: asyncio.to_thread(call))
+        else:
+            call()
 
     def delete(self, numbers: Sequence[int]) -> None:
         self._connection.execute(delete(self._table).where(self._table.c.number.in_(numbers)))

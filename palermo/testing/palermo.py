@@ -17,6 +17,7 @@ from palermo.client import client as clients
 from palermo.client.client import NOTHING, Call, Client
 from palermo.client.failed_queues import browse_failed
 from palermo.client.handle import Job
+from palermo.client.prepare import new_id
 from palermo.contract import clock as process_clock
 from palermo.contract.serialization import Accept
 from palermo.core.queue_selection import QueueSelection
@@ -350,15 +351,16 @@ class _TestClient(Client):
         super().__init__(settings)
         self._test = test
 
-    def enqueue(
+    def _enqueue(
         self,
         job: JobDefinition | str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] = NOTHING,
-        **options: Unpack[EnqueueOptions],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
+        fresh: Callable[[], str] = new_id,
     ) -> Job:
         __tracebackhide__ = True
-        made = super().enqueue(job, args, kwargs, **options)
+        made = super()._enqueue(job, args, kwargs, options, fresh)
         self._test._after_enqueue()
         return made
 

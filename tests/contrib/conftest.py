@@ -4,7 +4,8 @@ What they register in this process (hooks, jobs, settings, failure back ends) en
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import hooks, registry
 from palermo.settings import settings as program_settings
+from palermo.settings.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,12 @@ def client() -> Iterator[Client]:
     """The default client."""
     with clients.use(Client()) as client:
         yield client
+
+
+@pytest.fixture
+def away() -> Callable[[], AbstractContextManager[Client]]:
+    """A context in which the broker is away, so that an outbox keeps its rows at the commit."""
+    return lambda: clients.lend(Client(Settings.load(url="amqp://127.0.0.1:1/", publish_timeout=0.05)))
 
 
 @pytest.fixture

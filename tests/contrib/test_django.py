@@ -34,7 +34,8 @@ def test_a_request_enqueues_on_commit(shop: Any, waiting: Waiting) -> None:
     answer = shop.Client().post(*order())
 
     assert answer.status_code == 201
-    assert waiting() == [f"send_receipt({answer.json()['order']})"]
+    number = answer.json()["order"]
+    assert waiting() == [f"send_receipt({number})", f"ship({number})"]
 
 
 def test_a_request_that_is_rolled_back_enqueues_nothing(shop: Any, waiting: Waiting) -> None:
@@ -51,6 +52,14 @@ def test_a_job_waits_for_the_outermost_commit(shop: Any, waiting: Waiting) -> No
         assert waiting() == []
 
     assert waiting() == ["send_receipt(1)", "send_receipt(order_id=2)"]
+
+
+def test_the_handle_of_a_job_on_commit_has_its_id_before_the_commit(shop: Any, client: Client) -> None:
+    with shop.transaction.atomic():
+        job = shop.enqueue_on_commit(shop.send_receipt, 1)
+        assert job.status() == "unknown"
+
+    assert (job.status(), client.job_by_id(job.id).status()) == ("pending", "pending")
 
 
 def test_without_a_transaction_a_job_is_enqueued_at_once(shop: Any, waiting: Waiting) -> None:

@@ -1,10 +1,12 @@
 """The outbox of the Django project of the examples."""
 
+import dataclasses
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,19 @@ import pytest
 
 import palermo
 from palermo.client.client import Client
-from palermo.errors import ArgumentsInvalid, BrokerUnavailable
+from palermo.errors import ArgumentsInvalid, BrokerUnavailable, ResultTimeout
+from palermo.testing import Palermo
 from tests.contrib import django_site
 
 ROOT = Path(__file__).parents[2]
 
 Waiting = Callable[[], list[str]]
+Away = Callable[[], AbstractContextManager[Client]]
+
+
+@palermo.job(keep_result=True)
+def same(number: int) -> int:
+    return number
 
 
 @pytest.fixture(autouse=True)
@@ -25,30 +34,67 @@ def shop(_own_world: None) -> Any:
     return django_site.start()
 
 
-def test_a_job_is_stored_with_the_data_and_moved_by_the_sweep(shop: Any, waiting: Waiting) -> None:
+def test_a_job_is_stored_with_the_data_and_enqueued_after_the_commit(shop: Any, waiting: Waiting) -> None:
     with shop.transaction.atomic():
         first = shop.outbox.enqueue(shop.ship, 1)
+        with suppress(LookupError), shop.transaction.atomic():
+            shop.outbox.enqueue(shop.ship, 3)
+            raise LookupError
         shop.outbox.enqueue(shop.ship.options(queue="slow", id="mine"), order_id=2)
-    assert (waiting(), shop.outbox.waiting()[0]) == ([], 2)
-
-    assert shop.outbox.sweep() == 2
+        assert (waiting(), shop.outbox.waiting()[0], first.status()) == ([], 2, "outbox")
 
     assert waiting() == ["ship(order_id=2)", "ship(1)"]
-    assert [str(palermo.job_by_id(id).status()) for id in (first, "mine")] == ["pending", "pending"]
-    assert (shop.outbox.sweep(), shop.outbox.waiting()) == (0, (0, 0.0))
+    assert [job.status() for job in (first, palermo.job_by_id("mine"))] == ["pending", "pending"]
+    assert (shop.outbox.sweep(min_age=0), shop.outbox.waiting()) == (0, (0, 0.0))
+
+
+def test_jobs_of_a_transaction_that_was_rolled_back_do_not_hinder_the_next(shop: Any, waiting: Waiting) -> None:
+    with suppress(LookupError), shop.transaction.atomic():
+        for number in range(200):
+            shop.outbox.enqueue(shop.ship, number)
+        raise LookupError
+    with shop.transaction.atomic():
+        shop.outbox.enqueue(shop.ship, 1)
+
+    assert waiting() == ["ship(1)"]
+
+
+def test_the_handle_of_a_job_in_an_outbox_waits_until_it_is_swept(shop: Any, away: Away) -> None:
+    with away():
+        job = shop.outbox.enqueue(same, 4)
+
+    with Palermo() as test:
+        handle = dataclasses.replace(job, _client=test.client)
+        with pytest.raises(ResultTimeout, match="still in the outbox"):
+            handle.wait(0.1)
+        assert shop.async_to_sync(handle.status_async)() == "outbox"
+        shop.outbox.sweep(min_age=0)
+        test.work()
+
+        assert (handle.result(10), shop.async_to_sync(handle.result_async)(10)) == (4, 4)
+
+
+def test_a_sweep_leaves_young_rows_to_the_program_that_stored_them(shop: Any, away: Away, waiting: Waiting) -> None:
+    with away():
+        shop.outbox.enqueue(shop.ship, 1)
+
+    assert shop.outbox.sweep() == 0
+    assert shop.outbox.sweep(min_age=0) == 1
+    assert waiting() == ["ship(1)"]
 
 
 def test_a_transaction_that_is_rolled_back_leaves_no_job(shop: Any, waiting: Waiting) -> None:
     assert shop.Client().post("/orders/", {"email": "a@example.com", "total": 30, "card": "expired"}).status_code == 402
 
-    assert (shop.outbox.waiting()[0], shop.outbox.sweep(), waiting()) == (0, 0, [])
+    assert (shop.outbox.waiting()[0], shop.outbox.sweep(min_age=0), waiting()) == (0, 0, [])
 
 
 def test_a_job_of_a_program_that_is_killed_after_the_commit_arrives_once(shop: Any, waiting: Waiting) -> None:
     program = (
         "import os, signal; from django.db import transaction; from orders.jobs import outbox, ship\n"
-        "with transaction.atomic(): outbox.enqueue(ship.options(id='order-1'), 1)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+        "with transaction.atomic():\n"
+        "    transaction.on_commit(lambda: os.kill(os.getpid(), signal.SIGKILL))\n"
+        "    outbox.enqueue(ship.options(id='order-1'), 1)\n"
     )
     killed = subprocess.run(
         [sys.executable, str(django_site.PROJECT / "manage.py"), "shell", "-c", program],
@@ -59,41 +105,43 @@ def test_a_job_of_a_program_that_is_killed_after_the_commit_arrives_once(shop: A
     )
     assert (killed.returncode, waiting()) == (-signal.SIGKILL, []), killed.stdout + killed.stderr
 
-    assert (shop.outbox.sweep(), shop.outbox.sweep()) == (1, 0)
+    assert (shop.outbox.sweep(min_age=0), shop.outbox.sweep(min_age=0)) == (1, 0)
 
     assert waiting() == ["ship(1)"]
     assert palermo.job_by_id("order-1").status() == "pending"
 
 
-def test_rows_wait_while_the_broker_is_away(shop: Any) -> None:
-    with palermo.connect("amqp://127.0.0.1:1/", publish_timeout=0.2):
+def test_rows_wait_while_the_broker_is_away(shop: Any, away: Away) -> None:
+    with away():
         shop.outbox.enqueue(shop.ship, 1)
 
         with pytest.raises(BrokerUnavailable):
-            shop.outbox.sweep()
+            shop.outbox.sweep(min_age=0)
 
     assert shop.outbox.waiting()[0] == 1
 
 
-def test_a_broker_that_goes_away_in_a_sweep_gets_no_job_twice(shop: Any, waiting: Waiting) -> None:
+def test_a_broker_that_goes_away_in_a_sweep_gets_no_job_twice(shop: Any, away: Away, waiting: Waiting) -> None:
     @palermo.job
     def pack(number: int) -> None:
         """A job for which the broker is away once."""
 
     @pack.hook
     def before_enqueue(number: int) -> None:
-        if number == 2 and not away:
-            away.append(number)
+        if number == 2 and not refused:
+            refused.append(number)
             raise BrokerUnavailable("it is away")
 
-    away: list[int] = []
-    for number in (1, 2, 3):
-        shop.outbox.enqueue(pack, number)
+    refused: list[int] = [2]
+    with away():
+        for number in (1, 2, 3):
+            shop.outbox.enqueue(pack, number)
+    refused.clear()
 
     with pytest.raises(BrokerUnavailable):
-        shop.outbox.sweep()
+        shop.outbox.sweep(min_age=0)
     assert (waiting(), shop.outbox.waiting()[0]) == (["pack(1)"], 2)
-    assert shop.outbox.sweep(limit=1) == 2
+    assert shop.outbox.sweep(limit=1, min_age=0) == 2
 
     assert waiting() == ["pack(1)", "pack(2)", "pack(3)"]
 
@@ -107,10 +155,9 @@ def test_a_row_that_can_never_be_enqueued_lets_the_others_pass(shop: Any, waitin
     def before_enqueue(number: int) -> None:
         raise LookupError("no such order")
 
-    shop.outbox.enqueue(refused, 1)
-    shop.outbox.enqueue(shop.ship, 2)
-
-    assert shop.outbox.sweep() == 1
+    with shop.transaction.atomic():
+        shop.outbox.enqueue(refused, 1)
+        shop.outbox.enqueue(shop.ship, 2)
 
     assert (waiting(), shop.outbox.waiting()[0]) == (["ship(2)"], 0)
     assert [entry.error for entry in shop.OutboxEntry.objects.all()] == ["LookupError: no such order"]

@@ -1,8 +1,12 @@
 """Jobs and SQLAlchemy's transactions, on a database of the test's own."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from time import sleep
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, create_engine, text
@@ -14,14 +18,31 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 import palermo
 from palermo.client.client import Client
 from palermo.contrib.sqlalchemy import Outbox, enqueue_after_commit
-from palermo.errors import ArgumentsInvalid, BrokerUnavailable, JobCancelled, JobTerminated, JobTimeout
+from palermo.errors import (
+    ArgumentsInvalid,
+    BrokerUnavailable,
+    JobCancelled,
+    JobFailed,
+    JobTerminated,
+    JobTimeout,
+    NotFound,
+    ResultTimeout,
+    UsageError,
+)
+from palermo.testing import Palermo
 
 Waiting = Callable[[], list[str]]
+Away = Callable[[], AbstractContextManager[Client]]
 
 
 @palermo.job
 def send(number: int) -> None:
     """A job that nobody runs here."""
+
+
+@palermo.job(keep_result=True)
+def double(number: int) -> int:
+    return 2 * number
 
 
 @palermo.job
@@ -126,20 +147,123 @@ def test_a_broker_that_is_away_is_told_after_the_commit_and_the_session_goes_on(
         assert session.execute(text("SELECT count(*) FROM data")).scalar() == 0
 
 
-def test_the_outbox_keeps_jobs_with_the_data_until_it_is_swept(engine: Engine, waiting: Waiting) -> None:
+def test_the_handle_of_a_job_after_a_commit_has_its_id_and_result(engine: Engine) -> None:
+    with Palermo() as test, Session(engine) as session, session.begin():
+        job = enqueue_after_commit(session, double, 4)
+        assert job.status() == "unknown"
+        session.commit()
+        test.work()
+
+        assert (job.result(10), test.client.job_by_id(job.id).status()) == (8, "done")
+
+
+def test_a_unique_job_after_a_commit_is_refused_and_its_handle_is_the_first(engine: Engine) -> None:
+    with Palermo() as test, Session(engine) as session:
+        jobs = []
+        for _ in range(2):
+            jobs.append(enqueue_after_commit(session, double.options(unique="until_done"), 4))
+            session.commit()
+        test.work()
+
+        assert [job.enqueued for job in jobs] == [True, False]
+        assert [job.result(10) for job in jobs] == [8, 8]
+
+
+def test_a_commit_enqueues_what_its_outbox_holds(engine: Engine, waiting: Waiting) -> None:
     with Session(engine) as session, session.begin():
         first = outbox.enqueue(session, send, 1)
-        outbox.enqueue(session, send.options(queue="slow", id="mine"), 2)
+        with session.begin_nested() as savepoint:
+            outbox.enqueue(session, send, 2)
+            savepoint.rollback()
+        outbox.enqueue(session, send.options(queue="slow", id="mine"), 3)
     with Session(engine) as session:
-        outbox.enqueue(session, send, 3)
+        outbox.enqueue(session, send, 4)
         session.rollback()
-    assert (waiting(), outbox.waiting(engine)[0]) == ([], 2)
+        outbox.enqueue(session, send, 5)
+        session.commit()
 
-    assert outbox.sweep(engine) == 2
+    assert waiting() == ["send(1)", "send(5)", "send(3)"]
+    assert [job.status() for job in (first, palermo.job_by_id("mine"))] == ["pending", "pending"]
+    assert (outbox.sweep(engine, min_age=0), outbox.waiting(engine)) == (0, (0, 0.0))
 
-    assert waiting() == ["send(1)", "send(2)"]
-    assert [str(palermo.job_by_id(id).status()) for id in (first, "mine")] == ["pending", "pending"]
-    assert (outbox.sweep(engine), outbox.waiting(engine)) == (0, (0, 0.0))
+
+def test_the_handle_of_a_job_in_an_outbox_waits_until_it_is_swept(engine: Engine, away: Away) -> None:
+    with away(), Session(engine) as session, session.begin():
+        job = outbox.enqueue(session, double, 4)
+
+    with Palermo() as test:
+        handle = dataclasses.replace(job, _client=test.client)
+        assert (handle.status(), handle.queue, handle.job) == ("outbox", "jobs", f"{__name__}.double")
+        with pytest.raises(ResultTimeout, match=rf"job {job.id} is still in the outbox after 0\.1 s"):
+            handle.result(0.1)
+        waits = [asyncio.to_thread(handle.result, 30), handle.result_async(30)]
+        outbox_emptied = asyncio.to_thread(lambda: (sleep(0.3), outbox.sweep(engine, min_age=0), test.work()))
+
+        assert asyncio.run(gathered(*waits, outbox_emptied))[:2] == [8, 8]
+        assert handle.status() == "done"
+
+
+def test_the_handle_of_a_job_that_was_rolled_back_finds_nothing(engine: Engine, client: Client) -> None:
+    with Session(engine) as session:
+        job = outbox.enqueue(session, double, 4)
+        session.rollback()
+
+    assert job.status() == "unknown"
+    with pytest.raises(NotFound):
+        job.result(10)
+
+
+def test_an_outbox_of_an_asyncio_engine_is_waited_for(tmp_path: Path, engine: Engine) -> None:
+    async def program() -> None:
+        async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
+        async with AsyncSession(async_engine) as session, session.begin():
+            job = outbox.enqueue(session, double, 4)
+            assert await job.status_async() == "unknown"  # it is not committed
+        with pytest.raises(UsageError, match="status_async"):
+            job.status()
+        await test.work_async()
+        assert await job.result_async(10) == 8
+        await async_engine.dispose()
+
+    with Palermo() as test:
+        asyncio.run(program())
+
+
+def test_a_session_on_the_connection_of_a_test_enqueues_at_its_commit(engine: Engine, waiting: Waiting) -> None:
+    with (
+        engine.connect() as connection,
+        connection.begin(),
+        Session(connection, join_transaction_mode="create_savepoint") as session,
+    ):
+        job = outbox.enqueue(session, send, 1)
+        session.commit()
+
+        assert (waiting(), job.status()) == (["send(1)"], "pending")
+        assert session.execute(outbox.table.select()).first() is None
+
+
+def test_only_one_commit_in_a_while_waits_for_a_broker_that_is_away(
+    engine: Engine, away: Away, caplog: pytest.LogCaptureFixture
+) -> None:
+    with away():
+        for number in (1, 2):
+            with Session(engine) as session, session.begin():
+                outbox.enqueue(session, send, number)
+
+    assert outbox.waiting(engine)[0] == 2
+    assert [one.message for one in caplog.records if "wait for a sweep" in one.message] != []
+    assert len([one for one in caplog.records if "wait for a sweep" in one.message]) == 1
+
+
+def test_a_sweep_leaves_young_rows_to_the_program_that_stored_them(
+    engine: Engine, away: Away, waiting: Waiting
+) -> None:
+    with away(), Session(engine) as session, session.begin():
+        outbox.enqueue(session, send, 1)
+
+    assert outbox.sweep(engine) == 0
+    assert outbox.sweep(engine, min_age=0) == 1
+    assert waiting() == ["send(1)"]
 
 
 def test_dedupe_refuses_a_row_that_is_moved_a_second_time(engine: Engine, waiting: Waiting) -> None:
@@ -147,42 +271,56 @@ def test_dedupe_refuses_a_row_that_is_moved_a_second_time(engine: Engine, waitin
         with Session(engine) as session, session.begin():
             outbox.enqueue(session, send.options(dedupe=3600, id="one"), 1)
 
-        assert outbox.sweep(engine) == 1
-
-    assert waiting() == ["send(1)"]
+    assert (waiting(), outbox.waiting(engine)[0]) == (["send(1)"], 0)
 
 
-def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, client: Client) -> None:
-    with Session(engine) as session, session.begin():
-        id = outbox.enqueue(session, send.options(delay=3600), 1)
+def test_a_unique_job_in_an_outbox_has_the_key_of_its_arguments(engine: Engine, waiting: Waiting) -> None:
+    for number in (1, 1, 2):
+        with Session(engine) as session, session.begin():
+            outbox.enqueue(session, send.options(unique="until_done"), number)
+
+    assert waiting() == ["send(1)", "send(2)"]
+
+
+def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, away: Away) -> None:
+    with away(), Session(engine) as session, session.begin():
+        job = outbox.enqueue(session, send.options(delay=3600), 1)
+        session.flush()
         stored = session.execute(text("SELECT options FROM palermo_outbox")).scalar()
-    outbox.sweep(engine)
 
-    assert str(palermo.job_by_id(id).status().run_at) in str(stored)
+    outbox.sweep(engine, min_age=0)
+
+    assert str(palermo.job_by_id(job.id).status().run_at) in str(stored)
 
 
-def test_rows_wait_while_the_broker_is_away(engine: Engine) -> None:
-    with palermo.connect("amqp://127.0.0.1:1/", publish_timeout=0.2):
+def test_rows_wait_while_the_broker_is_away(engine: Engine, away: Away) -> None:
+    with away():
         with Session(engine) as session, session.begin():
             outbox.enqueue(session, send, 1)
 
         with pytest.raises(BrokerUnavailable):
-            outbox.sweep(engine)
+            outbox.sweep(engine, min_age=0)
 
     assert outbox.waiting(engine)[0] == 1
 
 
-def test_a_row_that_can_never_be_enqueued_lets_the_others_pass(engine: Engine, waiting: Waiting) -> None:
-    with Session(engine) as session, session.begin():
-        outbox.enqueue(session, refused, 1)
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_row_that_can_never_be_enqueued_lets_the_others_pass(
+    swept: bool, engine: Engine, away: Away, waiting: Waiting
+) -> None:
+    with away() if swept else nullcontext(), Session(engine) as session, session.begin():
+        job = outbox.enqueue(session, refused, 1)
         outbox.enqueue(session, send, 2)
 
-    assert outbox.sweep(engine) == 1
+    assert outbox.sweep(engine, min_age=0) == swept
 
     assert waiting() == ["send(2)"]
     with engine.connect() as connection:
         rows = connection.execute(outbox.table.select()).mappings().all()
     assert [row["error"] for row in rows] == ["LookupError: no such order"]
+    assert (job.status(), "no such order" in job.status().reason) == ("outbox", True)
+    with pytest.raises(JobFailed, match="cannot be enqueued, and its row stays in the outbox: LookupError: no such"):
+        job.wait(10)
 
 
 @pytest.mark.parametrize("ended_by", [JobTimeout, JobTerminated, JobCancelled])
@@ -200,26 +338,27 @@ def test_a_sweep_whose_job_is_ended_leaves_the_row_for_the_next(
             raise ended_by("the sweep must end")
 
     ended: list[int] = []
-    with Session(engine) as session, session.begin():
+    with Session(engine) as session:
         for number in (1, 2, 3):
             outbox.enqueue(session, interrupted, number)
-
-    with pytest.raises(ended_by):
-        outbox.sweep(engine)
+        with pytest.raises(ended_by):
+            session.commit()
     assert (waiting(), outbox.waiting(engine)[0]) == (["interrupted(1)"], 2)
-    assert outbox.sweep(engine) == 2
+    assert outbox.sweep(engine, min_age=0) == 2
 
     assert waiting() == ["interrupted(1)", "interrupted(2)", "interrupted(3)"]
 
 
 def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) -> None:
     with Session(engine) as session, session.begin():
-        for number in range(25):
+        for number in range(125):
             outbox.enqueue(session, send, number)
+    assert outbox.waiting(engine)[0] == 25
 
-    assert outbox.sweep(engine, limit=10) == 25
+    assert outbox.sweep(engine, limit=10, min_age=0) == 25
 
-    assert waiting() == [f"send({number})" for number in range(25)]
+    assert waiting() == [f"send({number})" for number in range(100)]
+    assert [row["preview"] for row in palermo.inspector().jobs("jobs", offset=100)] == [str(n) for n in range(100, 125)]
 
 
 def test_an_event_loop_may_add_rows_too(tmp_path: Path, engine: Engine, waiting: Waiting) -> None:
@@ -232,5 +371,8 @@ def test_an_event_loop_may_add_rows_too(tmp_path: Path, engine: Engine, waiting:
 
     asyncio.run(program())
 
-    assert waiting() == ["send(2)"]
-    assert outbox.sweep(engine) == 1
+    assert waiting() == ["send(1)", "send(2)"]
+
+
+async def gathered(*waits: Awaitable[Any]) -> list[Any]:
+    return list(await asyncio.gather(*waits))

@@ -28,5 +28,5 @@ def ship(order_id: int) -> None:
 
 @palermo.job(every=5, unique="until_done")
 def sweep_outbox() -> None:
-    """Move the jobs of committed transactions to the broker."""
+    """Enqueue the jobs that a commit left in the outbox."""
     outbox.sweep()

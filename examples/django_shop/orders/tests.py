@@ -1,50 +1,45 @@
 """The tests of the example: `python manage.py test`."""
 
-import tempfile
-from pathlib import Path
-
 from django.contrib.auth.models import User
 from django.core import mail
 from django.test import TestCase
 
-import palermo
-from orders.jobs import outbox, send_receipt, sweep_outbox
+from orders.jobs import outbox, send_receipt, ship, sweep_outbox
 from orders.models import Order
+from palermo.testing import Palermo
 
 
 class ShopTest(TestCase):
-    """Each test has a broker of its own: a file."""
+    """Each test has a broker of its own, and runs its jobs itself."""
 
     def setUp(self) -> None:
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.broker = palermo.connect(f"sqlite:///{Path(folder.name)}/jobs.db")
-        self.addCleanup(self.broker.close)
+        self.palermo = self.enterContext(Palermo())
 
     def order(self, card: str = "good") -> int:
         with self.captureOnCommitCallbacks(execute=True):
             return self.client.post("/orders/", {"email": "a@example.com", "total": "30", "card": card}).status_code
 
-    def waiting(self) -> dict[str, int]:
-        return {row["name"]: row["pending"] for row in palermo.inspector().queues() if row["pending"]}
-
-    def test_an_order_has_its_receipt_sent(self) -> None:
+    def test_an_order_has_its_receipt_sent_and_is_shipped(self) -> None:
         assert self.order() == 201
 
-        assert self.waiting() == {"mail": 1}
+        assert self.palermo.work() == 2
+        assert [each.to for each in mail.outbox] == [["a@example.com"], ["warehouse@example.com"]]
 
-    def test_an_order_is_shipped_after_the_next_sweep(self) -> None:
-        self.order()
-        assert outbox.waiting()[0] == 1
+    def test_a_job_that_a_commit_left_in_the_outbox_is_swept(self) -> None:
+        self.client.post("/orders/", {"email": "a@example.com", "total": "30", "card": "good"})
+        self.palermo.refute_enqueued(ship)
 
+        self.palermo.clock.advance(60)
         sweep_outbox()
 
-        assert (self.waiting(), outbox.waiting()[0]) == ({"mail": 1, "warehouse": 1}, 0)
+        self.palermo.assert_enqueued(ship, Order.objects.get().pk)
+        assert outbox.waiting()[0] == 0
 
     def test_a_refused_card_leaves_no_order_and_no_job(self) -> None:
         assert self.order(card="expired") == 402
 
-        assert (Order.objects.count(), outbox.waiting()[0], self.waiting()) == (0, 0, {})
+        assert (Order.objects.count(), outbox.waiting()[0]) == (0, 0)
+        self.palermo.refute_enqueued()
 
     def test_a_receipt_is_sent_once_even_if_the_job_runs_twice(self) -> None:
         order = Order.objects.create(email="a@example.com", total=30)

@@ -1,25 +1,27 @@
 """Palermo in Django: put "palermo.contrib.django" into INSTALLED_APPS (docs/guides/django.md)."""
 
-from functools import partial
 from typing import Any
 
 from django.db import transaction
 
+from palermo.client.handle import Job
 from palermo.contrib.django.model_arguments import refuse_models
-from palermo.contrib.outbox import Enqueueable
+from palermo.contrib.outbox import Enqueueable, JobAfterCommit
 
 __all__ = ["enqueue_on_commit"]
 
 
-def enqueue_on_commit(job: Enqueueable, /, *args: Any, **kwargs: Any) -> None:
+def enqueue_on_commit(job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
     """Enqueue the job once the transaction of the default database is committed; never, if it is rolled back.
 
-    Without a transaction the job is enqueued at once. The arguments are checked now, and read at the commit: do not
-    change them in between. For another database write `transaction.on_commit(..., using="other")`.
+    Returns the handle of the job, which has its id already; before the commit its status is "unknown". Without a
+    transaction the job is enqueued at once. The arguments are checked now, and read at the commit: do not change them
+    in between. For another database write `transaction.on_commit(..., using="other")`.
 
     Raises ArgumentsInvalid. The commit raises BrokerUnavailable if the broker is away: the data are stored then, and
     the job is not.
     """
-    job.definition.bind(args, kwargs)
     refuse_models(job.definition, args, kwargs)
-    transaction.on_commit(partial(job.enqueue, *args, **kwargs))
+    made = JobAfterCommit.of(job, args, kwargs)
+    transaction.on_commit(made.enqueue)
+    return made

@@ -7,7 +7,7 @@ class OutboxEntry(models.Model):
     """A job that waits to be moved to the broker."""
 
     number = models.BigAutoField(primary_key=True)
-    job_id = models.CharField(max_length=255)
+    job_id = models.CharField(max_length=255, db_index=True)
     job = models.CharField(max_length=255)
     arguments = models.TextField()
     options = models.TextField()

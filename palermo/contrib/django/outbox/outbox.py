@@ -1,51 +1,78 @@
-"""The outbox of a Django database: jobs that are stored in the transaction of the data, and enqueued soon after."""
+"""The outbox of a Django database: jobs are stored in the transaction of the data, and enqueued after its commit."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.db.models import Count, Min
 
 from palermo.client.client import Client
+from palermo.client.handle import Job
 from palermo.contrib.django.model_arguments import refuse_models
-from palermo.contrib.outbox import Enqueueable, OutboxRow, make_row, sweep_rows, waiting_since
+from palermo.contrib.outbox import (
+    MIN_AGE,
+    CommitSweep,
+    Enqueueable,
+    OutboxJob,
+    OutboxRow,
+    RowSelection,
+    make_row,
+    sweep_rows,
+    waiting_since,
+)
 
 
 class Outbox:
-    """The table of jobs in one database, which are stored with the data and enqueued soon after."""
+    """The table of jobs in one database, which are stored with the data and enqueued after the commit."""
 
     def __init__(self, *, using: str = "default") -> None:
         """`using` is the alias of the database, in settings.DATABASES."""
         self._using = using
+        self._commits = CommitSweep()
+        self._stored = _Stored()
 
-    def enqueue(self, job: Enqueueable, /, *args: Any, **kwargs: Any) -> str:
-        """Store the job in the transaction of the database; returns the id that it will have.
+    def enqueue(self, job: Enqueueable, /, *args: Any, **kwargs: Any) -> Job:
+        """Store the job in the transaction of the database; it is enqueued right after the commit, or by a sweep.
 
-        It is written as JSON now, whatever its serializer is later. Raises ArgumentsInvalid, EncodeError.
+        Returns the handle of the job, whose status is "outbox" until then. It is written as JSON now, whatever its
+        serializer is later. Raises ArgumentsInvalid, EncodeError.
         """
         refuse_models(job.definition, args, kwargs)
         row = make_row(job, args, kwargs)
         self._entries().create(
             job_id=row.id, job=row.job, arguments=row.arguments, options=row.options, created_at=row.created_at
         )
-        return row.id
+        if not any(function == self._committed for _, function, *_ in connections[self._using].run_on_commit):
+            self._stored.ids = []  # those of a transaction that was rolled back
+        self._stored.ids.append(row.id)
+        # For each row: the rollback of a savepoint forgets some.
+        transaction.on_commit(self._committed, using=self._using)
+        return OutboxJob.of(row, job, _FindRow(self))
 
-    def sweep(self, *, client: Client | None = None, limit: int = 500) -> int:
-        """Enqueue the jobs of all rows, oldest first, and delete the rows; returns how many.
+    def sweep(self, *, client: Client | None = None, limit: int = 500, min_age: float = MIN_AGE) -> int:
+        """Enqueue the jobs of all rows that are older than `min_age` seconds, and delete the rows; returns how many.
 
-        Any number of processes may sweep at once, on databases that know SKIP LOCKED. A row that can never be enqueued
-        gets its error, is logged and stays. Raises BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are
-        left then wait for the next sweep.
+        Younger rows are left to the programs that stored them, which enqueue them right after their commit. Rows are
+        moved oldest first, at most `limit` in one transaction. Any number of processes may sweep at once, on databases
+        that know SKIP LOCKED. A row that can never be enqueued gets its error, is logged and stays. Raises
+        BrokerUnavailable, BrokerRefused, PublishRefused; the rows that are left then wait for the next sweep.
         """
-        return sweep_rows(self._open_batch, client, limit)
+        return sweep_rows(self._open_batch, client, limit=limit, min_age=min_age)
 
     def waiting(self) -> tuple[int, float]:
         """How many rows wait, and for how many seconds the oldest of them: for alerts."""
         found = self._entries().filter(error=None).aggregate(count=Count("number"), oldest=Min("created_at"))
         return found["count"], waiting_since(found["oldest"])
+
+    def _committed(self) -> None:
+        """Enqueue the jobs of this thread's transaction. Each row calls this, and the first call moves all."""
+        ids, self._stored.ids = self._stored.ids, []
+        self._commits.move(self._open_batch, ids)
 
     def _entries(self) -> Any:
         try:
@@ -57,7 +84,7 @@ class Outbox:
             ) from None
 
     @contextmanager
-    def _open_batch(self, limit: int) -> Iterator["_Batch"]:
+    def _open_batch(self, selection: RowSelection) -> Iterator["_Batch"]:
         features = connections[self._using].features
         # SQLite locks no rows, and may refuse to write in a transaction that began by reading.
         locked = (
@@ -65,7 +92,7 @@ class Outbox:
         )
         stopped: BaseException | None = None
         with locked:
-            batch = _Batch(self._entries(), limit, skip_locked=features.has_select_for_update_skip_locked)
+            batch = _Batch(self._entries(), selection, skip_locked=features.has_select_for_update_skip_locked)
             try:
                 yield batch
             except BaseException as error:  # atomic() would roll back what has been moved
@@ -74,12 +101,38 @@ class Outbox:
             raise stopped
 
 
+class _Stored(threading.local):
+    """The ids of the jobs of one thread's transaction."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+
+
+class _FindRow:
+    """Looks for rows, as the handles of an outbox do."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    def __call__(self, id: str) -> str | None:
+        found = list(self._outbox._entries().filter(job_id=id).values_list("error", flat=True)[:1])
+        return (found[0] or "") if found else None
+
+    async def in_loop(self, id: str) -> str | None:
+        return await sync_to_async(self)(id)
+
+
 class _Batch:
     """Rows that a transaction has locked, where the database can."""
 
-    def __init__(self, entries: Any, limit: int, *, skip_locked: bool) -> None:
+    def __init__(self, entries: Any, selection: RowSelection, *, skip_locked: bool) -> None:
         self._entries = entries
-        found = entries.filter(error=None).order_by("number").select_for_update(skip_locked=skip_locked)[:limit]
+        chosen = entries.filter(error=None)
+        if selection.until is not None:
+            chosen = chosen.filter(created_at__lte=selection.until)
+        if selection.ids is not None:
+            chosen = chosen.filter(job_id__in=selection.ids)
+        found = chosen.order_by("number").select_for_update(skip_locked=skip_locked)[: selection.limit]
         self.rows = [
             OutboxRow(
                 number=entry.number,
@@ -91,6 +144,9 @@ class _Batch:
             )
             for entry in found
         ]
+
+    def run(self, call: Callable[[], object]) -> None:
+        call()
 
     def delete(self, numbers: Sequence[int]) -> None:
         self._entries.filter(number__in=numbers).delete()

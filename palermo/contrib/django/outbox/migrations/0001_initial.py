@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
             name="OutboxEntry",
             fields=[
                 ("number", models.BigAutoField(primary_key=True, serialize=False)),
-                ("job_id", models.CharField(max_length=255)),
+                ("job_id", models.CharField(db_index=True, max_length=255)),
                 ("job", models.CharField(max_length=255)),
                 ("arguments", models.TextField()),
                 ("options", models.TextField()),
