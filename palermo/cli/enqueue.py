@@ -26,6 +26,14 @@ def _parse_unique(text: str) -> str | float:
     return text if text in (Mode.START, Mode.DONE) else parse_duration(text)
 
 
+def _parse_header(text: str) -> tuple[str, str]:
+    """The name and the text of a header. Raises click.BadParameter."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise click.BadParameter(f"{text!r} is not NAME=TEXT.")
+    return name, value
+
+
 #: The options of a job, in the order of `--help`, beside its queue, its id and when it runs.
 _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--tenant", "--client", "tenant"), {"metavar": "NAME", "help": "The tenant of its queue whose job it is."}),
@@ -60,6 +68,16 @@ _JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--keep-result",), {"is_flag": True, "default": None, "help": "Keep what it returns, for `palermo wait`."}),
     (("--serializer",), {"metavar": "NAME", "help": "How its arguments are written: json, msgpack."}),
     (("--compression",), {"metavar": "NAME", "help": "How they are compressed: gzip."}),
+    (
+        ("--header", "headers"),
+        {
+            "type": _parse_header,
+            "multiple": True,
+            "callback": lambda _context, _option, given: dict(given) or None,
+            "metavar": "NAME=TEXT",
+            "help": "A header that travels with it, such as request-id=17; may be given several times.",
+        },
+    ),
     (
         ("--sign",),
         {"is_flag": True, "default": None, "help": "Sign them with the first key of the setting signing_keys."},

@@ -103,6 +103,7 @@ def show(context: Context, /, id: str, as_json: bool) -> None:
             ("queue", row["queue"]),
             ("topic", row["topic"]),
             ("parent", row["parent"]),
+            ("headers", [f"{name}={value!r}" for name, value in row["headers"].items()] or None),
             ("arguments", arguments or row["preview"]),
             ("content type", row["content_type"]),
             ("created", row["created_at"]),

@@ -88,7 +88,7 @@ def _optional_fields(
         "max_retries": chosen.get("retries"),
         "run_at": run_at,
         "tenant": tenant,
-        "extra": {**extra, **limits} or NO_HEADERS,
+        "extra": {**chosen.get("headers", NO_HEADERS), **extra, **limits} or NO_HEADERS,
     }
     if "expires" in chosen and now is not None:
         fields["expires_at"] = (run_at or now) + chosen["expires"]

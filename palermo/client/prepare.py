@@ -46,7 +46,7 @@ _UNDECLARED: Mapping[str, Any] = MappingProxyType({})
 _CALLABLE = frozenset(ENQUEUE_OPTIONS)
 
 #: The options that a job may declare and that each of its messages carries, besides its queue.
-_CARRIED = frozenset(ENQUEUE_OPTIONS) - {"queue", "id", "retries", "run_at"}
+_CARRIED = frozenset(ENQUEUE_OPTIONS) - {"queue", "id", "retries", "run_at", "headers"}
 
 
 #: How many ids `many_ids` draws at a time.

@@ -23,6 +23,7 @@ from palermo.core.failure import printable
 from palermo.core.lifecycle import JobState, attempts
 from palermo.core.limits import LimitInfo
 from palermo.core.message import Message
+from palermo.core.own_headers import own_headers
 from palermo.core.text import count
 from palermo.errors import SerializationError
 
@@ -112,6 +113,7 @@ def job_row(message: Message, state: JobState, serializers: Serializers, *, max_
         "tenant": printable(message.tenant) or None,
         "topic": printable(message.topic) or None,
         "parent": printable(message.parent) or None,
+        "headers": as_json(own_headers(message.extra)),
     }
 
 

@@ -42,7 +42,8 @@ class CurrentJob:
     parent: str = ""
     #: If the job takes batches, the ids of all jobs that this call is for, in their order; else empty.
     batch: tuple[str, ...] = ()
-    #: The other headers of its message, such as those of a tracer.
+    #: The headers that it was enqueued with by `.options(headers=…)`, and the others of its message, such as those of a
+    #: tracer.
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _reports: ProgressReports | None = field(default=None, repr=False, compare=False)
 

@@ -3,8 +3,8 @@
 HOOKS is the catalogue, and docs/guides/hooks.md is checked against it. A function is a hook by
 its name: it starts with one of the catalogue's names, as in Resque (`before_process`,
 `before_process_open_database`). If several apply, those registered with `@palermo.hook`
-run first, then the job's own; each group by name. Hooks are plain functions, not
-coroutines: some run where no event loop can be.
+run first, then the job's own; each group by name. Hooks are plain functions; those of a run
+may be coroutine functions too, but for around_process.
 """
 
 import inspect
@@ -48,6 +48,11 @@ class HookRow(Struct, frozen=True, kw_only=True):
         """Whether it belongs to a job, and not to the life of a worker."""
         return not self.arguments.startswith(_WORKER)
 
+    @property
+    def awaited(self) -> bool:
+        """Whether it may be a coroutine function. An around_process hook holds the run, and is a generator."""
+        return self.for_jobs and self.process == "slot" and self.name != "around_process"
+
 
 def _row(name: str, process: str, arguments: str, on_false: str, on_raise: str) -> HookRow:
     return HookRow(name=name, process=process, arguments=arguments, on_false=on_false, on_raise=on_raise)
@@ -63,6 +68,7 @@ HOOKS: tuple[HookRow, ...] = (
     _row("before_process", "slot", _JOB, "skipped, no failure", f"DontProcess: as False; else {_FAILS}"),
     _row("around_process", "slot", _JOB, _NOTHING, f"DontProcess before the yield: skipped, no failure; else {_FAILS}"),
     _row("after_process", "slot", _JOB, _NOTHING, _FAILS),
+    _row("on_success", "slot", "what the job returned, then " + _JOB, _NOTHING, "logged; the job is done"),
     _row("on_failure", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
     _row("on_exhausted", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
     _row("before_dequeue", "caller", _JOB, "not dequeued", "the caller gets it, nothing is dequeued"),
@@ -80,6 +86,7 @@ HOOKS: tuple[HookRow, ...] = (
 
 JOB_HOOKS = tuple(row.name for row in HOOKS if row.for_jobs)
 WORKER_HOOKS = tuple(row.name for row in HOOKS if not row.for_jobs)
+_AWAITED = tuple(row.name for row in HOOKS if row.awaited)
 
 
 class DontEnqueue(Exception):
@@ -145,7 +152,7 @@ class Hooks:
         """Register a function by its name; a reload of its module replaces it.
 
         Two functions of one name that stand in different lines of a module both run. Raises OptionInvalid for a name
-        that is no hook's, and for a coroutine function.
+        that is no hook's, and for a coroutine function that would not be awaited.
         """
         check_hook(getattr(function, "__name__", ""), function, self._kinds)
         self._functions = _Registered.of(function).added_to(self._functions)
@@ -175,10 +182,14 @@ class Hooks:
 
 def check_hook(name: str, function: Any, kinds: Sequence[str]) -> None:
     """Raise OptionInvalid for a function that cannot be a hook of these kinds."""
-    if kind_of(name, kinds) is None:
+    kind = kind_of(name, kinds)
+    if kind is None:
         raise OptionInvalid(f"{name!r} is no hook: its name must start with one of {', '.join(kinds)}.")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise OptionInvalid(f"hook {name!r} is a coroutine function; hooks are plain functions.")
+    if inspect.isasyncgenfunction(function) or (inspect.iscoroutinefunction(function) and kind not in _AWAITED):
+        raise OptionInvalid(
+            f"hook {name!r} is a coroutine function, and would not be awaited. Only {', '.join(_AWAITED[:-1])} and"
+            f" {_AWAITED[-1]} may be coroutine functions."
+        )
 
 
 def check_methods(cls: type) -> None:
@@ -227,6 +238,8 @@ class FailureReport:
     worker: str
     #: Which run this was, from 1.
     attempt: int = 1
+    #: The headers that the job was enqueued with by `.options(headers=…)`, and others that Palermo does not know.
+    headers: Mapping[str, Any] = field(default_factory=dict)
     #: The exception. It has no traceback if the job's process ended: JobCrashed, JobTimeout or JobOutOfMemory.
     error: BaseException | None = field(default=None, repr=False, compare=False)
 
@@ -286,8 +299,8 @@ class HookedJob(Protocol):
 def hooks_for(kind: str, definition: HookedJob, instance: object | None = None) -> tuple[Callable[..., Any], ...]:
     """The hooks of one kind that apply to a job, global ones first; call them with the job's own arguments.
 
-    For on_failure and on_exhausted the error comes before these. `instance` is the object whose `process`
-    runs, so that a class's hooks and its process share state.
+    For on_success the returned value comes before these, for on_failure and on_exhausted the error. `instance` is the
+    object whose `process` runs, so that a class's hooks and its process share state.
     """
     # Fast path: most jobs have no hooks. A run that does nothing, in a loop: 5.8 µs, 6.5 without.
     own = definition.hooks(kind, instance) if definition.is_class or kind in definition.own_hooks.present else ()

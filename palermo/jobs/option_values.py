@@ -6,6 +6,7 @@ from palermo.core.backoff import CustomBackoff, backoff
 from palermo.core.fair_scheduling import LEAST_SHARE, MOST_SHARE, is_tenant
 from palermo.core.limits import MAX_LIMIT, Rate, check_key
 from palermo.core.message import MAX_SECONDS
+from palermo.core.own_headers import check_own_headers
 from palermo.core.times import delay_seconds, in_seconds, unix_seconds
 from palermo.core.topology import MAX_PRIORITY
 from palermo.core.unique_keys import Mode
@@ -22,6 +23,8 @@ _DURATIONS = frozenset(
 
 def read_value(name: str, value: Any) -> Any:
     """The value of the option of this name; a duration in seconds. Raises OptionInvalid if it means nothing."""
+    if name == "headers":
+        return check_own_headers(value)
     _check_value(name, value)
     return in_seconds(value) if name in _DURATIONS else value
 

@@ -70,6 +70,9 @@ class ManyOptions(TypedDict, total=False):
     tenant: str | Callable[..., str] | None
     #: The tenant's share of the queue, where others have 1: from 0.001 to 1,000.
     share: float | None
+    #: Headers of your own that travel with the job, such as the id of a request: text, numbers and bools. Together at
+    #: most 2,000 characters as JSON.
+    headers: Mapping[str, str | int | float | bool] | None
 
 
 class EnqueueOptions(ManyOptions, total=False):

@@ -22,6 +22,8 @@ def masked_row(row: Row, patterns: Sequence[str], names: Sequence[str] | None = 
     knows them.
     """
     args, kwargs, text = row["args"], row["kwargs"], row["preview"]
+    if headers := row.get("headers"):
+        row = {**row, "headers": masked_value(headers, patterns)}
     if args is None or kwargs is None:
         words = [*_words(text), *(parameters(row["job"]) if names is None else names)] if isinstance(text, str) else []
         return {**row, "preview": MASK} if any(is_hidden(word, tuple(patterns)) for word in words) else row

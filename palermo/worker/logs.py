@@ -18,11 +18,15 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, TextIO
 
+from palermo.core.own_headers import own_headers
 from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
 
 #: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
+
+#: The attribute with the headers of the job that are its program's own; "" for none.
+_HEADERS = "palermo_headers"
 
 _CONVERSION = re.compile(r"%[-#0 +]*\d*(?:\.\d+)?[a-zA-Z%]")
 _PAIR = re.compile(r"(?:^| )([a-z_]+)=(%[-#0 +]*\d*(?:\.\d+)?([a-zA-Z]))(?= |$)")
@@ -31,7 +35,11 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 _COLOURS = {"DEBUG": "2", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 
 #: The attributes that every record has by itself; all others came by `extra`.
-_USUAL = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "stacks"} | set(ATTRIBUTES)
+_USUAL = (
+    frozenset(logging.makeLogRecord({}).__dict__)
+    | {"message", "asctime", "taskName", "stacks"}
+    | {*ATTRIBUTES, _HEADERS}
+)
 
 
 def configure(*, level: str = "info", format: str = "text", stream: TextIO | None = None) -> None:
@@ -123,11 +131,12 @@ class NamingRecords:
         return record
 
 
-_NAMELESS = dict.fromkeys(ATTRIBUTES, "")
+_NAMELESS = dict.fromkeys((*ATTRIBUTES, _HEADERS), "")
 
 
 def _named(job: CurrentJob) -> dict[str, Any]:
-    return dict(zip(ATTRIBUTES, (job.id, job.job, job.queue, job.attempt), strict=True))
+    named = dict[str, Any](zip(ATTRIBUTES, (job.id, job.job, job.queue, job.attempt), strict=True))
+    return {**named, _HEADERS: own_headers(job.headers) or ""}
 
 
 def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
@@ -139,6 +148,8 @@ def fields(record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
         event, tail = record.getMessage(), {}
     if getattr(record, "palermo_id", ""):
         tail = {name.removeprefix("palermo_"): getattr(record, name) for name in ATTRIBUTES} | tail
+    if headers := getattr(record, _HEADERS, None):
+        tail["headers"] = headers
     return event, tail | {key: value for key, value in record.__dict__.items() if key not in _USUAL}
 
 

@@ -58,6 +58,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
         "tenant": None,
         "topic": None,
         "parent": None,
+        "headers": {},
     }
 
 

@@ -33,6 +33,7 @@ def test_the_catalogue_has_every_hook_of_resque() -> None:
         "before_process",
         "around_process",
         "after_process",
+        "on_success",
         "on_failure",
         "on_exhausted",
         "before_dequeue",
@@ -73,11 +74,12 @@ def test_a_function_of_another_name_is_refused() -> None:
         palermo.hook(named("tidy_up", lambda: None))
 
 
-def test_a_coroutine_function_is_refused() -> None:
-    with pytest.raises(OptionInvalid, match="'before_process' is a coroutine function"):
+@pytest.mark.parametrize("name", ["before_enqueue", "around_process", "after_fork"])
+def test_a_coroutine_function_that_would_not_be_awaited_is_refused(name: str) -> None:
+    async def function(definition: Any) -> None: ...
 
-        @palermo.hook
-        async def before_process(definition: Any) -> None: ...
+    with pytest.raises(OptionInvalid, match=f"'{name}' is a coroutine function, and would not be awaited"):
+        palermo.hook(named(name, function))
 
 
 def test_a_function_job_takes_hooks_of_jobs_only() -> None:

@@ -1,10 +1,12 @@
 """Hooks and failure back ends around a job, without a process."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import replace
 
 import palermo
 from palermo.core.failure import Failure
@@ -225,3 +227,150 @@ def test_a_crash_whose_arguments_cannot_be_read_is_still_reported(bench: Bench) 
     bench.executor().crashed(Message(id="1", queue="q", job="nobody"), failure)
 
     assert bench.seen == ["killed"]
+
+
+def test_on_success_gets_what_the_job_returned(bench: Bench) -> None:
+    class Job:
+        def process(self, a: int) -> int:
+            return 2 * a
+
+        def after_process(self, a: int) -> None:
+            bench.seen.append("after")
+
+        def around_process(self, a: int) -> Iterator[None]:
+            yield
+            bench.seen.append("around")
+
+        def on_success(self, doubled: int, a: int) -> None:
+            bench.seen.append((doubled, a))
+
+    def on_success(definition: Any, returned: object, *args: object) -> None:
+        bench.seen.append((definition.name, returned, *args))
+
+    palermo.hook(on_success)
+    bench.job(Job)
+
+    assert bench.run([4]) == Succeeded()
+    assert bench.seen == ["around", "after", ("job", 8, 4), (8, 4)]
+
+
+def test_on_success_is_not_called_for_a_job_that_fails_or_is_skipped(bench: Bench) -> None:
+    class Job:
+        def before_process(self, a: int) -> bool:
+            return a > 0
+
+        def process(self, a: int) -> None:
+            raise ValueError
+
+        def on_success(self, returned: object, a: int) -> None:
+            bench.seen.append(a)
+
+    bench.job(Job)
+    bench.failure([1])
+    bench.run([0])
+
+    assert bench.seen == []
+
+
+def test_an_error_in_on_success_is_logged_and_the_job_is_done(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    class Job:
+        def process(self) -> None: ...
+
+        def on_success(self, returned: object) -> None:
+            raise ValueError("no")
+
+        async def on_success_later(self, returned: object) -> None:
+            raise KeyError("also no")
+
+    bench.job(Job)
+
+    assert bench.run() == Succeeded()
+    assert [each.getMessage().partition(" hook=")[0] for each in caplog.records] == ["on_success hook failed"] * 2
+
+
+def test_on_success_is_called_for_each_job_of_a_batch_that_is_done(bench: Bench) -> None:
+    class Job:
+        def process(self, items: Any) -> None:
+            items.fail(1, ValueError())
+
+        def on_success(self, returned: object, items: list[int]) -> None:
+            bench.seen.append(("done", items))
+
+        def on_failure(self, error: BaseException, items: list[int]) -> None:
+            bench.seen.append(("failed", items))
+
+    bench.job(Job, batch=3)
+    first = bench.message([1])
+    bench.executor().run(replace(first, companions=(bench.message([2]), bench.message([3]))))
+
+    assert bench.seen == [("done", [1]), ("failed", [2]), ("done", [3])]
+
+
+class Awaits:
+    """A job whose hooks are coroutines, and are done when they say so."""
+
+    seen: ClassVar[list[Any]]
+
+    async def before_process(self, a: int) -> bool:
+        await asyncio.sleep(0)
+        self.seen.append("before")
+        return a > 0
+
+    async def after_process(self, a: int) -> None:
+        await asyncio.sleep(0)
+        self.seen.append("after")
+
+    async def on_success(self, returned: object, a: int) -> None:
+        await asyncio.sleep(0)
+        self.seen.append(("success", returned))
+
+    async def on_failure(self, error: BaseException, a: int) -> None:
+        await asyncio.sleep(0)
+        self.seen.append(("failure", str(error)))
+
+    async def on_exhausted(self, error: BaseException, a: int) -> None:
+        await asyncio.sleep(0)
+        self.seen.append("exhausted")
+
+
+class AwaitsPlainly(Awaits):
+    def process(self, a: int) -> int:
+        self.seen.append("process")
+        return 6 // (a - 1)
+
+
+class AwaitsInLoop(Awaits):
+    async def process(self, a: int) -> int:
+        self.seen.append("process")
+        return 6 // (a - 1)
+
+
+@pytest.mark.parametrize("job", [AwaitsPlainly, AwaitsInLoop])
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_hooks_of_a_run_may_be_coroutines(bench: Bench, job: type[Awaits], in_loop: bool) -> None:
+    Awaits.seen = bench.seen
+    bench.job(job, retries=1)
+
+    def run(number: int) -> Any:
+        message = replace(bench.message([number]), policy_retries=1, retries=1)
+        executor = bench.executor()
+        return asyncio.run(executor.run_async(message)) if in_loop else executor.run(message)
+
+    assert run(3) == Succeeded()
+    assert bench.seen == ["before", "process", "after", ("success", 3)]
+    bench.seen.clear()
+    run(1)
+    assert bench.seen == ["before", "process", ("failure", "integer division or modulo by zero"), "exhausted"]
+    bench.seen.clear()
+    assert run(0) == Succeeded(skipped=True)
+    assert bench.seen == ["before"]
+
+
+def test_coroutine_hooks_are_awaited_after_a_crash(bench: Bench) -> None:
+    Awaits.seen = bench.seen
+    bench.job(AwaitsPlainly)
+    failure = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)
+
+    bench.executor().crashed(bench.message([1]), failure)
+
+    assert bench.seen == [("failure", "killed")]

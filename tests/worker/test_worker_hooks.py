@@ -20,7 +20,7 @@ def test_each_hook_runs_in_the_process_that_the_catalogue_says(site: Site) -> No
     site.enqueue("raises_twice", module="crew_hooks")
     site.enqueue("note", str(site.notes_path), "x")
     # The queues may be empty before the second one is there.
-    told = {"on_exhausted", "queue_empty", "after_process"}
+    told = {"on_exhausted", "queue_empty", "on_success"}
     eventually(lambda: told <= {line[0] for line in site.trace()})
     worker.send(signal.SIGUSR2)
     eventually(lambda: any(line[0] == "before_pause" for line in site.trace()))
@@ -44,7 +44,7 @@ def test_worker_hooks_run_in_order_and_are_told_of_the_worker(site: Site) -> Non
     trace = site.trace()
     assert [line[0] for line in trace] == [
         "before_first_fork", "before_fork", "after_fork",
-        "before_process", "around_process", "around_process_ends", "after_process",
+        "before_process", "around_process", "around_process_ends", "after_process", "on_success",
         "queue_empty", "shutdown", "worker_exit",
     ]  # fmt: skip
     assert {line[3] for line in trace if len(line) == 4} == {"jobs,low"}

@@ -98,6 +98,9 @@ class NewJob(BaseModel):
     serializer: str | None = Field(default=None, description="How its arguments are written.")
     compression: str | None = Field(default=None, description="How they are compressed.")
     sign: bool | None = Field(default=None, description="Whether they are signed.")
+    headers: dict[str, str | int | float | bool] | None = Field(
+        default=None, description="Headers that travel with it: text, numbers and truth values."
+    )
 
 
 class EnqueuedJob(Enqueued):

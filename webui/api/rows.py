@@ -138,6 +138,9 @@ class JobRow(BaseModel):
     tenant: str | None
     topic: str | None = Field(default=None, description="Of the event that it handles.")
     parent: str | None = Field(default=None, description="The id of the job that enqueued it while it ran.")
+    headers: dict[str, Any] | None = Field(
+        default=None, description="The headers of its program's own, and others that Palermo does not know."
+    )
 
 
 class Jobs(Rows[JobRow]):

@@ -104,7 +104,7 @@ def _reason(error: Exception) -> str:
 class JobCall:
     """Collects the messages of one call of a job, and their results: those of a batch have one each."""
 
-    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "args", "batched", "definition", "kwargs")
+    __slots__ = ("_batch", "_callable", "_on_mark", "_refused", "args", "batched", "definition", "kwargs", "later")
 
     def __init__(self, on_mark: OnMark = ignore_mark) -> None:
         """`on_mark` is called with the position of a message whose item of a batch is marked."""
@@ -116,6 +116,8 @@ class JobCall:
         self.kwargs: dict[str, Any] = {}
         #: Whether the job takes a list, with one item for each message.
         self.batched = False
+        #: The coroutines of hooks that are to be awaited when the run has ended.
+        self.later: list[Coroutine[Any, Any, None]] = []
         self._batch: Batch[Any] | None = None
         self._callable: list[tuple[int, Message, list[Any], dict[str, Any]]] = []
         self._refused: dict[int, Result] = {}
@@ -145,9 +147,9 @@ class JobCall:
         """One run for each message, with its own arguments: a failure is decided for each message."""
         assert self.definition is not None
         return [
-            JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked=hooked)
+            JobRun(message, self.definition, [[*args, *kwargs.values()]], {}, instance, hooked, self.later)
             if self.batched
-            else JobRun(message, self.definition, args, kwargs, instance, hooked=hooked)
+            else JobRun(message, self.definition, args, kwargs, instance, hooked, self.later)
             for _, message, args, kwargs in self._callable
         ]
 
@@ -294,8 +296,12 @@ class Executor:
             begun = True
             try:
                 self._interrupts.enter(message.timeout)
-                if not hooks.run_before_hooks("before_process", definition, args, kwargs, instance):
-                    return call.ended(SKIPPED)
+                for hook in hooks.hooks_for("before_process", definition, instance):
+                    answer = hook(*args, **kwargs)
+                    if inspect.iscoroutine(answer):
+                        answer = yield answer
+                    if answer is False:
+                        return call.ended(SKIPPED)
                 around = hooks.hooks_for("around_process", definition, instance)
                 with contextlib.ExitStack() if around else _NOTHING_AROUND as stack:
                     for hook in around:
@@ -306,14 +312,23 @@ class Executor:
                     if value is not None and inspect.iscoroutine(value):
                         value = yield value
                 for hook in hooks.hooks_for("after_process", definition, instance):
-                    hook(*args, **kwargs)
+                    answer = hook(*args, **kwargs)
+                    if inspect.iscoroutine(answer):
+                        yield answer
                 if call.batched:
-                    return self._batch_ended(call, None, instance)
-                return self._return_values.succeeded(message, definition, value)
+                    result = self._batch_ended(call, None, instance)
+                else:
+                    result = self._return_values.succeeded(message, definition, value)
             finally:
                 self._interrupts.leave()
         except BaseException as error:  # a job that calls sys.exit() has not done its work either
-            return self._raised(call, error, instance, begun=begun, entered=entered)
+            result = self._raised(call, error, instance, begun=begun, entered=entered)
+        else:
+            if not call.batched and hooks.hooks_for("on_success", definition, instance):
+                for run in call.runs(instance):
+                    self._run_failures.succeeded(run, value)
+        yield from call.later
+        return result
 
     def _raised(
         self, call: JobCall, error: BaseException, instance: object | None = None, *, begun: bool, entered: bool
@@ -346,6 +361,7 @@ class Executor:
         for run, own in zip(call.runs(instance, hooked=hooked), call.errors(error), strict=True):
             if own is None:
                 results.append(SUCCEEDED)
+                self._run_failures.succeeded(run, None)
             else:
                 why = failure if failure is not None and own is error else self._failure(own)
                 results.append(self._run_failures.result(run, own, why))
@@ -449,7 +465,10 @@ class Executor:
         if call.definition is None:
             return call.ended()
         current.set_current_job(partial(self._current, message, None, batched=call.batched))
-        return call.ended(*(self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()))
+        results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]
+        for coroutine in call.later:
+            asyncio.run(coroutine)
+        return call.ended(*results)
 
 
 def _fatal(failure: Failure) -> JobError:

@@ -1,11 +1,12 @@
-"""Decides the result of a job whose run raised, and calls failure hooks and failure back ends.
+"""Decides the result of a job whose run raised, and calls the hooks of its end and the failure back ends.
 
 It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of them raises,
 only its own answer is lost.
 """
 
+import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from palermo.core.backoff import quartic
 from palermo.core.failure import Failure, class_name, from_exception
 from palermo.core.lifecycle import Dropped, Raised, Result, Retrying
 from palermo.core.message import Message
+from palermo.core.own_headers import own_headers
 from palermo.core.retry_policy import Decision, Drop, Retry, RunAgain, decide, is_failure
 from palermo.jobs import hooks
 from palermo.jobs.definition import JobDefinition
@@ -37,6 +39,8 @@ class JobRun(Struct, frozen=True):
     instance: object | None = None
     #: Whether the job's hooks can be called.
     hooked: bool = True
+    #: Gets the coroutines of its hooks, which the caller is to await in their order. They raise nothing.
+    later: list[Coroutine[Any, Any, None]] = []
 
 
 class RunFailures:
@@ -64,6 +68,10 @@ class RunFailures:
             self._call("on_exhausted", run, error)
         return self._report_failed(run.message, error, failure, run.args, run.kwargs)
 
+    def succeeded(self, run: JobRun, returned: object) -> None:
+        """Call the on_success hooks of a run that returned this value."""
+        self._call("on_success", run, returned)
+
     def unrunnable(self, message: Message, error: BaseException, failure: Failure) -> Result:
         """The result of a message that no job could be called with. It is not retried: that would end the same way."""
         return self._report_failed(message, error, failure, [], {})
@@ -77,8 +85,8 @@ class RunFailures:
             log.exception("backoff failed, waiting as without it id=%s job=%s", message.id, message.job)
             return decide(replace(policy, backoff=quartic), error, message, now=now, chance=chance)
 
-    def _call(self, kind: str, run: JobRun, error: BaseException) -> None:
-        """Call the hooks that get the error. An exception in a hook is only logged: the job's own error is kept."""
+    def _call(self, kind: str, run: JobRun, outcome: object) -> None:
+        """Call the hooks that get the error or the returned value. An exception in a hook is only logged."""
         if not run.hooked:
             return
         try:
@@ -87,9 +95,12 @@ class RunFailures:
             return
         for hook in found:
             try:
-                hook(error, *run.args, **run.kwargs)
+                answer = hook(outcome, *run.args, **run.kwargs)
             except BaseException:
-                log.exception(f"{kind} hook failed hook=%s job=%s", name_of(hook), run.definition.name)
+                _log_failed_hook(kind, hook, run)
+            else:
+                if inspect.iscoroutine(answer):
+                    run.later.append(_finish(kind, hook, run, answer))
 
     def _report_failed(
         self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
@@ -106,6 +117,7 @@ class RunFailures:
             failure=failure,
             worker=self._worker,
             attempt=message.attempt,
+            headers=own_headers(message.extra),
             error=_cause(error),
         )
         for backend in backends:
@@ -114,6 +126,17 @@ class RunFailures:
             except BaseException:
                 log.exception("failure back end failed backend=%s id=%s", name_of(backend), message.id)
         return Raised(failure)
+
+
+async def _finish(kind: str, hook: Callable[..., Any], run: JobRun, answer: Coroutine[Any, Any, Any]) -> None:
+    try:
+        await answer
+    except BaseException:
+        _log_failed_hook(kind, hook, run)
+
+
+def _log_failed_hook(kind: str, hook: Callable[..., Any], run: JobRun) -> None:
+    log.exception(f"{kind} hook failed hook=%s job=%s", name_of(hook), run.definition.name)
 
 
 def name_of(function: Callable[..., Any]) -> str:

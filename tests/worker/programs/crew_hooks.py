@@ -59,6 +59,11 @@ def after_process(definition, *args, **kwargs):
 
 
 @palermo.hook
+async def on_success(definition, returned, *args, **kwargs):
+    trace("on_success")
+
+
+@palermo.hook
 def on_failure(definition, error, *args, **kwargs):
     trace("on_failure", type(error).__name__, str(args))
 

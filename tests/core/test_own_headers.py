@@ -1,0 +1,58 @@
+"""Headers of one's own: which names and values can travel with a job."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from palermo.core.own_headers import MAX_OWN_HEADERS, check_own_headers, is_reserved, own_headers
+from palermo.errors import OptionInvalid
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_text_numbers_and_bools_travel() -> None:
+    given = {"request-id": "ü", "X-Shard": 7, "weight": 0.5, "trial": True, "most": 2**63 - 1}
+
+    assert check_own_headers(given) == given
+
+
+@pytest.mark.parametrize(
+    "name", ["queue", "Tenant", "parent-id", "tick", "limit", "unique", "x-death", "X-Death", "CC"]
+)
+def test_a_name_that_palermo_or_rabbitmq_uses_is_refused(name: str) -> None:
+    with pytest.raises(OptionInvalid, match=f"header '{name}' is one that Palermo or RabbitMQ uses itself"):
+        check_own_headers({name: "x"})
+
+
+@pytest.mark.parametrize("name", ["", "a\n", "n" * 129, 7])
+def test_a_name_that_cannot_be_written_is_refused(name: object) -> None:
+    with pytest.raises(OptionInvalid, match="must be named by 1 to 128 bytes of printable text"):
+        check_own_headers({name: "x"})
+
+
+@pytest.mark.parametrize("value", [None, b"x", ["x"], {"a": 1}, float("nan"), 2**63])
+def test_a_value_that_not_every_broker_can_carry_is_refused(value: object) -> None:
+    with pytest.raises(OptionInvalid, match=r"header 'x' is .*; give text, a number or a bool"):
+        check_own_headers({"x": value})
+
+
+def test_too_many_headers_are_refused() -> None:
+    with pytest.raises(OptionInvalid, match=f"at most {MAX_OWN_HEADERS:,} travel with a job"):
+        check_own_headers({f"header-{number}": "x" * 100 for number in range(20)})
+    with pytest.raises(OptionInvalid, match="is not a dict"):
+        check_own_headers("request-id=7")
+
+
+def test_every_header_of_the_wire_format_is_refused() -> None:
+    wire = (ROOT / "docs" / "internals" / "wire.md").read_text()
+    rows = re.findall(r"^\| .*?headers? ((?:`[a-z_-]+`(?:, )?)+) \|", wire, re.MULTILINE)
+    failed = re.findall(r"^\| `([a-z-]+)` \|", wire[wire.index("## A failed job") :], re.MULTILINE)
+    documented = {*failed, *(name for row in rows for name in re.findall(r"`([a-z_-]+)`", row))}
+
+    assert {"tenant", "recurring", "unique-linger", "traceparent", "stack-trace"} <= documented
+    assert {name for name in documented if not is_reserved(name)} == set()
+
+
+def test_the_headers_of_palermo_and_rabbitmq_are_left_out_where_they_are_shown() -> None:
+    assert own_headers({"parent-id": "p", "x-death": [], "traceparent": "0", "request-id": "r"}) == {"request-id": "r"}

@@ -1,0 +1,120 @@
+"""Headers of one's own, from the enqueue to the hooks, the logs and the rows."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import palermo
+from palermo.cli import main
+from palermo.errors import OptionInvalid
+from palermo.jobs import hooks
+from palermo.testing import Palermo
+from palermo.worker import logs
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+HEADERS = {"request-id": "r-17", "shard": 3, "api-key": "s3cret"}
+
+
+@pytest.fixture
+def test() -> Iterator[Palermo]:
+    with Palermo(raise_failures=False) as test:
+        yield test
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    """The lines that jobs have logged, as JSON."""
+    stream, root = io.StringIO(), logging.getLogger("shop")
+    handler = logs.LineHandler(stream, logs.JsonFormatter())
+    factory = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(logs.NamingRecords(factory))
+    root.addHandler(handler)
+    yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+    root.removeHandler(handler)
+    logging.setLogRecordFactory(factory)
+
+
+def seen_headers() -> dict[str, Any]:
+    job = palermo.current_job()
+    assert job is not None
+    return {name: value for name, value in job.headers.items() if name in HEADERS}
+
+
+def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(hooks, "_backends", ())
+    palermo.failure_backend(lambda report: seen.append(("report", report.headers)))
+
+    @palermo.job(name="headed", retries=1, backoff=60, keep_result=True, tenant="acme", limit=1)
+    def headed() -> None:
+        seen.append(("run", seen_headers()))
+        raise ValueError
+
+    @headed.hook
+    def before_process() -> None:
+        seen.append(("hook", seen_headers()))
+
+    asyncio.run(headed.options(headers=HEADERS).enqueue_async())
+    for _ in range(2):
+        test.work()
+        test.clock.advance(60)
+    [failed] = test.inspector().failed()
+    test.inspector().requeue([failed["id"]])
+    test.work()
+
+    runs = [("hook", HEADERS), ("run", HEADERS)]
+    assert seen == [*runs, *runs, ("report", HEADERS), *runs]
+
+
+def test_headers_are_in_rows_and_in_failed_show(test: Palermo) -> None:
+    @palermo.job(name="headed")
+    def headed() -> None:
+        raise ValueError
+
+    job = headed.options(headers=HEADERS).enqueue()
+    assert [row["headers"] for row in test.inspector().jobs("jobs")] == [HEADERS]
+    test.work()
+
+    url = test.client.settings.url
+    shown = CliRunner().invoke(main, ["failed", "show", job.id, "--url", url], catch_exceptions=False)
+    assert "request-id='r-17'" in shown.output
+    plain = CliRunner().invoke(main, ["failed", "show", job.id, "--url", url, "--json"], catch_exceptions=False)
+    assert json.loads(plain.output)["headers"] == HEADERS
+
+
+def test_the_command_enqueue_takes_headers(test: Palermo) -> None:
+    given = ["--header", "request-id=r-17", "--header", "shard=a=b"]
+    done = CliRunner().invoke(main, ["enqueue", "shop.x", "-q", "x", *given, "--url", test.client.settings.url])
+
+    assert done.exit_code == 0, done.output
+    assert [row["headers"] for row in test.inspector().jobs("x")] == [{"request-id": "r-17", "shard": "a=b"}]
+
+
+def test_lines_that_a_job_logs_have_its_headers(test: Palermo, lines: Lines) -> None:
+    @palermo.job(name="headed")
+    def headed() -> None:
+        logging.getLogger("shop").warning("about %d", 7)
+
+    headed.options(headers=HEADERS).enqueue()
+    headed.enqueue()
+    test.work()
+    logging.getLogger("shop").warning("outside")
+
+    assert [line.get("headers") for line in lines()] == [HEADERS, None, None]
+
+
+def test_names_that_palermo_uses_are_refused_in_the_caller(test: Palermo) -> None:
+    @palermo.job(name="headed")
+    def headed() -> None: ...
+
+    with pytest.raises(OptionInvalid, match="header 'tenant' is one that Palermo or RabbitMQ uses itself"):
+        headed.options(headers={"tenant": "acme"})
+    with pytest.raises(OptionInvalid, match="has no option 'headers'"):
+        palermo.job(headers={"a": "b"})  # type: ignore[call-overload]
