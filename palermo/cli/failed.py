@@ -140,7 +140,7 @@ def _selection_options(command: Any) -> Any:
     "to_queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="Another queue than the one it came from.",
+    help="Requeue to this queue, not to the one each came from; asks if no worker serves it.",
 )
 @yes_option
 @query_options
@@ -164,11 +164,14 @@ def requeue(
     """
     wanted = _which(context, ids, every, FailedFilter(**filters))
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
+    inspector = context.inspector()
     if to_queue is not None:
         check_new_queue(to_queue)
+        if not yes and (unserved := inspector.unserved(to_queue)):
+            confirm(f"{unserved} Requeue there anyway?", yes=yes)
     errors: list[PalermoError] = []
     with _telling_how_far("requeued") as command, progress("requeue") as show:
-        taken = context.inspector().requeue(
+        taken = inspector.requeue(
             wanted,
             args=args,
             kwargs=kwargs,

@@ -143,13 +143,11 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed; ends the command unless the answer is yes.
-
-    Where nobody can be asked, `--yes` must have been given.
-    """
+    """Ask for confirmation; ends the command unless the answer is yes. Without a terminal it requires `--yes`."""
     if yes:
         return
-    ask_to_confirm(yes=yes)
+    if not _can_ask():
+        raise misuse(f"{one_line(question)} There is no terminal to ask on; add --yes")
     if not click.confirm(one_line(question), err=True):
         note("nothing done.")
         raise click.exceptions.Exit(1)
@@ -157,8 +155,12 @@ def confirm(question: str, *, yes: bool) -> None:
 
 def ask_to_confirm(*, yes: bool) -> None:
     """Raise click.UsageError where a question must be asked and there is no terminal to ask on."""
-    if not yes and not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise misuse("this destroys something and there is no terminal to ask on; add --yes")
+    if not yes and not _can_ask():
+        raise misuse("this command asks for confirmation and there is no terminal to ask on; add --yes")
+
+
+def _can_ask() -> bool:
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from palermo.core.queue_selection import EVERY_QUEUE
 from palermo.core.times import Duration
 from palermo.core.topology import MIGRATABLE, check_id, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
-from palermo.inspector import again, events, keys, waiting
+from palermo.inspector import again, events, keys, served, waiting
 from palermo.inspector import failed as failed_jobs
 from palermo.inspector import history as job_history
 from palermo.inspector import recurring as recurring_jobs
@@ -109,6 +109,8 @@ class Inspector(Context):
     cancel_waiting = waiting.cancel_waiting
     move_waiting = waiting.move_waiting
     discard_waiting = waiting.discard_waiting
+
+    unserved = served.unserved
 
     # -- queues, and the tenants that share them
 

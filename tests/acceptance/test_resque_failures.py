@@ -96,10 +96,10 @@ def test_R8_failed_jobs_are_requeued_to_another_queue_and_by_class(place: Place)
     jobs = [place.enqueue("fail", f"{number}") for number in range(3)]
     place.burst("-q", "mail,jobs")
 
-    place.palermo("failed", "requeue", "--all", "--job", "shop.Send", "--to-queue", "slow")
+    place.palermo("failed", "requeue", "--all", "--job", "shop.Send", "--to-queue", "slow", "--yes")
     assert list(place.failed()) == jobs
     assert [row["id"] for row in place.inspector.jobs("slow")] == mail
-    place.palermo("failed", "requeue", jobs[1], "--args", '["mended"]', "--to-queue", "slow")
+    place.palermo("failed", "requeue", jobs[1], "--args", '["mended"]', "--to-queue", "slow", "--yes")
     assert place.inspector.jobs("slow").rows[-1]["args"] == ["mended"]
     place.palermo("failed", "discard", "--all", "--error", "ValueError", "--yes")
 

@@ -1,14 +1,18 @@
 import json
+import sys
 
 import pytest
 from msgspec.structs import replace
 
+from palermo.cli import output
 from palermo.cli.failed import _telling_how_far
 from palermo.client.client import Client
+from palermo.contract.broker import Broker
 from palermo.core.failure import Attempt
 from palermo.errors import BrokerUnavailable
 from palermo.inspector.judges import TakenJob
 from tests.cli.conftest import Palermo
+from tests.contract.tools import consume
 from tests.inspector.jobs import failure, message, publish_failed
 
 
@@ -48,10 +52,29 @@ def test_p8_requeue_all(palermo: Palermo) -> None:
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize("flag", ["--to-queue", "--queue-to"])
 def test_requeue_with_other_arguments_to_another_queue(palermo: Palermo, flag: str) -> None:
-    palermo("failed", "requeue", "1", "--args", '["z"]', "--kwargs", '{"n": 1}', flag, "new")
+    palermo("failed", "requeue", "1", "--args", '["z"]', "--kwargs", '{"n": 1}', flag, "new", "--yes")
 
     (row,) = json.loads(palermo("jobs", "new", "--json").stdout)
     assert (row["args"], row["kwargs"], row["retries"], row["preview"]) == (["z"], {"n": 1}, 1, "'z', n=1")
+
+
+@pytest.mark.usefixtures("three")
+def test_requeue_to_a_mistyped_queue_asks_and_without_a_yes_does_nothing(
+    palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def serve(broker: Broker) -> None:
+        await consume(broker, "legacy")
+
+    client.run(serve)
+    question = "no worker serves queue 'legcy'. Did you mean 'legacy'? Requeue there anyway?"
+
+    assert question in palermo("failed", "requeue", "1", "--to-queue", "legcy", code=2).stderr
+    monkeypatch.setattr(output, "is_terminal", lambda stream: stream is not sys.stdout)
+    assert question in palermo("failed", "requeue", "1", "--to-queue", "legcy", code=1, stdin="n\n").stderr
+    assert ids(palermo, "failed") == ["1", "2", "3"]
+    assert "legcy" not in palermo("queues", "--json").stdout
+
+    assert palermo("failed", "requeue", "1", "--to-queue", "legacy").stdout == "requeued 1 job.\n"
 
 
 @pytest.mark.usefixtures("three")
