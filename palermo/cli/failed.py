@@ -164,11 +164,17 @@ def requeue(
     """
     wanted = _which(context, ids, every, FailedFilter(**filters))
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
-    inspector = context.inspector()
     if to_queue is not None:
         check_new_queue(to_queue)
-        if not yes and (unserved := inspector.unserved(to_queue)):
-            confirm(f"{unserved} Requeue there anyway?", yes=yes)
+    if every:
+        ask_to_confirm(yes=yes)
+    inspector = context.inspector()
+    if not yes:
+        unserved = "" if to_queue is None else inspector.unserved(to_queue)
+        number = inspector.count_failed(wanted) if every else len(ids)
+        if number and (every or unserved):
+            there = f"to queue {to_queue!r}" if to_queue is not None else ""
+            confirm(" ".join(filter(None, (unserved, "Requeue", _counted(number, wanted), there))) + "?", yes=yes)
     errors: list[PalermoError] = []
     with _telling_how_far("requeued") as command, progress("requeue") as show:
         taken = inspector.requeue(
@@ -197,14 +203,18 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, a
     if not yes:
         number = inspector.count_failed(wanted)
         if number:
-            which = f" with {wanted}" if isinstance(wanted, FailedFilter) and not wanted.everything else ""
-            confirm(f"Throw away {count(number, 'failed job')}{which} for good?", yes=yes)
+            confirm(f"Throw away {_counted(number, wanted)} for good?", yes=yes)
     errors: list[PalermoError] = []
     with _telling_how_far("discarded") as command, progress("discard") as show:
         taken = inspector.discard(
             wanted, progress=show, on_error=errors.append, on_taken=command.on_taken, stop=command.stop
         )
     _conclude("discarded", wanted, taken, errors, as_json=as_json, interrupted=command.interrupted)
+
+
+def _counted(number: int, wanted: tuple[str, ...] | FailedFilter) -> str:
+    which = f" with {wanted}" if isinstance(wanted, FailedFilter) and not wanted.everything else ""
+    return f"{count(number, 'failed job')}{which}"
 
 
 def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFilter) -> tuple[str, ...] | FailedFilter:

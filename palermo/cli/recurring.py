@@ -7,10 +7,10 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_recurring
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.options import broker_options, parse_duration, query_options
-from palermo.cli.output import Column, field, note, print_json, print_rows
+from palermo.cli.options import broker_options, parse_duration, query_options, yes_option
+from palermo.cli.output import Column, confirm, field, note, print_json, print_rows
 from palermo.contract.recurring import MISSED
-from palermo.core.text import safe
+from palermo.core.text import count, safe
 from palermo.errors import NotFound
 from palermo.jobs import registry
 from palermo.jobs.user_modules import import_modules
@@ -98,10 +98,12 @@ def add(
 
 @recurring.command("remove")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_recurring)
+@yes_option
 @broker_options
 @click.pass_obj
-def remove(context: Context, /, names: tuple[str, ...]) -> None:
-    """Take recurring jobs away. A job that code declares comes back when its worker starts: disable it instead."""
+def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
+    """Remove recurring jobs. A worker adds those that its code declares again when it starts: disable them instead."""
+    confirm(f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     inspector = context.inspector()
     for name in names:
         inspector.remove_recurring(name)

@@ -46,10 +46,13 @@ def list_topics(context: Context, /, as_json: bool) -> None:
 @click.option("--topic", metavar="PATTERN", help="Only events of these topics, be the group subscribed to them or not.")
 @click.option("--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z.")
 @click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
+@yes_option
 @broker_options
 @click.pass_obj
-def replay(context: Context, /, group: str, **old: Any) -> None:
-    """Tell GROUP once more the events that are kept, and tell no other group; print how many."""
+def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
+    """Deliver the kept events to GROUP again, and to no other group; print their number."""
+    chosen = "the chosen" if any(value is not None for value in old.values()) else "all"
+    confirm(f"Deliver {chosen} kept events to group {group!r} again?", yes=yes)
     with progress("replay") as show:
         replayed = context.inspector().replay(group, **old, progress=show)
     click.echo(replayed)
@@ -62,8 +65,8 @@ def replay(context: Context, /, group: str, **old: Any) -> None:
 @click.pass_obj
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
     """Have no more events come to groups, until a worker of theirs starts. Jobs that wait in their queues stay."""
+    confirm(f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     inspector = context.inspector()
-    confirm(f"have no more events come to {', '.join(groups)}?", yes=yes)
     for group in groups:
         inspector.unsubscribe(group)
 

@@ -82,7 +82,7 @@ def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in
 
 
 def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(place: Place, say: Say) -> None:
-    command = [COMMAND, "failed", "requeue", "--all"]
+    command = [COMMAND, "failed", "requeue", "--all", "--yes"]
     host, port = parse_url(place.url).hosts[0]
     with TcpProxy(host, port) as proxy:
         # So slow that it is not done before it is killed, even if nobody looks for some seconds.
@@ -96,7 +96,7 @@ def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(plac
 
     eventually(lambda: place.pending("mail") + place.pending("failed") >= JOBS)
     between = (place.pending("mail"), place.pending("failed"))
-    _, seconds = timed(place, "failed", "requeue", "--all")
+    _, seconds = timed(place, "failed", "requeue", "--all", "--yes")
 
     twice = place.pending("mail") - JOBS
     say(f"killed with {between[0]:,} requeued and {between[1]:,} not; again {seconds:.2f} s, {twice} are there twice\n")

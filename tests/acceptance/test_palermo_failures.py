@@ -89,7 +89,7 @@ def test_P8_failed_jobs_are_removed_and_requeued_one_by_one_and_all_at_once(plac
     assert list(place.failed()) == [ids[0], *ids[2:]]
     place.palermo("failed", "requeue", ids[3])
     assert list(place.failed()) == [ids[0], ids[2], *ids[4:]]
-    place.palermo("failed", "requeue", "--all")
+    place.palermo("failed", "requeue", "--all", "--yes")
     assert place.failed() == {}
     waiting = [(row["id"], row["retries"], row["error"]) for row in place.inspector.jobs("jobs")]
     assert waiting == [(id, 1, None) for id in (ids[3], ids[0], ids[2], ids[4], ids[5])]

@@ -146,7 +146,7 @@ def test_P10_a_worker_accepts_a_serializer_that_its_module_registers(place: Plac
     (error,) = place.errors().values()
     assert error.startswith("palermo.errors.MediaTypeRefused: ")
 
-    place.palermo("failed", "requeue", "--all")
+    place.palermo("failed", "requeue", "--all", "--yes")
     place.burst(option, "shouting", modules=("loud",))
     assert place.lines() == ["HELLO"]
     assert place.failed() == {}
@@ -178,7 +178,7 @@ def test_P10_a_type_that_nobody_can_read_any_more_fails_and_says_so(place: Place
     install_again.mkdir()
     install(install_again)
     (install_again / "shouting-1.0.dist-info").rename(place.path / "shouting-1.0.dist-info")
-    place.palermo("failed", "requeue", "--all")
+    place.palermo("failed", "requeue", "--all", "--yes")
     place.burst()
     assert place.lines() == ["LOST?"]
 
@@ -191,7 +191,7 @@ def test_P10_pickle_runs_only_where_the_worker_was_told_to_trust_it(place: Place
     assert error.startswith("palermo.errors.MediaTypeRefused: ")
     assert "--accept pickle" in error
 
-    place.palermo("failed", "requeue", "--all")
+    place.palermo("failed", "requeue", "--all", "--yes")
     place.burst("--accept", "pickle")
     assert place.lines() == ["pickled"]
     assert place.failed() == {}

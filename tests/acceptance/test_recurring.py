@@ -98,7 +98,7 @@ def test_R12_the_schedule_is_changed_at_run_time_while_workers_run(place: Place)
     place.palermo("recurring", "add", "noted", "shop.note", "--every", "1", "--args", '["dynamic"]')
     place.await_lines(2)
 
-    place.palermo("recurring", "remove", "noted")
+    place.palermo("recurring", "remove", "noted", "--yes")
 
     assert place.rows("recurring", "list") == []
     place.enqueue("note", "last")

@@ -46,7 +46,7 @@ def test_a_requeue_of_many_that_a_restart_of_the_broker_ends_loses_none_and_says
     place: Place, restarting: RestartingBroker, how: str
 ) -> None:
     publish_many_failed(place.client, MANY)
-    command = [COMMAND, "failed", "requeue", "--all"]
+    command = [COMMAND, "failed", "requeue", "--all", "--yes"]
 
     with subprocess.Popen(
         command, env=place.environment, cwd=place.path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -64,7 +64,7 @@ def test_a_requeue_of_many_that_a_restart_of_the_broker_ends_loses_none_and_says
     assert 0 <= len(moved) - int(said[1].replace(",", "")) <= BATCH
     # A RabbitMQ that is killed hands acknowledged messages out again.
     assert how == "by kill -9" or len({*moved} & {*stayed}) <= BATCH
-    assert place.palermo("failed", "requeue", "--all").startswith("requeued ")
+    assert place.palermo("failed", "requeue", "--all", "--yes").startswith("requeued ")
     assert place.pending("failed") == 0
     assert {row["id"] for row in place.inspector.jobs("mail", limit=3 * MANY)} == {str(n) for n in range(MANY)}
 

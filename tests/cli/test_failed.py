@@ -39,7 +39,7 @@ def test_p8_requeue_by_id(palermo: Palermo) -> None:
 
 @pytest.mark.usefixtures("three")
 def test_p8_requeue_all(palermo: Palermo) -> None:
-    rows = json.loads(palermo("failed", "requeue", "--all", "--json").stdout)
+    rows = json.loads(palermo("failed", "requeue", "--all", "--yes", "--json").stdout)
 
     assert rows == [
         {"id": "1", "job": "shop.send", "queue": "mail"},
@@ -66,7 +66,7 @@ def test_requeue_to_a_mistyped_queue_asks_and_without_a_yes_does_nothing(
         await consume(broker, "legacy")
 
     client.run(serve)
-    question = "no worker serves queue 'legcy'. Did you mean 'legacy'? Requeue there anyway?"
+    question = "no worker serves queue 'legcy'. Did you mean 'legacy'? Requeue 1 failed job to queue 'legcy'?"
 
     assert question in palermo("failed", "requeue", "1", "--to-queue", "legcy", code=2).stderr
     monkeypatch.setattr(output, "is_terminal", lambda stream: stream is not sys.stdout)
@@ -79,7 +79,7 @@ def test_requeue_to_a_mistyped_queue_asks_and_without_a_yes_does_nothing(
 
 @pytest.mark.usefixtures("three")
 def test_requeue_what_a_filter_matches(palermo: Palermo) -> None:
-    palermo("failed", "requeue", "--all", "--queue", "slow")
+    palermo("failed", "requeue", "--all", "--yes", "--queue", "slow")
 
     assert (ids(palermo, "slow"), ids(palermo, "failed")) == (["2"], ["1", "3"])
 
@@ -111,7 +111,7 @@ def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_el
 
     assert ids(palermo, "failed") == ["acme", "shop"]
     assert palermo("failed", "list", "--worker", "*@elsewhere").stderr.startswith("no failed jobs")
-    palermo("failed", "requeue", "--all", "--worker", "*@test", "--tenant", "ac*")
+    palermo("failed", "requeue", "--all", "--yes", "--worker", "*@test", "--tenant", "ac*")
 
     assert ids(palermo, "failed") == ["shop"]
 
@@ -128,8 +128,8 @@ def test_a_group_of_failed_jobs_is_listed_requeued_and_discarded_by_the_key_that
     keys = {row["error"]: row["fingerprint"] for row in json.loads(palermo("failed", "groups", "--json").stdout)}
 
     listed = json.loads(palermo("failed", "list", "--json", "--group", keys["KeyError"]).stdout)
-    unknown = palermo("failed", "requeue", "--all", "--group", "0" * 12, code=4).stderr
-    requeued = palermo("failed", "requeue", "--all", "--group", keys["ValueError"]).stdout
+    unknown = palermo("failed", "requeue", "--all", "--yes", "--group", "0" * 12, code=4).stderr
+    requeued = palermo("failed", "requeue", "--all", "--yes", "--group", keys["ValueError"]).stdout
     discarded = palermo("failed", "discard", "--all", "--group", keys["KeyError"], "--yes").stdout
 
     assert [line.split()[:3] for line in shown[1:]] == [
@@ -168,14 +168,14 @@ def test_ids_that_are_not_there_leave_json_on_stdout_whole(palermo: Palermo) -> 
     assert json.loads(palermo("failed", "requeue", "nobody", "--json", code=4).stdout) == []
 
 
-@pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
+@pytest.mark.parametrize("command", [["requeue", "--yes"], ["discard", "--yes"]])
 def test_all_of_nothing_is_done(palermo: Palermo, command: list[str]) -> None:
     assert palermo("failed", *command, "--all").exit_code == 0
     assert palermo("failed", *command, "--all", "--json").stdout == "[]\n"
 
 
 @pytest.mark.usefixtures("three")
-@pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
+@pytest.mark.parametrize("command", [["requeue", "--yes"], ["discard", "--yes"]])
 def test_a_filter_that_matches_nothing_ends_in_4(palermo: Palermo, command: list[str]) -> None:
     told = palermo("failed", *command, "--all", "--error", "TypeError", code=4)
 
@@ -184,7 +184,7 @@ def test_a_filter_that_matches_nothing_ends_in_4(palermo: Palermo, command: list
 
 
 @pytest.mark.usefixtures("three")
-@pytest.mark.parametrize("command", [["requeue"], ["discard", "--yes"]])
+@pytest.mark.parametrize("command", [["requeue", "--yes"], ["discard", "--yes"]])
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -204,9 +204,28 @@ def test_filters_act_only_with_all(palermo: Palermo, command: list[str], argumen
 @pytest.mark.usefixtures("three")
 @pytest.mark.parametrize(
     "command",
-    [["failed", "discard", "1"], ["failed", "discard", "--all"], ["purge", "failed"], ["delete", "failed"]],
+    [
+        ["failed", "discard", "1"],
+        ["failed", "discard", "--all"],
+        ["failed", "requeue", "--all"],
+        ["failed", "requeue", "--all", "--queue", "mail"],
+        ["scheduled", "cancel", "--all"],
+        ["scheduled", "run", "--all"],
+        ["scheduled", "move", "--all", "--in", "1h"],
+        ["retries", "run", "--all"],
+        ["retries", "give-up", "--all"],
+        ["purge", "failed"],
+        ["purge", "--all"],
+        ["delete", "failed"],
+        ["dequeue", "shop.send"],
+        ["control", "kill", "--all"],
+        ["control", "stop", "--all"],
+        ["recurring", "remove", "nightly"],
+        ["topics", "replay", "mail"],
+        ["topics", "remove", "mail"],
+    ],
 )
-def test_destroying_needs_yes_where_nobody_can_be_asked(palermo: Palermo, command: list[str]) -> None:
+def test_what_destroys_or_changes_many_needs_yes_without_a_terminal(palermo: Palermo, command: list[str]) -> None:
     assert "--yes" in palermo(*command, code=2).stderr
     assert ids(palermo, "failed") == ["1", "2", "3"]
 

@@ -292,19 +292,22 @@ def test_on_a_terminal_a_listing_is_a_table_and_no_color_is_obeyed(client: Clien
     os.waitpid(pid, 0)
 
 
-def test_on_a_terminal_destroying_asks_with_the_number_and_no_means_no(client: Client, url: str) -> None:
+@pytest.mark.parametrize("action", ["discard", "requeue"])
+def test_on_a_terminal_all_failed_jobs_are_asked_for_by_number_and_no_means_no(
+    client: Client, url: str, action: str
+) -> None:
     publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
 
-    with on_terminal(["failed", "discard", "--all"], url) as (terminal, pid):
+    with on_terminal(["failed", action, "--all"], url) as (terminal, pid):
         assert "3 failed jobs" in read_until(terminal, "[y/N]")
         os.write(terminal, b"n\n")
         assert exit_of(pid) == 1
     assert client.run(lambda broker: broker.browse("failed")).total == 3
 
-    with on_terminal(["failed", "discard", "--all"], url) as (terminal, pid):
+    with on_terminal(["failed", action, "--all"], url) as (terminal, pid):
         read_until(terminal, "[y/N]")
         os.write(terminal, b"y\n")
-        read_until(terminal, "discarded 3 jobs")
+        read_until(terminal, "ed 3 jobs")
         assert exit_of(pid) == 0
     assert client.run(lambda broker: broker.browse("failed")).total == 0
 
@@ -326,7 +329,7 @@ def test_on_a_terminal_purge_and_delete_state_the_number(
 def test_on_a_terminal_long_work_shows_a_bar(client: Client, url: str) -> None:
     publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
 
-    with on_terminal(["failed", "requeue", "--all"], url) as (terminal, pid):
+    with on_terminal(["failed", "requeue", "--all", "--yes"], url) as (terminal, pid):
         text = read_until(terminal, "requeued 3 jobs")
         assert exit_of(pid) == 0
 

@@ -47,7 +47,7 @@ def test_one_is_added_seen_and_removed(palermo: Palermo) -> None:
     assert json.loads(palermo("recurring", "show", "often", "--json").stdout) == often
     assert "words: Every 90 seconds" in palermo("recurring", "show", "often").stdout
 
-    palermo("recurring", "remove", "nightly", "often")
+    palermo("recurring", "remove", "nightly", "often", "--yes")
     assert rows(palermo) == []
 
 
@@ -57,7 +57,7 @@ def test_what_was_done_to_a_recurring_job_is_said(palermo: Palermo) -> None:
     assert added.stdout == "added recurring job nightly.\n"
     assert palermo("recurring", "disable", "nightly").stdout == "disabled recurring job nightly.\n"
     assert palermo("recurring", "enable", "nightly").stdout == "enabled recurring job nightly.\n"
-    assert palermo("recurring", "remove", "nightly").stdout == "removed recurring job nightly.\n"
+    assert palermo("recurring", "remove", "nightly", "--yes").stdout == "removed recurring job nightly.\n"
 
 
 def test_one_is_disabled_enabled_and_run_now(palermo: Palermo) -> None:
@@ -79,7 +79,8 @@ def test_one_is_disabled_enabled_and_run_now(palermo: Palermo) -> None:
 
 @pytest.mark.parametrize("command", ["show", "remove", "enable", "disable", "run"])
 def test_a_name_that_is_not_there_is_said_in_one_line(palermo: Palermo, command: str) -> None:
-    result = palermo("recurring", command, "nobody", code=4)
+    sure = ["--yes"] if command == "remove" else []
+    result = palermo("recurring", command, "nobody", *sure, code=4)
 
     assert result.stderr.count("\n") == 1
     assert "'nobody'" in result.stderr

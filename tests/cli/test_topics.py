@@ -35,13 +35,13 @@ def test_an_event_is_published_and_told_again_to_one_group(palermo: Palermo, cli
     assert "gateway" not in shown.stderr  # an exchange of RabbitMQ; here is none
     assert "2 events kept" in shown.stderr
 
-    assert palermo("topics", "replay", "mail", "--since", "1h", "--topic", "order.sent").stdout == "1\n"
+    assert palermo("topics", "replay", "mail", "--yes", "--since", "1h", "--topic", "order.sent").stdout == "1\n"
     assert len(json.loads(palermo("jobs", "palermo_mail", "--json").stdout)) == 3
 
     palermo("topics", "remove", "mail", "--yes")
     assert [row["group"] for row in json.loads(palermo("topics", "--json").stdout)] == ["audit"]
     assert "'mail'" in palermo("topics", "remove", "mail", "--yes", code=4).stderr
-    assert "'mail'" in palermo("topics", "replay", "mail", code=4).stderr
+    assert "'mail'" in palermo("topics", "replay", "mail", "--yes", code=4).stderr
 
 
 def test_what_cannot_be_published_is_said_in_one_line(palermo: Palermo) -> None:

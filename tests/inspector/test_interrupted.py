@@ -18,7 +18,7 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
 ) -> None:
     publish_many_failed(client, COUNT)
-    command = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all"]
+    command = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all", "--yes"]
     environment = {
         **os.environ,
         "PALERMO_URL": settings.url,
@@ -51,7 +51,7 @@ def test_a_requeue_that_is_interrupted_ends_between_two_jobs_and_says_how_many_i
         "PALERMO_PUBLISH_TIMEOUT": "30",
     }
 
-    command = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all"]
+    command = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all", "--yes"]
     with subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as requeue:
         eventually(lambda: waiting(inspector) > 0, every=0.005)
         requeue.send_signal(signal.SIGINT)
