@@ -372,7 +372,7 @@ def status_at_end(record: Record) -> JobStatus:
         job=_text(record, "job"),
         queue=_text(record, "queue"),
         attempt=record.get("attempt"),
-        worker=f"{writer}/worker-{slot}" if writer and slot else None,
+        worker=_text(record, "worker") or (f"{writer}/worker-{slot}" if writer and slot else None),
         ended_at=record["at"],
         took=record.get("took"),
         error=_text(record, "error"),

@@ -26,7 +26,10 @@ MAX_ID, MAX_TEXT = 1_000, 2_000
 
 #: The fields of a record that an Entry has fields of its own for.
 _KNOWN = frozenset(
-    {"kind", "at", "id", "job", "queue", "attempt", "slot", "wait", "took", "error", "message", "text", "reason"}
+    {
+        *("kind", "at", "id", "job", "queue", "attempt", "slot", "worker", "wait", "took"),
+        *("error", "message", "text", "reason"),
+    }
 )
 
 
@@ -39,7 +42,7 @@ class Entry(Struct, frozen=True, kw_only=True):
     at: float
     job: str
     queue: str
-    #: The slot of the worker that wrote it; None for a client.
+    #: The slot of the worker that ran the job; None for a client.
     worker: str | None
     attempt: int | None
     #: Seconds that it waited before its start, and that it ran.
@@ -102,7 +105,8 @@ def entry(record: Record, writer: str) -> Entry:
         at=number(get("at")) or 0.0,
         job=text(get("job")) or "",
         queue=text(get("queue")) or "",
-        worker=f"{writer}/worker-{slot}" if writer and isinstance(slot, int) else writer or None,
+        worker=text(get("worker"))
+        or (f"{writer}/worker-{slot}" if writer and isinstance(slot, int) else writer or None),
         attempt=attempt if isinstance(attempt, int) and 0 <= attempt < 2**31 else None,
         wait=number(get("wait")),
         took=number(get("took")),

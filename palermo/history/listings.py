@@ -142,6 +142,7 @@ def life(index: Index, audit: AuditLog, id: str) -> list[Row]:
 
     They are in the order of their instants, since a client may store its record later than a worker, but act before it.
     """
-    steps = [(entry.at, entry.step()) for entry in index.of(id, limit=_MOST_STEPS)]
-    steps += [(at, {"kind": "action", **row}) for at, row in audit.of(id)]
-    return [row for _, row in sorted(steps, key=lambda step: step[0])]
+    # The end of a run whose session was lost has the instant of its release, and may be stored before that.
+    steps = [(entry.at, entry.state is not None, entry.step()) for entry in index.of(id, limit=_MOST_STEPS)]
+    steps += [(at, True, {"kind": "action", **row}) for at, row in audit.of(id)]
+    return [row for *_, row in sorted(steps, key=lambda step: step[:2])]

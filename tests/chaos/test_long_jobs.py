@@ -81,6 +81,9 @@ def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Site, q
     eventually(lambda: drained(hasty))
     assert hasty.notes().count("held begins") == hasty.notes().count("held ends") == 1
     assert hasty.errors() == {}
+    eventually(lambda: [row["state"] for row in hasty.inspector.history().rows if row["id"] == id] == ["done"])
+    assert hasty.inspector.life(id)[-1]["worker"].startswith(f"pid:{first.pid}@")
+    assert hasty.client.job_by_id(id).status().state == "done"
     assert first.alive
     assert second.alive
 

@@ -67,6 +67,47 @@ def test_a_job_that_ends_after_the_session_was_lost_since_the_file_took_nothing_
     assert "Traceback" not in worker.log
 
 
+def _lose_the_session_of_the_running_job(site: Site) -> None:
+    """The worker's heartbeat meets the trigger and ends the session; the job goes on."""
+    _write(site, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
+    eventually(lambda: [row["answers"] for row in site.workers()] == [False])
+    _write(site, "drop trigger refuse")
+
+
+@pytest.mark.parametrize("keep_result", [False, True])
+def test_a_job_that_runs_through_a_lost_session_is_done_in_its_history(site: Site, keep_result: bool) -> None:
+    worker = site.start("-c", "1")
+    site.ready(worker)
+    id = site.enqueue("hold", str(site.notes_path), str(site.gate), "held", keep_result=keep_result)
+    eventually(lambda: site.notes() == ["held begins"])
+    _lose_the_session_of_the_running_job(site)
+
+    site.open_gate()
+
+    eventually(lambda: "job settled with the result of another worker" in worker.log)
+    eventually(lambda: [row["state"] for row in site.inspector.history().rows if row["id"] == id] == ["done"])
+    *_, end = site.inspector.life(id)
+    assert end["kind"] == "succeeded"
+    assert end["worker"] == f"{site.worker()['id']}/worker-1"
+    assert end["took"] > 0
+    assert site.client.job_by_id(id).status().state == "done"
+    assert site.notes() == ["held begins", "held ends"]
+
+
+def test_a_job_that_raises_after_its_session_was_lost_is_failed_in_its_history(site: Site) -> None:
+    worker = site.start("-c", "1", modules=("crew_poison",))
+    eventually(lambda: site.workers() != [])
+    id = site.enqueue("raises_late", str(site.notes_path), str(site.gate), module="crew_poison")
+    eventually(lambda: site.notes() == ["raising"])
+    _lose_the_session_of_the_running_job(site)
+
+    site.open_gate()
+
+    eventually(lambda: "job settled with the result of another worker" in worker.log)
+    eventually(lambda: [row["state"] for row in site.inspector.history().rows if row["id"] == id] == ["failed"])
+    assert site.inspector.life(id)[-1]["error"]["class"] == "ArithmeticError"
+
+
 def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker_and_is_not_run_again(site: Site) -> None:
     id = site.enqueue("raises", "x")
     _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")

@@ -9,6 +9,7 @@ from palermo.core.message import Message
 from palermo.worker.parent.outcomes import (
     KEEP_FOR,
     MAX_OUTCOMES,
+    Outcome,
     Outcomes,
     fingerprint,
     outcome_from_plain,
@@ -16,6 +17,7 @@ from palermo.worker.parent.outcomes import (
 )
 
 MESSAGE = Message(id="1", queue="q", job="j", body=b"[1]", created_at=1)
+OUTCOME = Outcome(message=MESSAGE, result=Succeeded(), slot="w", began_at=1.0, ended_at=2.0)
 FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", failed_at=1)
 
 
@@ -45,12 +47,12 @@ def test_outcomes_fade_and_are_bounded() -> None:
     now = 0.0
     outcomes = Outcomes(now=lambda: now)
     for number in range(MAX_OUTCOMES + 1):
-        outcomes.keep(replace(MESSAGE, id=str(number)), Succeeded(), slot="w")
+        outcomes.keep(replace(OUTCOME, message=replace(MESSAGE, id=str(number))))
     assert outcomes.find("0") is None
     assert len(outcomes.ids) == MAX_OUTCOMES
 
     now = KEEP_FOR + 1
-    outcomes.keep(MESSAGE, Cancelled(), slot="w")
+    outcomes.keep(replace(OUTCOME, result=Cancelled()))
 
     assert outcomes.ids == ("1",)
 
@@ -58,6 +60,6 @@ def test_outcomes_fade_and_are_bounded() -> None:
 def test_what_was_interrupted_has_no_outcome() -> None:
     outcomes = Outcomes()
 
-    outcomes.keep(MESSAGE, Interrupted(), slot="w")
+    outcomes.keep(replace(OUTCOME, result=Interrupted()))
 
     assert outcomes.ids == ()

@@ -13,7 +13,7 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, Raised, fail
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
-from palermo.worker.parent.outcomes import MAX_BYTES, MAX_RESULTS, Outcomes, RefusedResult, RefusedResults
+from palermo.worker.parent.outcomes import MAX_BYTES, MAX_RESULTS, Outcome, Outcomes, RefusedResult, RefusedResults
 from tests.contract.tools import FAILURE, consume, ids, message, take, until
 
 
@@ -66,7 +66,8 @@ def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(file: 
             with pytest.raises(PalermoError) as refused:
                 await consumer.settle(delivery, settlement)
             session = BrokerSession(broker, consumer)
-            one = RefusedResult(session, delivery, Raised(FAILURE), settlement, "w", stored.append)
+            outcome = Outcome(message=delivery.message, result=Raised(FAILURE), slot="w", began_at=1.0, ended_at=2.0)
+            one = RefusedResult(session, delivery, outcome, settlement, stored.append)
             await refused_results.keep(one, refused.value, companion=False)
 
         for _ in range(most):

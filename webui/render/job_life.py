@@ -100,6 +100,7 @@ def _events_of_journal(job: FoundJob, life: Sequence[Row]) -> list[Event]:
         if kind in RUN_ENDS and row["took"] is not None and started != run:
             # The run ended before the record of its start was stored.
             events.append(Event(title="Started", at=_before(row["at"], row["took"]), detail=_at(row)))
+            started = run
         started = run if kind == RecordKind.STARTED else started
         events.append(_event(row))
     return events

@@ -17,6 +17,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Fail, Release, Result, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.outcomes import RefusedResults, fingerprint, outcome_from_plain
 
 log = logging.getLogger("palermo.worker")
@@ -42,6 +43,7 @@ class AdoptedJobs:
         sessions: BrokerSessions,
         stopping: asyncio.Event,
         refused_results: RefusedResults,
+        job_events: JobEvents,
         failed_per_queue: bool,
         own_outcome: Callable[[str], Mapping[str, Any] | None],
     ) -> None:
@@ -50,6 +52,7 @@ class AdoptedJobs:
         self._sessions = sessions
         self._stopping = stopping
         self._refused_results = refused_results
+        self._job_events = job_events
         self._failed_per_queue = failed_per_queue
         self._own_outcome = own_outcome
         self._watching: set[asyncio.Task[None]] = set()
@@ -145,6 +148,9 @@ class AdoptedJobs:
             slot,
             answer["state"],
         )
+        if not answer["written"]:
+            times = {"began_at": answer["began_at"], "ended_at": answer["ended_at"]}
+            self._job_events.adopted_run_ended(slot, delivery.message, result, **times)
         return True
 
     def _on_loss(self, session: BrokerSession, delivery: Delivery, error: BrokerUnavailable | DeliveryLost) -> None:

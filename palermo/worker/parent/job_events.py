@@ -178,7 +178,7 @@ class JobEvents:
         elif kind is RecordKind.SUCCEEDED and settled:
             return
         if not settled:
-            kind, more, written = RecordKind.RELEASED, {}, False
+            kind, more = RecordKind.RELEASED, {}
         if not written and kind in self.recorder.wanted:
             said = {**_run(slot, message, wait=wait, took=took), **more}
             if RUN_ENDS[kind] or message.attempt == 1:
@@ -187,15 +187,30 @@ class JobEvents:
                 said |= self.recorder.arguments(message)
             self.recorder.add(kind, said, at=ended_at)
 
+    def adopted_run_ended(
+        self, worker: str, message: Message, result: Result, *, began_at: float, ended_at: float
+    ) -> None:
+        """Record the end of a run whose session was lost, once an adopted delivery of the job is settled with it.
 
-def _run(slot: int, message: Message, *, wait: float | None = None, took: float | None = None) -> dict[str, Any]:
-    """The fields that every record of a run has; `wait` and `took` are in seconds."""
+        `worker` is the tag of the slot that ran it. Its worker has counted the run, and recorded it as released.
+        """
+        kind, more = _kind(result, "")
+        wait, took = message.waited(began_at), max(0.0, ended_at - began_at)
+        said = {**_run(worker, message, wait=wait, took=took), **more, **self.recorder.arguments(message)}
+        self.recorder.add(kind, said, at=ended_at)
+
+
+def _run(slot: int | str, message: Message, *, wait: float | None = None, took: float | None = None) -> dict[str, Any]:
+    """The fields that every record of a run has; `wait` and `took` are in seconds.
+
+    `slot` is the number of a slot of this worker, or the tag of another worker's slot.
+    """
     said: dict[str, Any] = {
         "id": message.id,
         "job": message.job,
         "queue": message.queue,
         "attempt": message.attempt,
-        "slot": slot,
+        "slot" if isinstance(slot, int) else "worker": slot,
     }
     if wait is not None:
         said["wait"] = round(wait, 6)

@@ -149,7 +149,7 @@ class Orders:
         """Remember how a job ended, and whether its result was settled."""
         id, remembered = message.id, self._ended
         if settled:
-            self.outcomes.kept.pop(id, None)
+            self.outcomes.forget(id)
         remembered.pop(id, None)
         remembered[id] = _Ended(message.job, message.queue, result, settled)
         if len(remembered) > _REMEMBERED:
@@ -237,7 +237,8 @@ class Orders:
                     return {"state": "running", **_identity(message, slot.tag)}
         outcome = self.outcomes.find(id)
         if outcome is not None:
-            return {**outcome_to_plain(outcome.result), **_identity(outcome.message, outcome.slot)}
+            times = {"began_at": outcome.began_at, "ended_at": outcome.ended_at, "written": outcome.written}
+            return {**outcome_to_plain(outcome.result), **_identity(outcome.message, outcome.slot), **times}
         ended = self._ended.get(id)
         return None if ended is None else _answer_about(ended)
 

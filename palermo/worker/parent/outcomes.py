@@ -65,8 +65,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     result: Result
     #: The tag of the slot that ran it.
     slot: str
-    #: When it ended, by the monotonic clock.
-    at: float
+    #: When the run began and ended, in Unix seconds.
+    began_at: float
+    ended_at: float
+    #: Whether the journal has the end already, as for a job that keeps its result.
+    written: bool = False
 
 
 class Outcomes:
@@ -74,32 +77,36 @@ class Outcomes:
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        #: By job. The outcome of a job that has run again, and was settled, is to be taken out.
-        self.kept: dict[str, Outcome] = {}
+        #: By job, each with when it was kept.
+        self._kept: dict[str, tuple[float, Outcome]] = {}
 
     @property
     def ids(self) -> tuple[str, ...]:
         """The ids of the jobs whose outcome is known."""
         self._forget_old()
-        return tuple(self.kept)
+        return tuple(self._kept)
 
-    def keep(self, message: Message, result: Result, *, slot: str) -> None:
+    def keep(self, outcome: Outcome) -> None:
         """Remember a job that has ended, and whose delivery the broker had taken back. Ignores Interrupted."""
-        if isinstance(result, Interrupted):
+        if isinstance(outcome.result, Interrupted):
             return
-        self.kept.pop(message.id, None)
-        self.kept[message.id] = Outcome(message=message, result=result, slot=slot, at=self._now())
-        if len(self.kept) > MAX_OUTCOMES:
-            del self.kept[next(iter(self.kept))]
+        self.forget(outcome.message.id)
+        self._kept[outcome.message.id] = self._now(), outcome
+        if len(self._kept) > MAX_OUTCOMES:
+            del self._kept[next(iter(self._kept))]
 
     def find(self, id: str) -> Outcome | None:
         """The job's outcome; None if it is not known."""
         self._forget_old()
-        return self.kept.get(id)
+        return self._kept.get(id, (0.0, None))[1]
+
+    def forget(self, id: str) -> None:
+        """Drop the outcome of a job that has run again and was settled."""
+        self._kept.pop(id, None)
 
     def _forget_old(self) -> None:
-        while self.kept and self._now() - next(iter(self.kept.values())).at > KEEP_FOR:
-            del self.kept[next(iter(self.kept))]
+        while self._kept and self._now() - next(iter(self._kept.values()))[0] > KEEP_FOR:
+            del self._kept[next(iter(self._kept))]
 
 
 def outcome_to_plain(result: Result) -> Mapping[str, Any]:
@@ -148,11 +155,9 @@ class RefusedResult(Struct, frozen=True, eq=False):
 
     session: BrokerSession
     delivery: Delivery
-    result: Result
+    outcome: Outcome
     #: The settlement that the broker refused.
     settlement: Fail | Reschedule
-    #: The tag of the slot that ran it.
-    slot: str
     #: Called with True once the result is stored, or with False once it cannot be any more.
     ended: Callable[[bool], None]
 
@@ -232,7 +237,7 @@ class RefusedResults:
         try:
             settled = await self._try_to_store(one)
         except (BrokerUnavailable, DeliveryLost) as error:
-            self.result_lost(one.session, one.delivery.message, one.result, error, slot=one.slot)
+            self.result_lost(one.session, one.outcome, error)
         except Exception as error:  # an edge of the worker's loop: the job goes back with the session
             log.exception("cannot store the result of a job id=%s", one.delivery.message.id)
             self._sessions.lose(one.session, error)
@@ -264,21 +269,13 @@ class RefusedResults:
             await one.session.consumer.settle(one.delivery, Release())
         return False
 
-    def result_lost(
-        self,
-        session: BrokerSession,
-        message: Message,
-        result: Result,
-        error: BrokerUnavailable | DeliveryLost,
-        *,
-        slot: str,
-    ) -> None:
+    def result_lost(self, session: BrokerSession, outcome: Outcome, error: BrokerUnavailable | DeliveryLost) -> None:
         """The broker has taken the job back: remember the result for the worker that gets the job next."""
-        self._outcomes.keep(message, result, slot=slot)
+        self._outcomes.keep(outcome)
         log.warning(
             "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
-            message.id,
-            message.job,
+            outcome.message.id,
+            outcome.message.job,
             str(error),
         )
         if isinstance(error, BrokerUnavailable):

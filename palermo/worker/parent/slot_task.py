@@ -60,7 +60,7 @@ from palermo.worker.parent.job_events import (
     log_start,
     log_success,
 )
-from palermo.worker.parent.outcomes import RefusedResult, RefusedResults
+from palermo.worker.parent.outcomes import Outcome, RefusedResult, RefusedResults
 from palermo.worker.pools.pool import Pool
 
 log = logging.getLogger("palermo.worker")
@@ -447,18 +447,19 @@ class SlotTask:
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()
             settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue)
+            outcome = Outcome(message=message, result=result, slot=self.tag, **times, written=written)
             try:
                 await session.consumer.settle(delivery, settlement)
                 settled = True
                 log_settled(self.number, message, type(settlement))
             except (BrokerUnavailable, DeliveryLost) as error:
-                worker.refused_results.result_lost(session, message, result, error, slot=self.tag)
+                worker.refused_results.result_lost(session, outcome, error)
             except PalermoError as error:
                 if not isinstance(settlement, Fail | Reschedule):
                     raise
                 # The broker refuses to store the result, so the job must not be acknowledged. It has run, so it is not
                 # given back either: this worker keeps the delivery and tries again.
-                one = RefusedResult(session, delivery, result, settlement, self.tag, ended)
+                one = RefusedResult(session, delivery, outcome, settlement, ended)
                 refused = await self._keep_refused(one, error, companion=companion)
         finally:
             self._taken = [one for one in self._taken if one is not delivery]
@@ -471,7 +472,7 @@ class SlotTask:
         try:
             await refused.keep(one, error, companion=companion)
         except (BrokerUnavailable, DeliveryLost) as lost:
-            refused.result_lost(one.session, one.delivery.message, one.result, lost, slot=one.slot)
+            refused.result_lost(one.session, one.outcome, lost)
             return False
         return True
 

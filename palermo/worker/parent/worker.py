@@ -137,6 +137,7 @@ class Worker:
             sessions=self.sessions,
             stopping=self.stopping,
             refused_results=self.refused_results,
+            job_events=self.job_events,
             failed_per_queue=self.failed_per_queue,
             own_outcome=self._orders.outcome,
         )
