@@ -7,7 +7,7 @@ import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
@@ -34,8 +34,9 @@ from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import BrokerError
 from palermo.history.journal_reader import JournalFollower
+from palermo.history.statistics import Rates, Statistics
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.rates import Rates, Samples
+from palermo.inspector.rates import Samples
 
 #: Lines that are no rows: the first line, a blank and the foot, and of each table its name, its heading, a rule and a
 #: blank.
@@ -101,9 +102,9 @@ class ScreenData(Struct, frozen=True, kw_only=True):
             "processed_rate": self.processed,
             "failed_rate": self.failed,
             "queues": [
-                {**row, "in_rate": rates.come, "out_rate": rates.leave}
+                {**row, "in_rate": rates and rates.enqueued, "out_rate": rates and rates.ended}
                 for row in self.queues
-                for rates in (self.rates.get(row["name"], Rates(None, None)),)
+                for rates in (self.rates.get(row["name"]),)
             ],
             "workers": list(self.workers),
             "failures": [{**row, "at": iso_instant(row["at"])} for row in self.failures],
@@ -246,14 +247,14 @@ def _queues(data: ScreenData, shown: int) -> _Rows:
     )
     rows = []
     for row in queue_order(data)[:shown]:
-        rates = data.rates.get(row["name"], Rates(None, None))
+        rates = data.rates.get(row["name"])
         failed = is_failed(row["name"])
         cells = (
             Text(one_line(row["name"])),
             Text(f"{row['pending']:,}", style="red" if failed and row["pending"] else ""),
             Text("" if failed else f"{row['in_progress']:,}"),
-            Text(_rate(rates.come)),
-            Text(_rate(rates.leave)),
+            Text("" if failed else _rate(None if rates is None else rates.enqueued)),
+            Text("" if failed else _rate(None if rates is None else rates.ended)),
             Text("" if failed else f"{row['workers']:,}"),
             Text("paused", style="yellow") if row["paused"] else _unserved(row, failed=failed),
         )
@@ -375,15 +376,21 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
     """Watch queues, workers, rates and the newest failures, until q is pressed.
 
     Keys choose a queue, pause or resume it, requeue its failed jobs, and filter what is shown.
-    Rates are those of the last ten seconds, or with --once of one interval.
+    The rates of queues are averages of the last two to four minutes, from the counts in the journal. Those of all
+    workers are of the last ten seconds, or of one interval with --once.
     """
     client = context.client()
     now = clock.now()
     recent_failures = RecentFailures(now - _RECENT)
-    following = JournalFollower(client.settings, [recent_failures], ReadFrom(since=now - _RECENT))
+    statistics = Statistics()
+
+    def rates(queues: Iterable[str]) -> dict[str, Rates]:
+        return statistics.rates(queues) if following.progress.ready else {}
+
+    following = JournalFollower(client.settings, [recent_failures, statistics], ReadFrom(since=now - _RECENT))
     click.get_current_context().call_on_close(following.close)
     following.begin()
-    live_data = LiveData(Inspector(client), str(client.settings.address), recent_failures)
+    live_data = LiveData(Inspector(client), str(client.settings.address), recent_failures, rates)
     live_data.refresh()
     if as_json or once or not is_terminal(sys.stdout):
         time.sleep(interval)
@@ -400,12 +407,20 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
 
 
 class LiveData:
-    """Takes snapshots of queues and workers, and remembers enough of them for rates."""
+    """Takes snapshots of queues and workers, and puts what the journal knows beside them."""
 
-    def __init__(self, inspector: Inspector, broker: str, recent_failures: RecentFailures) -> None:
+    def __init__(
+        self,
+        inspector: Inspector,
+        broker: str,
+        recent_failures: RecentFailures,
+        rates: Callable[[Iterable[str]], dict[str, Rates]],
+    ) -> None:
+        """`rates` gives the rates of queues, as far as the journal knows them."""
         self.inspector = inspector
         self._samples = Samples(2 * _RATE_WINDOW + 120)
         self._recent_failures = recent_failures
+        self._rates = rates
         self._data = ScreenData(at=clock.now(), broker=broker)
 
     def refresh(self) -> ScreenData:
@@ -421,7 +436,7 @@ class LiveData:
             workers=workers,
             processed=processed,
             failed=failed,
-            rates={row["name"]: self._samples.rates(row["name"], now, _RATE_WINDOW) for row in queues},
+            rates=self._rates(row["name"] for row in queues if not is_failed(row["name"])),
             failures=self._recent_failures.newest(),
             problem="",
         )

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from palermo.core.journal_records import RecordKind
 from palermo.history.tally import Tally
 
 #: The most cells in all series of a dimension; a cell takes half a kilobyte to two.
@@ -123,6 +124,12 @@ class Series:
             if number >= first:
                 found.merge(tally)
         return found
+
+    def flow(self, window: Window, since: float) -> tuple[int, int]:
+        """How many jobs were enqueued, and how many runs ended, in the cells of a window since an instant in it."""
+        first = self._grids[window].number(since)
+        cells = [tally for number, tally in self._cells[window].items() if number >= first]
+        return sum(cell.number(RecordKind.ENQUEUED) for cell in cells), sum(cell.processed for cell in cells)
 
     def counts(self, window: Window, now: float) -> list[tuple[int, int]]:
         """How many runs of each cell of a window succeeded and failed, oldest first."""

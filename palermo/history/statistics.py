@@ -17,7 +17,7 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.journal_records import RecordBatch, RecordKind
 from palermo.history.journal_reader import OnProgress, read_to_end
-from palermo.history.series import FINE, MOST_CELLS, Cell, Dimension, Series, Window, begin
+from palermo.history.series import COARSE, FINE, MOST_CELLS, Cell, Dimension, Series, Window, begin
 from palermo.history.tally import Tally
 
 #: Seconds after a deploy within which a worker that starts with the release before is only late, and no deploy.
@@ -32,6 +32,9 @@ DIMENSIONS = ("queue", "job", "worker")
 #: The most sums that may wait for their cells. The counts of one writer are first added up within the shortest cell
 #: that they fall in; a request for a report puts all sums in their cells.
 _STAGED = 2_000
+
+#: The fewest seconds over which a rate is given.
+_SHORTEST = 1.0
 
 #: Seconds between two times of forgetting what is too old.
 _PRUNE = 60.0
@@ -85,6 +88,13 @@ class Named(Struct, frozen=True):
 
     name: str | None
     tally: Tally
+
+
+class Rates(Struct, frozen=True):
+    """Jobs of a queue per second: enqueued by Palermo's clients, and run to an end."""
+
+    enqueued: float
+    ended: float
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -160,6 +170,26 @@ class Statistics:
             now = self._clock()
             self._settle(now)
             return [Named(*each) for each in self._by["job"].totals(Window.HOUR, now, now - seconds)]
+
+    def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
+        """The rates of these queues over the last two to four minutes: two cells, of which the last is still filling.
+
+        Queues whose rates are not known are left out.
+        """
+        with self._lock:
+            now = self._clock()
+            self._settle(now)
+            cell = COARSE[Window.HOUR].cell
+            since = (now // cell - 1) * cell
+            seconds = 0.0 if self._begins is None else now - max(since, self._begins)
+            known = self._by["queue"]
+            found = {}
+            for name in queues if seconds >= _SHORTEST else ():
+                series = known.get(name)
+                if series is not None or known.others is None:
+                    enqueued, ended = (0, 0) if series is None else series.flow(Window.HOUR, since)
+                    found[name] = Rates(enqueued / seconds, ended / seconds)
+            return found
 
     def counts(self, window: Window, by: str, names: Iterable[str]) -> dict[str, list[tuple[int, int]]]:
         """How many runs succeeded and failed in each part of a window, oldest first, by name.

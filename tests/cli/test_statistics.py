@@ -21,8 +21,8 @@ from palermo.client.client import Client
 from palermo.core.durations import Durations
 from palermo.core.journal_records import decode, encode
 from palermo.core.text import duration
+from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.rates import Rates
 from palermo.worker.handle import start_worker
 from tests.cli.conftest import Palermo
 

@@ -5,12 +5,16 @@ import time
 from html import unescape
 
 import pytest
+from msgspec.structs import replace
 
 from palermo.contract.rows import Row
+from palermo.settings.settings import Settings
 from palermo.webui.state import live_state
 from palermo.webui.state.live_state import OldestJobs
 from tests.helpers import eventually
+from tests.history.written import write
 from tests.inspector.jobs import message, publish
+from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
@@ -157,3 +161,39 @@ def test_of_many_queues_those_in_front_are_read_first(web: Web) -> None:
     oldest = OldestJobs(web.inspector)
 
     assert list(oldest.of({"name": name, "pending": 1} for name in names)) == names[:20]
+
+
+def test_queues_that_share_a_worker_each_have_their_own_rates(web: Web) -> None:
+    publish(web.client, message("a", queue="mail"), message("b", queue="payments"))
+    counts = {"kind": "counts", "at": time.time() - 30, "job": "shop.send"}
+    write(
+        web.client,
+        [
+            {**counts, "queue": "mail", "enqueued": 3_000, "succeeded": 1_500},
+            {**counts, "queue": "payments", "enqueued": 300, "succeeded": 140, "failed": 10},
+        ],
+    )
+
+    def shown() -> dict[str, tuple[float, float]]:
+        rates = (
+            r'<th scope="row".*?>(mail|payments)</a>.*?data-label="in">([\d,.]+)</td>.*?data-label="out">([\d,.]+)</td>'
+        )
+        rows = re.findall(rates, web.http.get("/queues").text, re.DOTALL)
+        return {name: (float(came.replace(",", "")), float(ended)) for name, came, ended in rows}
+
+    found = eventually(lambda: rows if (rows := shown()) and all(came for came, _ in rows.values()) else None)
+
+    (mail_in, mail_out), (payments_in, payments_out) = found["mail"], found["payments"]
+    assert mail_in / mail_out == pytest.approx(2, rel=0.1)
+    assert payments_in / payments_out == pytest.approx(2, rel=0.1)
+    assert mail_in / payments_in == pytest.approx(10, rel=0.1)
+
+
+def test_without_a_journal_a_queue_shows_no_rate(settings: Settings, serve: Serve) -> None:
+    web = serve(replace(settings, journal="off"))
+    publish(web.client, message("a", queue="mail"))
+
+    row = re.search(r"<tr id=.*?>mail</a>.*?</tr>", web.http.get("/queues").text, re.DOTALL)
+
+    assert row is not None
+    assert re.findall(r'data-label="(?:in|out)">([^<]*)<', row[0]) == ["–", "–"]

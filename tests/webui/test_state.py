@@ -13,7 +13,7 @@ from palermo.history.series import Cell, Window
 from palermo.history.statistics import Deploy, Report
 from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.rates import Sample, Snapshot, difference
+from palermo.inspector.rates import Sample, Snapshot
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
@@ -27,37 +27,9 @@ _LIBRARY = (
 )
 
 
-def snapshot(at: float, *, mail: int = 0, images: int = 0, done: int = 0, running: tuple[str, ...] = ()) -> Snapshot:
-    sizes = {"mail": mail, "images": images}
-    queues = [{"name": name, "pending": size, "in_progress": 0} for name, size in sizes.items()]
-    jobs = [{"id": id, "queue": id.partition("-")[0]} for id in running]
-    worker = {"id": "w", "started_at": "2026-11-21T00:00:00Z", "processed": done, "failed": 0, "jobs": jobs}
-    return Snapshot(at=at, queues=queues, workers=[{**worker, "queues": ["mail", "images"]}], version=0)
-
-
 def row(id: str, **more: Any) -> dict[str, Any]:
     plain = {"id": id, "job": "shop", "queue": "mail", "args": [], "kwargs": {}, "failed_at": None, "error": None}
     return {**plain, "worker": None, **more}
-
-
-def test_what_came_in_is_what_went_out_and_what_is_more() -> None:
-    sample = difference(
-        snapshot(100, mail=10, running=("mail-1",)), snapshot(102, mail=12, done=3, running=("mail-2",))
-    )
-
-    assert (sample.processed, sample.left["mail"], sample.came["mail"], sample.span) == (3, 3, 5, 2)
-
-
-def test_a_long_job_of_another_queue_gets_no_share_of_what_was_done() -> None:
-    sample = difference(
-        snapshot(100, running=("images-1", "mail-1")), snapshot(102, done=4, running=("images-1", "mail-2"))
-    )
-
-    assert (sample.left["mail"], sample.left["images"]) == (4, 0)
-
-
-def test_a_queue_that_was_cleared_was_left_by_what_it_held() -> None:
-    assert difference(snapshot(100, mail=50), snapshot(102)).left["mail"] == 50
 
 
 def test_the_chart_has_a_bar_for_every_five_seconds_in_which_something_was_done() -> None:

@@ -6,6 +6,7 @@ If the setting `journal` is "off", nothing is read.
 
 import threading
 import time
+from collections.abc import Iterable
 from itertools import takewhile
 
 from palermo.client.recorded_jobs import RecordedJob, SearchedArguments
@@ -19,7 +20,7 @@ from palermo.history.journal_reader import JournalFollower, Progress
 from palermo.history.listings import recorded
 from palermo.history.recurring_runs import RecurringRuns
 from palermo.history.series import Window
-from palermo.history.statistics import Report, Statistics
+from palermo.history.statistics import Rates, Report, Statistics
 from palermo.metrics.totals import JournalTotals
 from palermo.webui.site import Refused, Site
 
@@ -105,6 +106,10 @@ class JournalViews:
                 self._reports.clear()
             self._reports[key] = (time.monotonic(), found)
             return found
+
+    def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
+        """The rates of these queues, as far as they are known."""
+        return self.statistics.rates(queues) if self.ready else {}
 
     def pause(self, queue: str | None = None) -> Row | None:
         """The action that paused a queue, or all, with its user, time and reason; None if the journal does not know it.

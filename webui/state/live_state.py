@@ -21,12 +21,14 @@ from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
 from palermo.history.series import Window
+from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
 from palermo.inspector.problems import WORST_FIRST, queue_problem
-from palermo.inspector.rates import Rates, Sample, Samples, Snapshot
+from palermo.inspector.rates import Sample, Samples, Snapshot
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
+from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
@@ -71,7 +73,8 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     failed: bool
     #: Since when its oldest job has waited, ISO 8601; None if no job waits, or if the queue cannot be read.
     oldest: str | None
-    rates: Rates
+    #: None for queues of failed jobs, and if the journal does not know them.
+    rates: Rates | None
 
 
 class QueuePage(Struct, frozen=True, kw_only=True):
@@ -113,14 +116,16 @@ class LiveState:
         hidden: Sequence[str] = (),
         patience: float,
         reads_failed: Callable[[], bool],
+        rates: Callable[[Iterable[str]], Mapping[str, Rates]],
     ) -> None:
         """`hidden` has the patterns of names whose values are masked in the arguments of running jobs.
 
-        `patience` and `reads_failed` are as in Sampler.
+        `rates` gives the rates of queues, as far as they are known. `patience` and `reads_failed` are as in Sampler.
         """
         self.sampler = Sampler(inspector, stop=stop, hidden=hidden, patience=patience, reads_failed=reads_failed)
         self.recent_jobs = RecentJobs()
         self.oldest = OldestJobs(inspector)
+        self._rates = rates
         #: How many pages have a stream open. Only the event loop touches it.
         self.streams = 0
 
@@ -136,7 +141,7 @@ class LiveState:
 
     def queue_summary(self, row: Row) -> QueueSummary:
         """A queue as pages show it."""
-        return self._summary(row, self.oldest.of([row]))
+        return self._summaries([row], self.oldest.of([row]))[0]
 
     def queue_page(self, snapshot: Snapshot, *, name: str = "", number: int = 1) -> QueuePage:
         """A page of the queues whose names contain the text: first those with a problem, then the others, by name.
@@ -156,21 +161,25 @@ class LiveState:
         failed.sort(key=lambda row: not row["pending"])
         oldest = self.oldest.of(jobs)
         return QueuePage(
-            rows=[self._summary(row, oldest) for row in jobs[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN]],
-            failed=[self._summary(row, oldest) for row in failed[:QUEUES_SHOWN]],
+            rows=self._summaries(jobs[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN], oldest),
+            failed=self._summaries(failed[:QUEUES_SHOWN], oldest),
             number=number,
             limit=QUEUES_SHOWN,
             total=len(jobs),
             total_failed=len(failed),
         )
 
-    def _summary(self, row: Row, oldest: Mapping[str, str | None]) -> QueueSummary:
-        return QueueSummary(
-            **{name: row[name] for name in ("name", "pending", "in_progress", "workers", "paused")},
-            failed=is_failed(row["name"]),
-            oldest=oldest.get(row["name"]),
-            rates=self.sampler.rates(row["name"]),
-        )
+    def _summaries(self, rows: Sequence[Row], oldest: Mapping[str, str | None]) -> list[QueueSummary]:
+        rates = self._rates([row["name"] for row in rows if not is_failed(row["name"])])
+        return [
+            QueueSummary(
+                **{name: row[name] for name in ("name", "pending", "in_progress", "workers", "paused")},
+                failed=is_failed(row["name"]),
+                oldest=oldest.get(row["name"]),
+                rates=rates.get(row["name"]),
+            )
+            for row in rows
+        ]
 
 
 class OldestJobs(Struct):
@@ -239,7 +248,12 @@ def live_state(site: Site) -> LiveState:
     return site.component(
         LiveState,
         lambda: LiveState(
-            site.inspector, stop=site.stopping, hidden=site.hidden, patience=patience, reads_failed=reads_failed
+            site.inspector,
+            stop=site.stopping,
+            hidden=site.hidden,
+            patience=patience,
+            reads_failed=reads_failed,
+            rates=lambda queues: journal_views(site).rates(queues),
         ),
     )
 
@@ -471,11 +485,6 @@ class Sampler:
         """How many jobs waited in a queue, or in all, in this window; None if that is not known."""
         with self._lock:
             return self._waiting.of(window, self._clock(), queue)
-
-    def rates(self, queue: str) -> Rates:
-        """The rates of jobs that came into a queue and left it, over the last half minute."""
-        with self._lock:
-            return self._samples.rates(queue, self._clock())
 
     def throughput(self) -> tuple[float | None, float | None]:
         """Jobs processed and failed a second, over the last half minute."""
