@@ -22,7 +22,7 @@ from palermo.errors import PalermoError
 from palermo.history.statistics import summarize
 from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.problems import COUNTED, Outcomes, grouped, outcomes, present
+from palermo.inspector.problems import COUNTED, WORST_FIRST, Outcomes, grouped, outcomes, present, workers_text
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
@@ -98,9 +98,9 @@ def _now(client: Client) -> list[Finding]:
     )
     found += [each.finding for each in wrong]
     if not any(each.kind == "silent" for each in wrong):
-        found.append(Finding.ok("workers", f"{len(workers)} worker(s), and all answer" if workers else "none runs"))
-    if not any(each.kind in ("unserved", "late", "paused") for each in wrong):
-        found.append(Finding.ok("queues", "each in which jobs wait has a worker, and none is late"))
+        found.append(Finding.ok("workers", workers_text(workers)))
+    if not any(each.kind in WORST_FIRST for each in wrong):
+        found.append(Finding.ok("queues", "each in which jobs wait has a worker that takes them, and none is late"))
     return found
 
 

@@ -6,7 +6,7 @@ Three alike are told one by one. Four or more are one problem, whose finding has
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row, silent_text
 from palermo.core.journal_records import RecordKind
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, duration, some_of
 from palermo.core.topology import is_failed
 from palermo.history.statistics import Named
@@ -29,8 +30,9 @@ COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
 #: The most problems of one kind that are told one by one.
 _APART = 3
 
-#: What is wrong with a queue: no worker takes its jobs, its first job waits too long, or it is paused with jobs.
-QueueKind = Literal["unserved", "late", "paused"]
+#: What is wrong with a queue: no worker serves it, its workers take no jobs, its first job waits too long, or it is
+#: paused with jobs.
+QueueKind = Literal["unserved", "resting", "late", "paused"]
 
 #: What is wrong with a job: too many of its runs fail for good, or are tried again.
 JobKind = Literal["failing", "retried"]
@@ -39,7 +41,10 @@ JobKind = Literal["failing", "retried"]
 Kind = Literal[QueueKind, JobKind, "all paused", "silent"]
 
 #: The order in which lists of some of many queues show those with problems.
-WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "late", "paused")
+WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
+
+#: The states in which a worker takes no jobs.
+_RESTING = ("paused", "quiet", "stopping")
 
 
 class Outcomes(NamedTuple):
@@ -69,6 +74,8 @@ class _Queue(NamedTuple):
     name: str
     pending: int
     age: float
+    #: The workers that serve it and take no jobs, each with its state.
+    resting: Sequence[str]
 
 
 class _Job(NamedTuple):
@@ -91,7 +98,7 @@ def present(
 
     `ages` are the seconds that the first job of each queue has waited, as far as that is known.
     """
-    found: list[PresentProblem] = []
+    queues, found = list(queues), list[PresentProblem]()
     if all_paused:
         advice = "palermo resume --all ends that."
         finding = Finding.warning("pauses", "all queues are paused: no worker takes a job", advice)
@@ -103,10 +110,11 @@ def present(
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
     wrong: dict[QueueKind, list[_Queue]] = {kind: [] for kind in WORST_FIRST}
+    resting = resting_queues(queues, workers)
     for row in queues:
         age = ages.get(row["name"])
-        if (kind := queue_problem(row, age, all_paused=all_paused)) is not None:
-            wrong[kind].append(_Queue(row["name"], row["pending"], age or 0.0))
+        if (kind := queue_problem(row, age, resting, all_paused=all_paused)) is not None:
+            wrong[kind].append(_Queue(row["name"], row["pending"], age or 0.0, resting.get(row["name"], ())))
     for kind, those in wrong.items():
         if len(those) <= _APART:
             found += [PresentProblem(kind, _of_queue(kind, one, silent=bool(silent))) for one in those]
@@ -135,10 +143,36 @@ def grouped(findings: Iterable[Finding]) -> list[Finding]:
     return found
 
 
-def queue_problem(row: Row, age: float | None, *, all_paused: bool) -> QueueKind | None:
+def resting_queues(queues: Iterable[Row], workers: Iterable[Row]) -> dict[str, list[str]]:
+    """The queues with jobs whose workers all take none, each with these workers and their states."""
+    answering = [row for row in workers if row["answers"] and row["queues"]]
+    idle = [row for row in answering if row["state"] in _RESTING]
+    waiting = [row["name"] for row in queues if row["pending"] and row["workers"]] if idle else []
+    if not waiting:
+        return {}
+    selected = {tuple(row["queues"]): QueueSelection.parse(row["queues"]).select(waiting) for row in answering}
+    taken = {name for row in answering if row["state"] not in _RESTING for name in selected[tuple(row["queues"])]}
+    found: dict[str, list[str]] = {name: [] for name in waiting if name not in taken}
+    for row in idle:
+        for name in selected[tuple(row["queues"])]:
+            if name in found:
+                found[name].append(f"{row['id']} is {row['state']}")
+    return {name: those for name, those in found.items() if those}
+
+
+def workers_text(workers: Sequence[Row]) -> str:
+    """How many workers run, all of which answer, and which of them take no jobs."""
+    if not workers:
+        return "none runs"
+    idle = [f"{row['id']} is {row['state']}" for row in workers if row["state"] in _RESTING]
+    text = f"{count(len(workers), 'worker')}, and all answer"
+    return f"{text}; taking no jobs: {some_of(idle)}" if idle else text
+
+
+def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_paused: bool) -> QueueKind | None:
     """What is wrong with a queue; None if nothing is, or if all queues are paused, which is one problem for all.
 
-    `age` is how many seconds its first job has waited, if that is known.
+    `age` is how many seconds its first job has waited, if that is known. `resting` has the `resting_queues`.
     """
     if all_paused or not row["pending"] or is_failed(row["name"]):
         return None
@@ -146,6 +180,8 @@ def queue_problem(row: Row, age: float | None, *, all_paused: bool) -> QueueKind
         return "paused"
     if not row["workers"]:
         return "unserved"
+    if row["name"] in resting:
+        return "resting"
     return "late" if age is not None and age > LATE else None
 
 
@@ -163,6 +199,9 @@ def _of_queue(kind: QueueKind, queue: _Queue, *, silent: bool) -> Finding:
                 f"Start a worker for it: `palermo worker MODULE -q {quoted}`."
                 f" If its name is a mistake, `palermo delete {quoted}` removes it with its jobs."
             )
+        case "resting":
+            text = f"{waiting} {verb}, and no worker takes them: {some_of(queue.resting)}"
+            advice = _RESUME
         case "late":
             text = f"its first job has waited for {duration(queue.age)}, and {waiting} {verb} in it"
             advice = _MORE_WORKERS
@@ -183,6 +222,9 @@ def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Fi
                 "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those that"
                 " begin so. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs."
             )
+        case "resting":
+            text = f"{wait} queues whose workers take no jobs"
+            advice = _RESUME
         case "late":
             text = f"{wait} queues whose first job has waited for more than {LATE / 60:.0f} minutes"
             text += f", at most {duration(worst[0].age)}"
@@ -190,6 +232,11 @@ def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Fi
     text = f"{text}: {some_of(names)}"
     return replace(Finding.warning("queues", text, advice), names=names)
 
+
+_RESUME = (
+    "`palermo control resume WORKER` lets a quiet or paused worker take jobs again."
+    " A stopping worker ends after its running jobs: start another."
+)
 
 _MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
 

@@ -37,6 +37,44 @@ def test_a_queue_has_at_most_one_problem(row: dict[str, Any], age: float | None,
     assert [each.kind for each in problems(row, ages={"mail": age})] == kinds
 
 
+def worker(id: str, state: str, *queues: str, answers: bool = True) -> dict[str, Any]:
+    return {
+        "id": id,
+        "state": state,
+        "queues": list(queues),
+        "answers": answers,
+        "pid": 1,
+        "jobs": [],
+        "last_seen": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("states", "kinds"),
+    [
+        (["quiet"], ["resting"]),
+        (["paused", "stopping"], ["resting"]),
+        (["quiet", "working"], []),
+        (["quiet", "idle"], []),
+        (["starting"], []),
+    ],
+)
+def test_jobs_wait_in_a_queue_whose_workers_are_all_quiet(states: list[str], kinds: list[str]) -> None:
+    workers = [worker(f"w{nth}", state, "ma*", "!mailing") for nth, state in enumerate(states)]
+    other = worker("w9", "idle", "images")
+
+    found = problems(queue(workers=len(states)), queue("images"), workers=[*workers, other])
+
+    assert [each.kind for each in found] == kinds
+
+
+def test_the_problem_of_a_quiet_worker_names_it_and_how_to_resume_it() -> None:
+    [found] = problems(queue(pending=168), workers=[worker("pid:7@a", "quiet", "mail:3", "images:1")])
+
+    assert found.finding.text == "168 jobs wait, and no worker takes them: pid:7@a is quiet"
+    assert "`palermo control resume WORKER`" in found.finding.advice
+
+
 def test_while_all_queues_are_paused_that_alone_is_said() -> None:
     found = problems(queue(paused=True), queue("images", workers=0), all_paused=True)
 

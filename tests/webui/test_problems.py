@@ -1,8 +1,11 @@
 """The page and the API of what is wrong at this moment, on each broker."""
 
+import html
 import json
+import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests.history.written import write
 from tests.inspector.jobs import message, publish
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
+from tests.worker.site import Site
 
 
 def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(any_web: Web) -> None:
@@ -34,6 +38,27 @@ def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(a
     overview = eventually(lambda: found if "1 problem now" in (found := any_web.http.get("/").text) else None)
     assert overview is not None
     assert 'id="nav-problems">1</span>' in overview
+
+
+def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(any_web: Web, site: Site) -> None:
+    worker = site.start("-q", "mail")
+    eventually(lambda: site.workers() != [])
+    worker.send(signal.SIGTSTP)
+    eventually(lambda: [row["state"] for row in site.workers()] == ["quiet"])
+    publish(any_web.client, message("1"), message("2"))
+
+    def told() -> list[dict[str, Any]]:
+        return [row for row in any_web.http.get("/api/problems").json()["rows"] if row["kind"] == "resting"]
+
+    [problem] = eventually(told)
+    assert problem["text"] == f"2 jobs wait, and no worker takes them: {site.worker()['id']} is quiet"
+    assert "workers take no jobs</span>" in any_web.http.get("/queues").text
+    assert problem["text"] in html.unescape(any_web.http.get("/problems").text)
+    findings = examine(any_web.client, [])
+    assert problem["text"] in [finding.text for finding in findings]
+    assert f"1 worker, and all answer; taking no jobs: {site.worker()['id']} is quiet" in [
+        finding.text for finding in findings
+    ]
 
 
 def test_many_queues_without_a_worker_are_one_problem_with_a_way_to_all_of_them(any_web: Web) -> None:

@@ -55,9 +55,9 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
     finding = problem.finding
     only = finding.names[0] if len(finding.names) == 1 else ""
     match problem.kind:
-        case "unserved" | "late" | "paused" if only:
+        case "unserved" | "resting" | "late" | "paused" if only:
             return ShownProblem(finding, f"Queue {only}", path(request, "queue", name=only))
-        case "unserved" | "late" | "paused" | "all paused":
+        case "unserved" | "resting" | "late" | "paused" | "all paused":
             return ShownProblem(finding, "Queues", path(request, "queues"))
         case "silent":
             return ShownProblem(finding, "Workers", path(request, "workers"))

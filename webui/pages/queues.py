@@ -123,7 +123,7 @@ def queue(
             f"Palermo knows no queue {name!r}. It is made when the first job is enqueued to it; one that another"
             " program has made is known once a worker serves it."
         )
-    line = live.queue_summary(rows[0])
+    line = live.queue_summary(snapshot, rows[0])
     if line.failed:
         return redirect(request, path(request, "failures"))
     jobs, unseen = [], ""

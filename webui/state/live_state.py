@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
 from msgspec import Struct, field
@@ -24,7 +24,7 @@ from palermo.history.series import Window
 from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
-from palermo.inspector.problems import WORST_FIRST, queue_problem
+from palermo.inspector.problems import WORST_FIRST, queue_problem, resting_queues
 from palermo.inspector.rates import Sample, Samples, Snapshot
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
@@ -69,6 +69,8 @@ class QueueSummary(Struct, frozen=True, kw_only=True):
     in_progress: int
     workers: int
     paused: bool
+    #: Whether jobs wait in it and none of its workers takes jobs: they are quiet, paused or stopping.
+    resting: bool
     #: Whether it holds failed jobs.
     failed: bool
     #: Since when its oldest job has waited, ISO 8601; None if no job waits, or if the queue cannot be read.
@@ -139,9 +141,9 @@ class LiveState:
         """Whether a worker that answers takes jobs from this queue. Raises BrokerError."""
         return any(row["name"] == queue and row["workers"] for row in self.snapshot().queues)
 
-    def queue_summary(self, row: Row) -> QueueSummary:
-        """A queue as pages show it."""
-        return self._summaries([row], self.oldest.of([row]))[0]
+    def queue_summary(self, snapshot: Snapshot, row: Row) -> QueueSummary:
+        """A queue of a snapshot as pages show it."""
+        return self._summaries([row], self.oldest.of([row]), resting_queues([row], snapshot.workers))[0]
 
     def queue_page(self, snapshot: Snapshot, *, name: str = "", number: int = 1) -> QueuePage:
         """A page of the queues whose names contain the text: first those with a problem, then the others, by name.
@@ -150,8 +152,10 @@ class LiveState:
         """
         known, wanted = ages(self.oldest.known(), snapshot.at), name.casefold()
 
+        resting = resting_queues(snapshot.queues, snapshot.workers)
+
         def order(row: Row) -> int:
-            problem = queue_problem(row, known.get(row["name"]), all_paused=snapshot.all_paused)
+            problem = queue_problem(row, known.get(row["name"]), resting, all_paused=snapshot.all_paused)
             return len(WORST_FIRST) if problem is None else WORST_FIRST.index(problem)
 
         # The rows are by name, and sorting keeps that order among those of one place.
@@ -161,19 +165,22 @@ class LiveState:
         failed.sort(key=lambda row: not row["pending"])
         oldest = self.oldest.of(jobs)
         return QueuePage(
-            rows=self._summaries(jobs[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN], oldest),
-            failed=self._summaries(failed[:QUEUES_SHOWN], oldest),
+            rows=self._summaries(jobs[(number - 1) * QUEUES_SHOWN : number * QUEUES_SHOWN], oldest, resting),
+            failed=self._summaries(failed[:QUEUES_SHOWN], oldest, resting),
             number=number,
             limit=QUEUES_SHOWN,
             total=len(jobs),
             total_failed=len(failed),
         )
 
-    def _summaries(self, rows: Sequence[Row], oldest: Mapping[str, str | None]) -> list[QueueSummary]:
+    def _summaries(
+        self, rows: Sequence[Row], oldest: Mapping[str, str | None], resting: Container[str]
+    ) -> list[QueueSummary]:
         rates = self._rates([row["name"] for row in rows if not is_failed(row["name"])])
         return [
             QueueSummary(
                 **{name: row[name] for name in ("name", "pending", "in_progress", "workers", "paused")},
+                resting=row["name"] in resting,
                 failed=is_failed(row["name"]),
                 oldest=oldest.get(row["name"]),
                 rates=rates.get(row["name"]),
