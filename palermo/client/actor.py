@@ -47,14 +47,21 @@ def record_action(
     ids: Sequence[str] | None = None,
     count: int | None = None,
     what: str | None = None,
+    at: float | None = None,
 ) -> None:
     """Write into the journal that the actor did this, or that it was `refused` or has `failed`.
 
     `ids` are the jobs that the action was about, `count` is how many (the number of ids unless given), `what` is
-    anything else. Raises nothing: an action stands even if its record cannot be written.
+    anything else. `at` is when it began, in Unix seconds, now unless given: a job that it runs again may have ended by
+    the time the record is made. Raises nothing: an action stands even if its record cannot be written.
     """
     fields: dict[str, object] = {"action": action, "by": actor.name, "source": actor.source, "outcome": outcome}
-    more = {"queue": queue, "what": what, "count": len(ids) if count is None and ids is not None else count}
+    more = {
+        "at": None if at is None else round(at, 3),
+        "queue": queue,
+        "what": what,
+        "count": len(ids) if count is None and ids is not None else count,
+    }
     fields |= {name: value for name, value in more.items() if value is not None}
     if ids is None:
         client.write_record(RecordKind.ACTION, fields)

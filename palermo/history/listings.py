@@ -123,7 +123,7 @@ def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
         return None
     found = read_recorded(entry.id, entry.job, entry.queue, entry.more)
     # A requeue with other arguments is followed by a record of the new run's end, which has those.
-    edited = any(at > entry.at and row["what"] == OTHER_ARGUMENTS for at, row in audit.of(id))
+    edited = any(at > entry.at and (row["what"] or "").startswith(OTHER_ARGUMENTS) for at, row in audit.of(id))
     return replace(found, inexact=EDITED) if edited else found
 
 

@@ -84,7 +84,7 @@ def run_again(
     # Moved with its instant, the expiry is as long after that as before.
     again = _edit(context, fresh, args, kwargs, queue, priority, at).applied_to(fresh)
     job = context._client.enqueue_message(again if at is not None else replace(again, run_at=None))
-    context._record("run again", queue=job.queue, ids=[id, job.id], count=1, what=f"{id} as {job.id}")
+    context._record("run again", queue=job.queue, ids=[id, job.id], count=1, what=f"{id} as {job.id}", at=now)
     return job
 
 
@@ -112,9 +112,10 @@ def edit(
         raise NotFound(f"job {id} is not seen to wait: {place.state or 'it has ended, or waits amid a long queue'}.")
     change = _edit(context, message, args, kwargs, queue, priority, at)
     if not change.empty:
+        began = clock.now()
         _change(context, message, change)
         what = OTHER_ARGUMENTS if change.content is not None else None
-        context._record("edit", queue=change.queue, ids=[id], what=what)
+        context._record("edit", queue=change.queue, ids=[id], what=what, at=began)
     return Job(id, change.queue or message.queue, message.job, _client=context._client)
 
 

@@ -1,6 +1,7 @@
 """The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
@@ -17,6 +18,8 @@ from palermo.contract.worker_info import WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE
+from palermo.errors import PalermoError
+from palermo.inspector.judges import TakenJob
 from palermo.inspector.masking import masked_preview
 from palermo.inspector.rates import Snapshot
 
@@ -71,6 +74,30 @@ class Context:
     def _record(self, action: str, *, by: str = "", **facts: Any) -> None:
         """Write an action into the journal; see palermo.client.actor.record_action."""
         record_action(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
+
+    @contextmanager
+    def _taking(
+        self, action: str, which: object, taken: Sequence[TakenJob], *, queue: str | None = None, what: str = ""
+    ) -> Iterator[list[PalermoError | None]]:
+        """Record an action that takes jobs, with those in `taken` at the end of the `with` statement.
+
+        The body adds its errors to the list. If there are errors and no job was taken, the action has failed.
+        """
+        began, errors = clock.now(), list[PalermoError | None]()
+        asked = [] if isinstance(which, str | Iterable) else [str(which)]
+        try:
+            yield errors
+        except PalermoError as error:
+            errors.append(error)
+            raise
+        finally:
+            ids, outcome = [job.id for job in taken], "done"
+            wrong = [type(error).__name__ for error in errors if error is not None]
+            if wrong and not ids:
+                outcome = "failed"
+                ids = [which] if isinstance(which, str) else [*which] if isinstance(which, Sequence) else []
+            told = ", ".join(filter(None, (what, *asked, *(wrong[:1] if outcome == "failed" else ()))))
+            self._record(action, queue=queue, ids=ids, what=told or None, outcome=outcome, at=began)
 
     def _sweep_failed(
         self,

@@ -138,12 +138,11 @@ def requeue(
     selection = Selection.of(which, context._shown)
     change = JobEdit(priority=check_priority(priority), run_at=None if at is None else unix_seconds(at))
     judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs, change))
-    try:
+    what = OTHER_ARGUMENTS if args is not None or kwargs is not None else ""
+    with context._taking("requeue", which, judge.taken, queue=queue, what=what) as errors:
         context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=selection.ids)
-    finally:
-        what = OTHER_ARGUMENTS if args is not None or kwargs is not None else None
-        context._record("requeue", queue=queue, ids=[job.id for job in judge.taken], what=what)
-    report_errors(on_error, judge.refusal, selection.missing_error())
+        errors += (judge.refusal, selection.missing_error())
+    report_errors(on_error, *errors)
     return judge.taken
 
 
@@ -161,13 +160,12 @@ def discard(
     For ids that are not there, NotFound is raised after all other jobs are done, or given to `on_error`.
     """
     judge = DiscardJudge(Selection.of(which, context._shown))
-    try:
+    with context._taking("discard", which, judge.taken) as errors:
         context._sweep_failed(
             stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=judge.selection.ids
         )
-    finally:
-        context._record("discard", ids=[job.id for job in judge.taken])
-    report_errors(on_error, judge.selection.missing_error())
+        errors.append(judge.selection.missing_error())
+    report_errors(on_error, *errors)
     return judge.taken
 
 

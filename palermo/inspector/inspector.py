@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
+from palermo.contract import clock
 from palermo.contract.broker import Broker, Page, Tenant
 from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
@@ -266,8 +267,9 @@ class Inspector(Context):
         for id in chosen:
             check_id(id)
         by = by or self._actor.name
+        began = clock.now()
         rows = self._ask(lambda broker: cancel(broker, chosen, by=by), again=True)
-        self._record("cancel", by=by, ids=chosen)
+        self._record("cancel", by=by, ids=chosen, at=began)
         return rows
 
     def lines(self, id: str, worker: str) -> list[str]:

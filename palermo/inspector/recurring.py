@@ -63,8 +63,28 @@ def put_recurring(
     )
     announced = context._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
     made = entry(context._client, wanted, origin=RUNTIME, announced=announced)
+    found = context._ask(lambda broker: broker.recurring(), again=True)
+    before = next((one for one in found if one.name == name), None)
     context._ask(lambda broker: broker.change_recurring(EntryChange.put(made)))
-    context._record("put recurring", what=name)
+    context._record("put recurring", what=f"{name}: {_difference(before, made)}")
+
+
+def _difference(before: RecurringEntry | None, after: RecurringEntry) -> str:
+    """The values of a new entry, or the old and the new values that differ; of arguments only that they differ."""
+    new = _values(after)
+    if before is None:
+        return ", ".join(f"{name} {value}" for name, value in new.items() if value)
+    old = _values(before)
+    changed = [f"{name} {old[name] or 'none'} → {new[name] or 'none'}" for name in new if old[name] != new[name]]
+    changed += ["other arguments"] if before.message.body != after.message.body else []
+    return ", ".join(changed) or "unchanged"
+
+
+def _values(entry: RecurringEntry) -> dict[str, str]:
+    due = entry.recurring
+    every = "" if due.every is None else f"{due.every:g} s"
+    cron = f"{due.cron} ({due.tz})" if due.cron else ""
+    return {"cron": cron, "every": every, "missed": due.missed, "job": due.job, "queue": entry.message.queue}
 
 
 def remove_recurring(context: Context, name: str) -> None:

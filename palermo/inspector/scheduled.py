@@ -203,9 +203,12 @@ def _alter(
     if at is not None and at <= clock.now():
         action = RUN
     apart = context._client.settings.failed_per_queue
+    began = clock.now()
     altered = context._ask(lambda broker: broker.alter_scheduled(chosen, action, at=at, failed_per_queue=apart))
     rows = {one.id: _row(one, action, at) for one in altered}
-    context._record(_CALLED[action], ids=list(rows), what=iso_instant(at) if action == MOVE else None)
+    to = iso_instant(at) if action == MOVE else None
+    what = ", ".join(filter(None, (to, _asked(chosen))))
+    context._record(_CALLED[action], ids=list(rows), what=what or None, at=began)
     return [*rows.values(), *_missing([id for id in ids if id not in rows])]
 
 
@@ -213,6 +216,16 @@ def _missing(ids: Iterable[str]) -> list[Row]:
     """The rows of ids with which nothing was done."""
     none = {"job": None, "queue": None, "run_at": None}
     return [{"id": id, "state": GONE, **none} for id in ids]
+
+
+def _asked(chosen: ScheduledFilter) -> str:
+    """The conditions of a filter, for the audit log; "" if it names ids, which the log has."""
+    if chosen.ids is not None:
+        return ""
+    named = [f"{name}={value!r}" for name in ("queue", "job") if (value := getattr(chosen, name)) is not None]
+    if chosen.due is not None:
+        named += [f"due {iso_instant(chosen.due[0]) or 'ever'} to {iso_instant(chosen.due[1]) or 'ever'}"]
+    return " ".join(named) or "everything"
 
 
 def _chosen(which: Which) -> tuple[ScheduledFilter, list[str]]:

@@ -168,7 +168,7 @@ def discard_waiting(
     `stop` can end it early. Raises NotFound for a queue that does not exist.
     """
     judge = DiscardJudge(_selection(context, which))
-    return _take(context, queue, judge, progress, on_error, on_taken, stop)
+    return _take(context, queue, which, judge, progress, on_error, on_taken, stop)
 
 
 def move_waiting(
@@ -189,12 +189,13 @@ def move_waiting(
     """
     check_move(queue, to)
     judge = _MoveJudge(_selection(context, which), to)
-    return _take(context, queue, judge, progress, on_error, on_taken, stop)
+    return _take(context, queue, which, judge, progress, on_error, on_taken, stop)
 
 
 def _take(
     context: Context,
     queue: str,
+    which: WaitingJobs,
     judge: DiscardJudge | _MoveJudge,
     progress: Progress | None,
     on_error: OnError | None,
@@ -204,13 +205,17 @@ def _take(
     check_job_queue(queue)
     decide = stoppable(stop, judge)
     tell = report_taken(judge.taken, progress, on_taken)
-    try:
+    if isinstance(judge, _MoveJudge):
+        action, place, what = "move", judge.to, f"from {queue}"
+    else:
+        action, place, what = "discard", queue, ""
+    with context._taking(action, which, judge.taken, queue=place, what=what) as errors:
         context._client.run(lambda broker: broker.sweep(queue, decide, progress=tell))
-    finally:
-        action, place = ("move", judge.to) if isinstance(judge, _MoveJudge) else ("discard", queue)
-        context._record(action, queue=place, ids=[job.id for job in judge.taken])
-    refusal = judge.refusal if isinstance(judge, _MoveJudge) else None
-    report_errors(on_error, refusal, judge.selection.missing_error("no job {} waits there any more."))
+        errors += (
+            judge.refusal if isinstance(judge, _MoveJudge) else None,
+            judge.selection.missing_error("no job {} waits there any more."),
+        )
+    report_errors(on_error, *errors)
     return judge.taken
 
 
@@ -242,9 +247,9 @@ def cancel_waiting(
             f"{len(chosen):,} jobs are meant, and one call cancels at most {MAX_CANCELLED:,}: discard them instead."
         )
     if chosen:
-        marked, by = [job.id for job in chosen], context._actor.name
-        context._ask(lambda broker: cancel(broker, marked, by=by), again=True)
-        context._record("cancel", ids=marked)
+        by = context._actor.name
+        with context._taking("cancel", which, chosen):
+            context._ask(lambda broker: cancel(broker, [job.id for job in chosen], by=by), again=True)
         if on_taken is not None:
             on_taken(chosen)
     return chosen

@@ -1,18 +1,24 @@
 """Every action through the inspector is in the journal, with who did it and to which jobs."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import palermo
 from palermo.client.actor import Actor, record_action
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import Record
 from palermo.core.lifecycle import Fail, fail
 from palermo.core.queue_selection import QueueSelection
+from palermo.errors import ArgumentsInvalid, NotFound
+from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
+from palermo.inspector.waiting import WaitingFilter
 from palermo.settings.settings import Settings
 from tests.contract.tools import FAILURE, Report, take
 from tests.helpers import eventually
@@ -43,7 +49,7 @@ def actions(client: Client) -> Callable[[int], list[Record]]:
     return actions
 
 
-def put_into_failed(client: Client, *ids: str) -> None:
+def put_into_failed(client: Client, *ids: str, job: str = "a") -> None:
     async def put(broker: Broker) -> None:
         consumer = await broker.consume(QueueSelection.parse("jobs"), slots=1, tag="pid:1@h", report=Report("jobs"))
         for _ in ids:
@@ -52,7 +58,7 @@ def put_into_failed(client: Client, *ids: str) -> None:
         await consumer.close()
 
     for id in ids:
-        client.enqueue("a", id=id)
+        client.enqueue(job, [1] if job != "a" else [], id=id)
     client.run(put)
 
 
@@ -92,7 +98,7 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
         {"action": "purge", "queue": "jobs", "count": 2},
         {"action": "dequeue", "queue": "other", "count": 1, "what": "a"},
         {"action": "delete queue", "queue": "other", "count": 0},
-        {"action": "put recurring", "what": "nightly"},
+        {"action": "put recurring", "what": "nightly: every 3600 s, missed once, job a, queue jobs"},
         {"action": "disable recurring", "what": "nightly"},
         {"action": "run recurring", "what": "nightly", "count": 1, "ids": [run]},
         {"action": "remove recurring", "what": "nightly"},
@@ -128,3 +134,82 @@ def test_thousands_of_ids_are_several_records(client: Client, actions: Callable[
     assert [one["ids"] for one in parts] == [ids[:1_000], ids[1_000:2_000], ids[2_000:]]
     assert [(one["count"], one.get("part")) for one in parts] == [(2_500, None), (2_500, 1), (2_500, 2)]
     assert (refused["outcome"], refused["what"]) == ("refused", "all")
+
+
+def test_a_requeue_is_told_before_the_run_that_it_caused(
+    client: Client, actions: Callable[[int], list[Record]]
+) -> None:
+    put_into_failed(client, "1", "2")
+    client.enqueue("a", id="3")
+    client.enqueue("a", id="4")
+    inspector = Inspector(client, ANNA)
+    taken: list[float] = []
+
+    def on_taken(jobs: object) -> None:
+        taken.append(time.time())
+        time.sleep(0.01)
+
+    inspector.requeue("1", on_taken=on_taken)
+    inspector.discard("2", on_taken=on_taken)
+    inspector.move_waiting("jobs", "3", "other", on_taken=on_taken)
+    inspector.cancel_waiting("jobs", "4", on_taken=on_taken)
+
+    names = [one["action"] for one in actions(4)]
+    assert names == ["requeue", "discard", "move", "cancel"]
+    assert [one["at"] <= round(at, 3) for one, at in zip(actions(4), taken, strict=True)] == [True] * 4
+
+
+def test_a_requeue_that_was_refused_is_told_as_failed(client: Client, actions: Callable[[int], list[Record]]) -> None:
+    @palermo.job(name="audited")
+    def audited(number: int) -> None: ...
+
+    put_into_failed(client, "1", job="audited")
+    inspector = Inspector(client, ANNA)
+
+    with pytest.raises(ArgumentsInvalid):
+        inspector.requeue("1", args=[1, 2, 3])
+    with pytest.raises(NotFound):
+        inspector.discard(["8", "9"])
+
+    requeued, discarded = actions(2)
+    assert (requeued["outcome"], requeued["ids"]) == ("failed", ["1"])
+    assert requeued["what"] == "with other arguments, ArgumentsInvalid"
+    assert (discarded["outcome"], discarded["ids"], discarded["what"]) == ("failed", ["8", "9"], "NotFound")
+
+
+def test_what_was_done_to_many_jobs_names_the_filter(client: Client, actions: Callable[[int], list[Record]]) -> None:
+    put_into_failed(client, "1", "2")
+    client.enqueue("a", id="3", delay=900)
+    client.enqueue("a", id="4")
+    client.enqueue("a", id="5")
+    inspector = Inspector(client, ANNA)
+
+    inspector.requeue(FailedFilter(job="a", text="boom"))
+    inspector.discard(FailedFilter())
+    inspector.cancel_scheduled(ScheduledFilter(queue="jo*", due=(0, 4_000_000_000)))
+    inspector.move_waiting("jobs", WaitingFilter(job="a"), "other")
+    inspector.discard_waiting("other", WaitingFilter(text="x"))
+
+    assert [one.get("what") for one in actions(5)] == [
+        "job='a' text='boom'",
+        "everything",
+        "queue='jo*' due 1970-01-01T00:00:00Z to 2096-10-02T07:06:40Z",
+        "from jobs, job='a'",
+        "text='x'",
+    ]
+
+
+def test_a_saved_schedule_tells_its_old_and_new_values(client: Client, actions: Callable[[int], list[Record]]) -> None:
+    inspector = Inspector(client, ANNA)
+
+    inspector.put_recurring("nightly", "a", cron="0 3 * * *", args=["secret"])
+    inspector.put_recurring("nightly", "a", cron="0 4 * * *", queue="low", args=["other"])
+    inspector.put_recurring("nightly", "a", every=60, queue="low", args=["other"])
+    inspector.put_recurring("nightly", "a", every=60, queue="low", args=["other"])
+
+    assert [one["what"] for one in actions(4)] == [
+        "nightly: cron 0 3 * * * (UTC), missed once, job a, queue jobs",
+        "nightly: cron 0 3 * * * (UTC) → 0 4 * * * (UTC), queue jobs → low, other arguments",
+        "nightly: cron 0 4 * * * (UTC) → none, every none → 60 s",
+        "nightly: unchanged",
+    ]
