@@ -14,15 +14,18 @@ from importlib.util import find_spec
 from palermo.client.client import Client
 from palermo.contract import clock
 from palermo.contract.broker import Finding
+from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import nearest
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
-from palermo.history.statistics import summarize
+from palermo.history.journal_reader import read_to_end
+from palermo.history.statistics import Summary
+from palermo.history.worker_lives import WorkerLives
 from palermo.inspector.check import oldest_age
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.problems import COUNTED, WORST_FIRST, Outcomes, grouped, outcomes, present, workers_text
+from palermo.inspector.problems import COUNTED, DEATHS, WORST_FIRST, Outcomes, grouped, outcomes, present, workers_text
 from palermo.settings.environment import VARIABLES, unknown_variables
 from palermo.settings.settings import SettingOrigin, Settings
 
@@ -81,9 +84,12 @@ def _now(client: Client) -> list[Finding]:
     """What is wrong with queues, workers and jobs at this moment; that all is well, where it is."""
     inspector, found = Inspector(client), list[Finding]()
     jobs: dict[str, Outcomes] = {}
+    lives = WorkerLives()
     try:
         if client.settings.journal != JournalLevel.OFF:
-            jobs = outcomes(summarize(client, clock.now() - COUNTED).parts["job"])
+            summary = Summary(clock.now() - COUNTED)
+            read_to_end(client, [summary, lives], ReadFrom(since=clock.now() - DEATHS))
+            jobs = outcomes(summary.report(clock.now()).parts["job"])
     except PalermoError as error:
         found.append(Finding.warning("journal", f"cannot be read: {error}", "Failures of jobs are not judged."))
     now = inspector.snapshot()
@@ -95,6 +101,7 @@ def _now(client: Client) -> list[Finding]:
         all_paused=now.all_paused,
         ages={name: oldest_age(inspector, name, now.at) for name in served[:_AGED]},
         jobs=jobs,
+        deaths=lives.deaths(workers, now.at),
     )
     found += [each.finding for each in wrong]
     if not any(each.kind == "silent" for each in wrong):

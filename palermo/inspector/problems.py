@@ -19,6 +19,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, duration, some_of
 from palermo.core.topology import is_failed
 from palermo.history.statistics import Named
+from palermo.history.worker_lives import WorkerLife
 
 #: Seconds that the first job of a queue may wait.
 LATE = 900.0
@@ -26,6 +27,9 @@ LATE = 900.0
 #: Seconds over which the runs of each job are counted; the fewest runs that are judged; and the greatest parts of them
 #: that may fail for good, and that may be tried again.
 COUNTED, FEWEST, FAILING, RETRIED = 600.0, 10, 0.1, 0.5
+
+#: Seconds for which the death of a worker is a problem.
+DEATHS = 3_600.0
 
 #: The most problems of one kind that are told one by one.
 _APART = 3
@@ -38,7 +42,7 @@ QueueKind = Literal["unserved", "resting", "late", "paused"]
 JobKind = Literal["failing", "retried"]
 
 #: What is wrong: it says which page helps.
-Kind = Literal[QueueKind, JobKind, "all paused", "silent"]
+Kind = Literal[QueueKind, JobKind, "all paused", "silent", "died"]
 
 #: The order in which lists of some of many queues show those with problems.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
@@ -93,10 +97,12 @@ def present(
     all_paused: bool,
     ages: Mapping[str, float | None],
     jobs: Mapping[str, Outcomes],
+    deaths: Sequence[WorkerLife] = (),
 ) -> list[PresentProblem]:
     """What is wrong, by the rows of queues and workers.
 
-    `ages` are the seconds that the first job of each queue has waited, as far as that is known.
+    `ages` are the seconds that the first job of each queue has waited, as far as that is known. `deaths` are those of
+    the last DEATHS seconds.
     """
     queues, found = list(queues), list[PresentProblem]()
     if all_paused:
@@ -109,6 +115,8 @@ def present(
             " its jobs back at once."
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
+    if deaths:
+        found.append(PresentProblem("died", _of_deaths(deaths)))
     wrong: dict[QueueKind, list[_Queue]] = {kind: [] for kind in WORST_FIRST}
     resting = resting_queues(queues, workers)
     for row in queues:
@@ -231,6 +239,18 @@ def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Fi
             advice = _MORE_WORKERS
     text = f"{text}: {some_of(names)}"
     return replace(Finding.warning("queues", text, advice), names=names)
+
+
+def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
+    names = tuple(dict.fromkeys(life.id for life in deaths))
+    jobs = [f"{run.job or run.id} {run.id}" for life in deaths for run in life.runs.values()]
+    text = f"{count(len(deaths), 'worker')} ended without a word in the last hour: {some_of(names)}"
+    text += f". Running: {some_of(jobs)}" if jobs else ""
+    advice = (
+        "Look on the machine how it ended: kill -9, out of memory, a crash. Its jobs run again when another worker"
+        " serves their queues. If it only lost its connection, it is no problem once it is back."
+    )
+    return replace(Finding.warning("workers", text, advice), names=names)
 
 
 _RESUME = (

@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import signal
 from html import unescape
 from types import SimpleNamespace
 from typing import cast
@@ -11,6 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from palermo.core.version import VERSION
+from palermo.history import worker_lives
+from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
 from palermo.webui.pages import queues
 from palermo.webui.render.tracebacks import stacks_of
@@ -238,3 +241,48 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     assert known.answers("2", 1_000.0 + usage.KEPT) == []
     known.ask(many[:1], 1_010.0)
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
+
+
+def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
+    any_web: Web, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_lives, "GRACE", 1.0)
+    id = site.hold()
+    worker = site.start("-q", "jobs")
+    eventually(lambda: site.notes() == ["held begins"])
+    name = site.worker()["id"]
+    eventually(lambda: "Running" in any_web.http.get(f"/jobs/{id}").text)
+    eventually(lambda: [row["kind"] for row in site.inspector.life(id)] == ["enqueued", "started"])
+
+    worker.send(signal.SIGKILL)
+    other = site.start("-q", "jobs")
+    eventually(lambda: site.notes().count("held begins") == 2)
+    site.open_gate()
+    site.ready(other)
+
+    eventually(lambda: "Workers that died" in any_web.http.get("/workers").text)
+    [problem] = [row for row in any_web.http.get("/api/problems").json()["rows"] if row["kind"] == "died"]
+    assert problem["text"] == f"1 worker ended without a word in the last hour: {name}. Running: crew.hold {id}"
+    assert problem["names"] == [name]
+    assert problem["text"] in [finding.text for finding in examine(any_web.client, [])]
+    page = any_web.http.get(f"/workers/{quote(name, safe='')}")
+    assert page.status_code == 200
+    assert "It ended without a word" in page.text
+    assert f"/jobs/{id}" in page.text
+    assert "Workers that died" in any_web.http.get("/audit").text
+    eventually(lambda: ">Done</div>" in any_web.http.get(f"/jobs/{id}").text)
+    steps = re.findall(r'<div class="what">([^<]+)</div>', any_web.http.get(f"/jobs/{id}").text)
+    assert steps == ["Enqueued", "Started", "Worker died", "Started", "Done"]
+
+
+def test_the_page_of_a_worker_that_ended_says_so(any_web: Web, site: Site) -> None:
+    worker = site.start("-q", "jobs")
+    site.ready(worker)
+    name = site.worker()["id"]
+    assert any_web.http.get(f"/workers/{quote(name, safe='')}").status_code == 200
+
+    worker.send(signal.SIGTERM)
+    worker.wait()
+
+    eventually(lambda: ">ended</span>" in any_web.http.get(f"/workers/{quote(name, safe='')}").text)
+    assert "Workers that died" not in any_web.http.get("/workers").text

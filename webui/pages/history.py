@@ -7,12 +7,14 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.history.filters import FINAL, STATES
+from palermo.contract.rows import Row
+from palermo.history.filters import FINAL, STATES, AuditFilter
 from palermo.webui.filters import AUDIT, HISTORY, RequestedFilter, audit_filter, history_filter, known_names
 from palermo.webui.pages.failures import TIMES
 from palermo.webui.render.formats import action
 from palermo.webui.render.rendering import page
 from palermo.webui.site import Visit, Visiting
+from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.threads import Router
 
@@ -61,11 +63,20 @@ def audit(request: Request, visit: Visiting, number: Number = 1, limit: Limit = 
         context["total"] = actions.count(wanted.filter)
         context["rows"] = actions.page(wanted.filter, offset=(number - 1) * limit, limit=limit)
         context["names"] = {what: actions.names(what) for what in ("by", "action")}
+        context["deaths"] = _deaths(visit, wanted.filter)
     # A pattern of an address is one of the choices.
     known = sorted({*context["names"].get("action", ()), wanted.written["action"]} - {""})
     return page(
         request, "audit.html", watched={"of": "history"}, actions=[(name, action(name)) for name in known], **context
     )
+
+
+def _deaths(visit: Visit, wanted: AuditFilter) -> list[Row]:
+    """The deaths of workers in the time of a filter that asks for nothing else."""
+    if wanted != AuditFilter(since=wanted.since, until=wanted.until):
+        return []
+    until = float("inf") if wanted.until is None else wanted.until
+    return [life.row() for life in deaths(visit.site, since=wanted.since) if life.heard_at <= until][:LIMIT]
 
 
 def _context(visit: Visit, wanted: RequestedFilter[Any], number: int, limit: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from palermo.webui.render.job_life import again_of, attempts, children_of, final
 from palermo.webui.render.rendering import origin, page, path, redirect
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.site import Refused, Visit, Visiting
+from palermo.webui.state.deaths import fatal_runs
 from palermo.webui.state.job import FoundJob, find_job, job_result, key_facts, message_headers, recorded_as
 from palermo.webui.state.journal_views import JournalViews, journal_views, recorded_job
 from palermo.webui.state.live_state import live_state
@@ -111,7 +112,7 @@ def job(
         again=again_of(id, told),
         parts=parts,
         folds=any(part.kind == "folded" for part in parts),
-        events=timeline(found, told),
+        events=timeline(found, told, fatal_runs(visit.site, id)),
         depth=DEPTH,
         unseen=unseen,
         link=origin(request) + path(request, "job", id=id),

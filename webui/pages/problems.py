@@ -59,7 +59,9 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
             return ShownProblem(finding, f"Queue {only}", path(request, "queue", name=only))
         case "unserved" | "resting" | "late" | "paused" | "all paused":
             return ShownProblem(finding, "Queues", path(request, "queues"))
-        case "silent":
+        case "died" if only:
+            return ShownProblem(finding, f"Worker {only}", path(request, "worker", id=only))
+        case "silent" | "died":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":
             to = path(request, "failures", {"job": only, "since": "15m"})

@@ -14,8 +14,10 @@ from starlette.responses import Response
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.failure import printable
 from palermo.core.text import count
+from palermo.errors import NotFound
 from palermo.history.filters import HistoryFilter
 from palermo.history.series import Window
+from palermo.history.worker_lives import WorkerLife
 from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.filters import known_names
@@ -25,6 +27,7 @@ from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import usage
+from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.live_state import live_state, totals_of
 from palermo.webui.threads import Router
@@ -81,6 +84,7 @@ def workers(request: Request, visit: Visiting) -> Response:
         hosts=by_host(snapshot.workers),
         totals=totals_of(snapshot),
         queue_names={row["name"] for row in snapshot.queues},
+        deaths=[life.row() for life in deaths(visit.site)[:_DEATHS]],
         deployed=_deployed(visit),
         releases=Counter(row["release"] for row in snapshot.workers if row["release"]).most_common(),
     )
@@ -108,14 +112,24 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     )
 
 
+#: The most workers that died on the page of all.
+_DEATHS = 20
+
 #: Seconds of finished jobs on the page of one worker, and the most of them.
 _LAST_HOUR, _FINISHED = 3_600.0, 100
 
 
 @router.get("/workers/{id:palermo}", name="worker")
 def worker(request: Request, visit: Visiting, id: str) -> Response:
-    """One worker, with the jobs that it runs and those that it ran in the last hour."""
-    row = masked_worker(visit.inspector.worker(id), visit.site.hidden)
+    """One worker, with the jobs that it runs and those that it ran in the last hour; or what is known of it."""
+    try:
+        found = visit.inspector.worker(id)
+    except NotFound:
+        journal_views(visit.site).wait_until_read()
+        if (life := journal_views(visit.site).lives.newest(id)) is None:
+            raise
+        return _gone(request, visit, life)
+    row = masked_worker(found, visit.site.hidden)
     now = time.time()
     sampler = live_state(visit.site).sampler
     sampler.snapshot(5.0)  # From now on it asks the workers again and again.
@@ -142,6 +156,21 @@ def worker(request: Request, visit: Visiting, id: str) -> Response:
         total=known.index.count(wanted) if state.ready else 0,
         finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)] if state.ready else [],
         query=urlencode({"worker": id, "since": "1h"}),
+    )
+
+
+def _gone(request: Request, visit: Visit, life: WorkerLife) -> Response:
+    """The page of a worker that has ended, or died."""
+    known = journal_views(visit.site)
+    wanted = HistoryFilter(worker=life.id)
+    return page(
+        request,
+        "worker_gone.html",
+        watched={"of": "history"},
+        worker=life.row(),
+        total=known.index.count(wanted),
+        finished=[entry.row() for entry in known.index.page(wanted, limit=_FINISHED)],
+        query=urlencode({"worker": life.id}),
     )
 
 

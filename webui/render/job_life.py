@@ -4,7 +4,7 @@ The steps come from the journal if it has records of the job, else from the job'
 has seen. The runs come from both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,9 +18,13 @@ from palermo.core.journal_records import RUN_ENDS, RecordKind
 from palermo.core.message import EVENT_ID, Message
 from palermo.history.entry import STATE_OF
 from palermo.history.index import Index
+from palermo.inspector.failed_filter import worker_of
 from palermo.webui.render.formats import moment, took
 from palermo.webui.state.job import FoundJob
 from palermo.webui.state.live_state import Run
+
+#: A run during which its worker died: the worker's id, and when the run started, ISO 8601.
+FatalRun = tuple[str, str | None]
 
 
 class Event(Struct, frozen=True, kw_only=True):
@@ -40,9 +44,12 @@ class Event(Struct, frozen=True, kw_only=True):
     due: bool = False
 
 
-def timeline(job: FoundJob, life: Sequence[Row] = ()) -> list[Event]:
-    """The steps of a job, oldest first. The last is where it is now. `life` holds the journal's records of it."""
-    events = _events_of_journal(job, life) if life else _events_of_headers(job)
+def timeline(job: FoundJob, life: Sequence[Row] = (), dead: Container[FatalRun] = ()) -> list[Event]:
+    """The steps of a job, oldest first. The last is where it is now. `life` holds the journal's records of it.
+
+    `dead` has the runs during which their workers died.
+    """
+    events = _events_of_journal(job, life, dead) if life else _events_of_headers(job)
     match job.state:
         case "running":
             if events and events[-1].title == "Started":
@@ -85,25 +92,40 @@ _LEAVES_FAILED = {"requeue", "discard"}
 _CANCELLED = "cancel scheduled"
 
 
-def _events_of_journal(job: FoundJob, life: Sequence[Row]) -> list[Event]:
+def _events_of_journal(job: FoundJob, life: Sequence[Row], dead: Container[FatalRun]) -> list[Event]:
     """The steps from the journal's records."""
     events: list[Event] = []
     if life[0]["kind"] not in (RecordKind.ENQUEUED, RecordKind.FIRED) and job.row:
         events.append(Event(title="Enqueued", at=job.row["created_at"], detail=f"to {job.queue}"))
     started: tuple[object, object] | None = None
+    begun: Row | None = None
     told = [row for row in life if row["kind"] != RecordKind.LOG]
     for row, after in zip(told, [*told[1:], None], strict=True):
         kind = row["kind"]
         if kind == RecordKind.PROGRESS and after is not None and after["kind"] == RecordKind.PROGRESS:
             continue
         run = (row.get("attempt"), row.get("worker"))
+        if begun is not None and (kind == RecordKind.STARTED or (kind in RUN_ENDS and run != started)):
+            events += _death(begun, dead)
+            begun = None
         if kind in RUN_ENDS and row["took"] is not None and started != run:
             # The run ended before the record of its start was stored.
             events.append(Event(title="Started", at=_before(row["at"], row["took"]), detail=_at(row)))
             started = run
-        started = run if kind == RecordKind.STARTED else started
+        if kind == RecordKind.STARTED:
+            started, begun = run, row
+        elif kind in RUN_ENDS:
+            begun = None
         events.append(_event(row))
-    return events
+    return events + ([] if begun is None else _death(begun, dead))
+
+
+def _death(begun: Row, dead: Container[FatalRun]) -> list[Event]:
+    """The step that the worker of a run has died, if it has; `begun` is the record of the run's start."""
+    worker = worker_of(begun["worker"] or "")
+    if (worker, begun["at"]) not in dead:
+        return []
+    return [Event(title="Worker died", detail=f"{worker} ended without a word", outcome="bad")]
 
 
 def _event(row: Row) -> Event:

@@ -21,6 +21,7 @@ from palermo.history.listings import recorded
 from palermo.history.recurring_runs import RecurringRuns
 from palermo.history.series import Window
 from palermo.history.statistics import Rates, Report, Statistics
+from palermo.history.worker_lives import WorkerLives
 from palermo.metrics.totals import JournalTotals
 from palermo.webui.site import Refused, Site
 
@@ -44,12 +45,13 @@ class JournalViews:
         self.audit = AuditLog()
         self.statistics = Statistics()
         self.recurring_runs = RecurringRuns()
+        self.lives = WorkerLives()
         self._reports: dict[tuple[object, ...], tuple[float, Report | None]] = {}
         self._reports_lock = threading.Lock()
         #: The counters for Prometheus: see webui/monitoring.py.
         self.totals = JournalTotals(lambda: self.following.progress.ready)
         self.following = JournalFollower(
-            settings, (self.index, self.audit, self.statistics, self.totals, self.recurring_runs)
+            settings, (self.index, self.audit, self.statistics, self.totals, self.recurring_runs, self.lives)
         )
         if not self.off:
             self.following.begin()

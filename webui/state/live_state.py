@@ -54,6 +54,9 @@ _PATIENCE, _STALE = 0.05, 30.0
 #: How many times as long as a sample took it is shown (see Sampler), and the seconds for which each is.
 _SHOWN_FOR, _MAX_AGE = 10.0, 0.5
 
+#: Seconds for which it is remembered when a worker was seen last.
+_SEEN_KEPT = 86_400.0
+
 #: Seconds without a request for a page after which nobody looks.
 _VIEWED = 60.0
 
@@ -447,6 +450,8 @@ class Sampler:
         self._samples = Samples(WINDOW)
         self._versions = itertools.count(1)
         self._waiting = WaitingHistory()
+        #: When each worker was seen last, in Unix seconds.
+        self.seen: dict[str, float] = {}
         self.usage = WorkerUsage(inspector)
         self._last_request = 0.0
         #: Seconds that the last sample took.
@@ -574,6 +579,9 @@ class Sampler:
                 self._asked, self._is_invalid = None, False
                 self._samples.add(fresh)
                 self._waiting.add(fresh.queues, fresh.at)
+                since = fresh.at - _SEEN_KEPT
+                self.seen = {id: at for id, at in self.seen.items() if at > since}
+                self.seen |= {row["id"]: fresh.at for row in fresh.workers}
         asked.set_result(fresh)
 
     def _read(self) -> Snapshot:

@@ -13,9 +13,10 @@ from msgspec import Struct
 from palermo.contract.broker import Finding
 from palermo.errors import PalermoError
 from palermo.inspector.doctor import away, broker_findings
-from palermo.inspector.problems import COUNTED, Outcomes, PresentProblem, outcomes, present
+from palermo.inspector.problems import COUNTED, DEATHS, Outcomes, PresentProblem, outcomes, present
 from palermo.inspector.rates import Snapshot
 from palermo.webui.site import Cached, Site
+from palermo.webui.state.deaths import deaths
 from palermo.webui.state.journal_views import JournalViews
 from palermo.webui.state.live_state import LiveState, ages, live_state
 
@@ -97,6 +98,7 @@ class Problems:
             all_paused=snapshot.all_paused,
             ages=ages(oldest, snapshot.at),
             jobs=self._outcomes(),
+            deaths=deaths(self._site, since=snapshot.at - DEATHS),
         )
 
     def _outcomes(self) -> dict[str, Outcomes]:

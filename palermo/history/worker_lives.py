@@ -1,0 +1,156 @@
+"""The lives of workers, as the journal tells them: who started, who ended in good order, and who died.
+
+A worker that is killed writes nothing. It is dead if it started, did not say that it ended, and is not among those that
+exist now, or if another life of the same id has begun. So a worker that is cut off from the broker counts as dead until
+it is back.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct, field
+
+from palermo.contract.rows import Row, iso_instant
+from palermo.core.failure import printable
+from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind
+from palermo.history.entry import number, text
+
+#: The most lives that are kept, the newest.
+MOST_LIVES = 10_000
+
+#: Seconds without any sign of a worker before it counts as dead: after a restart of the broker all workers are away.
+GRACE = 30.0
+
+#: The kinds of records by which a job leaves its slot.
+_ENDS = frozenset(RUN_ENDS)
+
+
+class LastJob(Struct, frozen=True, kw_only=True):
+    """A job that a worker had begun and whose end it did not record."""
+
+    id: str
+    job: str
+    queue: str
+    started_at: float
+
+
+class WorkerLife(Struct, kw_only=True, eq=False):
+    """One life of a worker: a restarted container has the same id again. Instants are Unix seconds."""
+
+    id: str
+    #: When it started; None if that is older than the journal.
+    started_at: float | None = None
+    #: When it wrote its newest record, or was seen last.
+    heard_at: float
+    queues: tuple[str, ...] = ()
+    release: str = ""
+    #: Whether it said that it ended; whether another life of the same id has begun.
+    ended: bool = False
+    replaced: bool = False
+    #: The jobs that run, by slot.
+    runs: dict[int, LastJob] = field(default_factory=dict)
+
+    def row(self) -> Row:
+        """The life as a row, with the jobs that it left behind."""
+        return {
+            "id": self.id,
+            "started_at": iso_instant(self.started_at),
+            "last_seen": iso_instant(self.heard_at),
+            "ended": self.ended,
+            "queues": list(self.queues),
+            "release": self.release or None,
+            "jobs": [
+                {"id": run.id, "job": run.job or None, "queue": run.queue, "started_at": iso_instant(run.started_at)}
+                for run in self.runs.values()
+            ],
+        }
+
+
+class WorkerLives:
+    """The lives that are known. A JournalView (journal_reader.py); safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lives: list[WorkerLife] = []
+        #: The newest life of each id.
+        self._newest: dict[str, WorkerLife] = {}
+
+    def take(self, batch: RecordBatch) -> None:
+        """Note what the batch tells of its writer."""
+        with self._lock:
+            life = self._newest.get(batch.writer)
+            for record in batch.records:
+                at, kind, slot = number(record.get("at")), record["kind"], record.get("slot")
+                if at is None:
+                    continue
+                if kind == RecordKind.WORKER_UP and record.get("worker") == batch.writer:
+                    life = self._begin(batch.writer, at, record)
+                elif life is None and isinstance(slot, int) and batch.writer:
+                    life = self._begin(batch.writer, at, {})
+                if life is None:
+                    continue
+                life.heard_at = max(life.heard_at, at)
+                if kind == RecordKind.WORKER_DOWN:
+                    life.ended = True
+                elif isinstance(slot, int) and kind == RecordKind.STARTED:
+                    life.runs[slot] = LastJob(
+                        id=text(record.get("id")) or "",
+                        job=text(record.get("job")) or "",
+                        queue=text(record.get("queue")) or "",
+                        started_at=at,
+                    )
+                elif isinstance(slot, int) and kind in _ENDS:
+                    life.runs.pop(slot, None)
+
+    def reset(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._lives.clear()
+            self._newest.clear()
+
+    def newest(self, id: str) -> WorkerLife | None:
+        """The newest life of a worker."""
+        with self._lock:
+            return self._newest.get(id)
+
+    def deaths(
+        self, workers: Iterable[Row], now: float, *, seen: Mapping[str, float] | None = None
+    ) -> list[WorkerLife]:
+        """The lives that ended without a word, the newest first.
+
+        `workers` are the rows of those that exist now. `seen` has when others were seen last, in Unix seconds.
+        """
+        alive = {row["id"] for row in workers}
+        # One that does not answer and does not tell its id may be any of those that are missing.
+        unknown = any(row["pid"] is None for row in workers)
+        with self._lock:
+            for id, at in (seen or {}).items():
+                if (life := self._newest.get(id)) is not None:
+                    life.heard_at = max(life.heard_at, at)
+            found = [
+                life
+                for life in self._lives
+                if not life.ended
+                and (life.replaced or not (unknown or life.id in alive or now - life.heard_at < GRACE))
+            ]
+        return sorted(found, key=lambda life: -life.heard_at)
+
+    def _begin(self, id: str, at: float, record: Record) -> WorkerLife:
+        before, queues = self._newest.get(id), record.get("queues")
+        named = queues if isinstance(queues, list) else ()
+        if before is not None:
+            before.replaced = True
+        life = WorkerLife(
+            id=printable(id),
+            started_at=at if record else None,
+            heard_at=at,
+            queues=tuple(printable(name) for name in named if isinstance(name, str)),
+            release=text(record.get("release")) or "",
+        )
+        self._newest[id] = life
+        self._lives.append(life)
+        if len(self._lives) > MOST_LIVES:
+            gone = self._lives.pop(0)
+            if self._newest.get(gone.id) is gone:
+                del self._newest[gone.id]
+        return life

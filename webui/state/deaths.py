@@ -1,0 +1,26 @@
+"""The workers that died, as the pages show them: from the journal, and from which workers exist now."""
+
+from palermo.contract.rows import iso_instant
+from palermo.history.worker_lives import WorkerLife
+from palermo.webui.site import Site
+from palermo.webui.state.journal_views import JournalViews
+from palermo.webui.state.live_state import LiveState
+
+
+def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
+    """The workers that ended without a word, those heard of last first; with `since` only those heard of since then.
+
+    By what is known already: the broker is not asked. None are known while the journal is being read, or if it is off.
+    """
+    views, live = site.existing(JournalViews), site.existing(LiveState)
+    snapshot = live.sampler.last if live is not None else None
+    if views is None or not views.ready or live is None or snapshot is None:
+        return []
+    found = views.lives.deaths(snapshot.workers, snapshot.at, seen=live.sampler.seen)
+    return [life for life in found if since is None or life.heard_at >= since]
+
+
+def fatal_runs(site: Site, job: str) -> set[tuple[str, str | None]]:
+    """The runs of a job during which a worker died: the worker's id, and when the run started, ISO 8601."""
+    runs = ((life.id, run) for life in deaths(site) for run in life.runs.values())
+    return {(worker, iso_instant(run.started_at)) for worker, run in runs if run.id == job}
