@@ -222,15 +222,67 @@ def test_the_page_shows_what_was_found_soon_and_the_rest_at_its_next_look(
 
 
 def test_what_is_not_searched_is_said(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "WAITING", 2)
-    monkeypatch.setattr(searching, "SCHEDULED", 2)
+    monkeypatch.setattr(searching, "DEPTHS", (2, 4, 8))
     publish(any_web.client, *(message(f"wait-{nth}") for nth in range(5)))
     schedule(any_web.client, *(due(f"later-{nth}", 900 + nth) for nth in range(3)))
 
-    found = search(any_web, "state:waiting")
+    found = search(any_web, "state:waiting", depth=2)
     assert (found["total"], found["not_searched"]) == (2, ["jobs that wait in mail behind its first 2 (3)"])
-    assert "scheduled jobs and retries that are due after the first 2 (1)" in search(any_web, "wait")["not_searched"]
-    assert "running jobs: workers do not tell the tenant of a job" in search(any_web, "tenant:acme")["not_searched"]
+    told = search(any_web, "tenant:acme", depth=2)["not_searched"]
+    assert "scheduled jobs and retries that are due after the first 2 (1)" in told
+    assert "running jobs: workers do not tell the tenant of a job" in told
+    assert [search(any_web, "state:waiting", depth=depth)["total"] for depth in (2, 4, 8)] == [2, 4, 5]
+
+
+@pytest.fixture(scope="module")
+def behind_500(any_served: Web) -> Web:
+    """Three scheduled jobs and three waiting ones, each behind 505 others."""
+    client = any_served.client
+    schedule(client, *(due(f"other-{nth}", 900 + nth, job="shop.Other", queue="bulk") for nth in range(505)))
+    schedule(client, *(due(f"late-{nth}", 9_000 + nth, "order 77", job="shop.Late", queue="late") for nth in range(3)))
+    publish(client, *(message(f"first-{nth}", job="shop.First", queue="deep") for nth in range(505)))
+    publish(client, *(message(f"last-{nth}", "order 77", job="shop.Last", queue="deep") for nth in range(3)))
+    return any_served
+
+
+@pytest.mark.parametrize("q", ["job:Late", "queue:late", "job:late state:scheduled", "queue:la* 77 state:scheduled"])
+def test_scheduled_jobs_behind_500_others_are_found(behind_500: Web, q: str) -> None:
+    finds(behind_500, q.replace("job:late", "job:Late"), {"scheduled": ["late-0", "late-1", "late-2"]})
+
+
+def test_a_search_that_read_only_a_part_says_so_first_and_offers_more(behind_500: Web) -> None:
+    def shown(address: str, wanted: str) -> str:
+        return eventually(lambda: wanted in (text := behind_500.http.get(address).text) and text)
+
+    page = shown("/search?q=order+77", "wait in deep behind its first 500 (8)")
+
+    assert page.index("Only a part was searched") < page.index("No job matches so far.")
+    assert "due after the first 500 (" in page
+    [more] = re.findall(r'href="(/search[^"]*)">Search the first 5,000<', page)
+    deeper = shown(more.replace("&amp;", "&"), "/jobs/late-2")
+    assert all(f"/jobs/{id}" in deeper for id in ("late-0", "late-2", "last-0", "last-2"))
+    assert "Only a part was searched" not in deeper
+    first = search(behind_500, "order 77")
+    assert (first["total"], first["deeper"]) == (0, 5_000)
+    found = search(behind_500, "order 77", depth=5_000)
+    assert (found["total"], found["deeper"], found["not_searched"]) == (6, None, [])
+
+
+def test_the_list_of_a_queue_says_first_which_part_it_searched(behind_500: Web) -> None:
+    told = "0 jobs found so far: only the first 500 of 508 jobs were searched."
+    # On RabbitMQ a count leaves out the jobs that another look holds at that moment.
+    page = eventually(lambda: told in (text := behind_500.http.get("/queues/deep?text=order+77").text) and text)
+
+    [more] = re.findall(r'<a href="([^"]*)">Search the first 2,500</a>', page)
+    assert "last-2" in behind_500.http.get("/queues/deep" + more.replace("&amp;", "&")).text
+
+
+def test_matches_that_do_not_fit_on_the_page_of_a_queue_are_on_the_next(behind_500: Web) -> None:
+    page = behind_500.http.get("/queues/deep?job=shop.First").text
+
+    assert "1 to 25 of 500 jobs" in page
+    [more] = re.findall(r'<a class="button small" href="([^"]*)" rel="next">', page)
+    assert "first-25<" in behind_500.http.get("/queues/deep" + more.replace("&amp;", "&")).text
 
 
 def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(any_web: Web) -> None:

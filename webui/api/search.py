@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.webui.api.rows import PROBLEM_RESPONSES, Instant
 from palermo.webui.filters import search_query
 from palermo.webui.site import Refused, Visiting
+from palermo.webui.state.search import DEPTHS, checked_depth
 from palermo.webui.state.search import search as search_jobs
 from palermo.webui.threads import Router
 
@@ -15,6 +16,9 @@ router = Router(prefix="/search", tags=["jobs"], responses=PROBLEM_RESPONSES)
 
 #: The most rows of each group.
 MOST = 100
+
+#: What the depth of a search means.
+DEPTH_MEANS = f"How many jobs to read, of each queue and of the scheduled ones: one of {', '.join(map(str, DEPTHS))}."
 
 
 class FoundError(BaseModel):
@@ -56,6 +60,7 @@ class Search(BaseModel):
     groups: list[FoundGroup]
     total: int
     not_searched: list[str] = Field(description="What was not looked at, in words.")
+    deeper: int | None = Field(description="The depth that also searches what was left out; null if none does.")
     reading: bool = Field(description="Whether something is still being read, so that looking again finds more.")
 
 
@@ -64,6 +69,7 @@ def search(
     visit: Visiting,
     q: Annotated[str, Query(min_length=1, max_length=1_000)],
     limit: Annotated[int, Query(ge=1, le=MOST, description="How many rows of each group.")] = 10,
+    depth: Annotated[int, Query(description=DEPTH_MEANS)] = DEPTHS[0],
 ) -> Search:
     """Jobs in all states that match words and filters.
 
@@ -73,8 +79,15 @@ def search(
     query = search_query(q)
     if query.empty:
         raise Refused(422, "q is blank: write words or filters, such as queue:mail.")
-    found = search_jobs(visit, query, limit=limit)
+    found = search_jobs(visit, query, limit=limit, depth=checked_depth(depth))
     groups = [{"state": group.state, "total": group.total, "rows": group.rows} for group in found.groups]
     return Search.model_validate(
-        {"q": q, "groups": groups, "total": found.total, "not_searched": found.unseen, "reading": found.reading}
+        {
+            "q": q,
+            "groups": groups,
+            "total": found.total,
+            "not_searched": found.unseen,
+            "deeper": found.deeper,
+            "reading": found.reading,
+        }
     )

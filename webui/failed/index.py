@@ -249,14 +249,15 @@ class Index:
             (at,) = self._db.execute("select max(at) from job").fetchone()
             return None if at is None else int(at)
 
-    def names(self, what: str) -> list[str]:
-        """The names of all queues, jobs, errors, workers or tenants, at most 500; `what` is the name of the filter."""
+    def names(self, what: str, *, limit: int | None = 500) -> list[str]:
+        """The names of queues, jobs, errors, workers or tenants; `what` is the name of the filter, None is no limit."""
         if what not in ("queue", "job", "error", "worker", "tenant"):
             raise KeyError(what)
         with self._index.read():
             rows = self._db.execute(
                 f"select text from name where id in (select distinct {what} from job) and text <> ''"
-                " order by text limit 500"
+                " order by text limit ?",
+                (-1 if limit is None else limit,),
             )
             names = [text for (text,) in rows]
         return list(dict.fromkeys(map(worker_of, names))) if what == "worker" else names

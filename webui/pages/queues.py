@@ -11,7 +11,7 @@ from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Row, silent_text
+from palermo.contract.rows import Listing, Row, silent_text
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count
 from palermo.errors import NotBrowsable, NotFound, PalermoError
@@ -28,6 +28,7 @@ from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.listings import MAX_DEPTH
 from palermo.webui.state.live_state import QueuePage, foremost_workers, live_state, running_jobs, totals_of
 from palermo.webui.state.scheduled_view import scheduled_view
 from palermo.webui.threads import Router
@@ -38,8 +39,11 @@ _RUNNING_ANYWHERE, _WORKERS = 50, 20
 
 router = Router()
 
-#: Jobs on a page, and the most jobs that a search reads.
-LIMIT, SEARCHED = 25, 500
+#: Jobs on a page.
+LIMIT = 25
+
+#: How many jobs of a queue a filter reads: first, and when a reader asks for more.
+DEPTHS = (500, 2_500, MAX_DEPTH)
 
 #: The most running jobs of a queue that are listed, and the most tenants, limits and workers.
 _RUNNING, _TENANTS, _LIMITS, _CONSUMERS = 20, 10, 10, 50
@@ -114,7 +118,10 @@ def queue(
     job: Text = "",
     newest: bool = False,
     number: Number = 1,
+    depth: int = DEPTHS[0],
 ) -> Response:
+    if depth not in DEPTHS:
+        raise Refused(422, f"depth is {depth}: a filter reads {', '.join(map(str, DEPTHS[:-1]))} or {DEPTHS[-1]} jobs.")
     live = live_state(visit.site)
     snapshot = live.snapshot()
     rows = [row for row in snapshot.queues if row["name"] == name]
@@ -126,15 +133,22 @@ def queue(
     line = live.queue_summary(snapshot, rows[0])
     if line.failed:
         return redirect(request, path(request, "failures"))
-    jobs, unseen = [], ""
+    found, unseen = Listing([], 0), ""
     wanted = waiting_filter(text, job)
     try:
-        jobs = _jobs(visit, name, wanted, newest=newest, number=number) if line.pending else []
+        if line.pending:
+            found = _jobs(visit, name, wanted, newest=newest, number=number, depth=depth)
     except NotBrowsable as error:
         unseen = str(error)
+    jobs = found.rows
     live.recent_jobs.add(jobs)
     asks = {"job": field_text("job", job), "text": field_text("text", text)}
-    kept = {each: value for each, value in (asks | {"newest": "1" if newest else ""}).items() if value}
+    searched = min(depth, line.pending) if any(asks.values()) else line.pending
+    how = {"newest": "1" if newest else "", "depth": "" if depth == DEPTHS[0] else str(depth)}
+    kept = {each: value for each, value in (asks | how).items() if value}
+    # A page that reads thousands of jobs is not read again after each change.
+    updates: dict[str, Any] = {} if depth == DEPTHS[0] else {"watched": None}
+    deeper = next((each for each in DEPTHS if each > depth), None) if searched < line.pending else None
     return page(
         request,
         "queue.html",
@@ -154,13 +168,17 @@ def queue(
         newest=newest,
         number=number,
         limit=LIMIT,
-        searched=min(SEARCHED, line.pending),
+        total=(found.total or 0) if any(asks.values()) else line.pending,
+        searched=searched,
+        deeper=deeper,
+        search_deeper="?" + urlencode(kept | {"depth": deeper}),
         at="?" + urlencode(kept | {"page": ""}),
         listed=urlencode(kept | ({"page": str(number)} if number > 1 else {})),
         pause=journal_views(visit.site).pause(name) if line.paused else None,
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
         consumers=_consumers(snapshot.workers, name)[:_CONSUMERS],
         form=blank_form(queue=name),
+        **updates,
         **_sharing(visit, name),
         **_hour(request, visit, name),
     )
@@ -226,11 +244,13 @@ def waiting_filter(text: str, job: str) -> WaitingFilter:
     return WaitingFilter(text=field_text("text", text) or None, job=field_text("job", job) or None)
 
 
-def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int) -> list[Row]:
+def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int, depth: int) -> Listing:
+    """A page of the jobs that the filter matches, among the first `depth` jobs; the total is how many match."""
     if wanted == WaitingFilter():
-        return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest).rows
-    rows = listings.jobs(visit, name, page=1, limit=SEARCHED, newest=newest).rows
-    return [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.fits_row(row)][:LIMIT]
+        return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest)
+    rows = listings.jobs(visit, name, page=1, limit=depth, newest=newest).rows
+    found = [{**row, "position": nth} for nth, row in enumerate(rows, start=1) if wanted.fits_row(row)]
+    return Listing(found[(number - 1) * LIMIT : number * LIMIT], len(found))
 
 
 @router.post("/queues/{name:palermo}/purge", name="purge_queue")

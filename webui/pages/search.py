@@ -14,7 +14,7 @@ from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state.job import find_job
 from palermo.webui.state.journal_views import journal_views
-from palermo.webui.state.search import Group, names, search_soon
+from palermo.webui.state.search import DEPTHS, Group, checked_depth, names, search_soon
 from palermo.webui.threads import Router
 
 router = Router()
@@ -44,17 +44,20 @@ class Link(NamedTuple):
 
 
 @router.get("/search", name="search", dependencies=[known_names()])
-def search_page(request: Request, visit: Visiting, q: Annotated[str, Query(max_length=1_000)] = "") -> Response:
+def search_page(
+    request: Request, visit: Visiting, q: Annotated[str, Query(max_length=1_000)] = "", depth: int = DEPTHS[0]
+) -> Response:
     """Jobs in all states that match words and chips; the page of the job if the query is its id."""
     try:
         query = search_query(q)
+        depth = checked_depth(depth)
     except Refused as refused:
         return _page(request, q, SearchQuery(), problem=refused.detail, status=422)
     if query.empty:
         return _page(request, q, query)
     if not query.chips and is_made_id(query.text) and _is_known(visit, query.text):
         return RedirectResponse(path(request, "job", id=query.text), status_code=303)
-    found = search_soon(visit, q, query, limit=LIMIT)
+    found = search_soon(visit, q, query, limit=LIMIT, depth=depth)
     return _page(
         request,
         q,

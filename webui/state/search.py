@@ -29,20 +29,20 @@ from palermo.inspector.waiting import contains
 from palermo.jobs import registry
 from palermo.webui.failed.failed_jobs import FailedJobs, failed_jobs
 from palermo.webui.filters import CHIPS, SEARCHED_STATES, SearchQuery, quoted
-from palermo.webui.site import Cached, Site, Visit
+from palermo.webui.site import Cached, Refused, Site, Visit
 from palermo.webui.state import listings
 from palermo.webui.state.journal_views import JournalViews, journal_views
 from palermo.webui.state.live_state import LiveState, live_state, running_jobs
 from palermo.webui.state.scheduled_view import StillReading
 
-#: The first jobs of a queue that are looked at, in so many queues, and seconds after which the rest are left out.
-WAITING, QUEUES, LONGEST = 500, 20, 5.0
+#: How many jobs of each queue a search reads, and how many scheduled ones: first, and when a reader asks for more.
+DEPTHS = (500, 5_000, 50_000)
+
+#: How many queues a search reads at the first depth, and the seconds after which it leaves out the rest, by depth.
+QUEUES, LONGEST = 20, (5.0, 30.0, 60.0)
 
 #: Places that one search looks at at the same time.
 _AT_ONCE = 8
-
-#: The first scheduled jobs that are looked at, soonest first.
-SCHEDULED = 500
 
 #: Seconds that a search waits for the first reading of the failed jobs, and of the journal.
 _PATIENCE = 1.0
@@ -80,6 +80,8 @@ class Group(Struct, frozen=True, kw_only=True):
     queues: Mapping[str, int] | None = None
     #: What was not looked at, for people.
     unseen: tuple[str, ...] = ()
+    #: The part of it that a deeper search looks at.
+    cut: tuple[str, ...] = ()
     #: Whether looking again soon finds more, because something is still being read.
     reading: bool = False
 
@@ -89,6 +91,8 @@ class Found(Struct, frozen=True, kw_only=True):
 
     query: SearchQuery
     groups: tuple[Group, ...]
+    #: The depth that was searched, one of DEPTHS.
+    depth: int
 
     @property
     def total(self) -> int:
@@ -105,18 +109,36 @@ class Found(Struct, frozen=True, kw_only=True):
         """All that was not looked at, for people."""
         return [text for group in self.groups for text in group.unseen]
 
+    @property
+    def cut(self) -> list[str]:
+        """The part of `unseen` that a deeper search looks at."""
+        return [text for group in self.groups for text in group.cut]
 
-def search(visit: Visit, query: SearchQuery, *, limit: int) -> Found:
+    @property
+    def deeper(self) -> int | None:
+        """The depth at which a search finds more; None if nothing was cut, or if there is no such depth."""
+        return next((depth for depth in DEPTHS if depth > self.depth), None) if self.cut else None
+
+
+def checked_depth(depth: int) -> int:
+    """The depth, if it is one of DEPTHS. Raises Refused (422)."""
+    if depth not in DEPTHS:
+        raise Refused(422, f"depth is {depth}: a search reads {', '.join(map(str, DEPTHS[:-1]))} or {DEPTHS[-1]} jobs.")
+    return depth
+
+
+def search(visit: Visit, query: SearchQuery, *, limit: int, depth: int) -> Found:
     """The jobs that match, at most `limit` of each group. Raises BrokerError."""
-    return Looks(visit, query, limit=limit).found()
+    return Looks(visit, query, limit=limit, depth=depth).found()
 
 
 class Looks:
     """The looks of one search, at all places at the same time: most of a search is to wait for the broker."""
 
-    def __init__(self, visit: Visit, query: SearchQuery, *, limit: int, soon: bool = False) -> None:
+    def __init__(self, visit: Visit, query: SearchQuery, *, limit: int, depth: int, soon: bool = False) -> None:
         """`soon` is for people, who look again: scheduled jobs may be a few seconds old."""
         self._query = query
+        self._depth = depth
         self._limit = limit
         self._wanted = wanted = _wanted(query)
         live = live_state(visit.site)
@@ -130,9 +152,9 @@ class Looks:
         }
         self._rows: dict[str, Future[_Rows]] = {}
         if wanted & {"scheduled", "retrying"}:
-            self._rows["scheduled"] = pool.submit(_scheduled, visit, query, soon)
+            self._rows["scheduled"] = pool.submit(_scheduled, visit, query, depth, soon)
         if wanted & {"waiting", "retrying"}:
-            self._rows["waiting"] = pool.submit(_waiting, visit, query, pool, last, self._asked)
+            self._rows["waiting"] = pool.submit(_waiting, visit, query, depth, pool, last, self._asked)
         self._all: list[Future[Any]] = [self._asked, *self._ended.values(), *self._rows.values()]
         # The look at the queues is the last that begins others.
         self._rows.get("waiting", self._asked).add_done_callback(lambda _: pool.shutdown(wait=False))
@@ -145,7 +167,8 @@ class Looks:
     def found(self, within: float | None = None) -> Found:
         """What the looks have found; with `within` those that take no longer, in seconds. Raises BrokerError."""
         wait(self._all, within)
-        return Found(query=self._query, groups=tuple(self._group(state) for state in GROUPS if state in self._wanted))
+        groups = tuple(self._group(state) for state in GROUPS if state in self._wanted)
+        return Found(query=self._query, groups=groups, depth=self._depth)
 
     def _group(self, state: str) -> Group:
         unfinished = Group(state=state, total=None, unseen=(f"{state} jobs, {_SEARCHED}",), reading=True)
@@ -159,8 +182,9 @@ class Looks:
                 # A job whose time has come waits in its queue. What was left out stands with the other groups.
                 alone = len(self._wanted) == 1
                 unseen = (*later.unseen, *waiting.unseen) if alone else ()
+                cut = (*later.cut, *waiting.cut) if alone else ()
                 reading = later.reading or (alone and waiting.reading)
-                both = _Rows([*later.rows, *waiting.rows], unseen, reading=reading)
+                both = _Rows([*later.rows, *waiting.rows], unseen, cut, reading=reading)
                 return _group(state, both, self._limit, lambda row: row["state"] == "retrying")
             case "waiting":
                 found = _group(state, waiting, self._limit, lambda row: row["state"] != "retrying")
@@ -180,28 +204,28 @@ class UnfinishedSearches:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[str, tuple[float, Looks]] = {}
+        self._kept: dict[tuple[str, int], tuple[float, Looks]] = {}
 
-    def take(self, text: str) -> Looks | None:
-        """The search of this text that a page has left a moment ago."""
+    def take(self, text: str, depth: int) -> Looks | None:
+        """The search of this text and depth that a page has left a moment ago."""
         now = time.monotonic()
         with self._lock:
             self._kept = {key: each for key, each in self._kept.items() if now - each[0] < _KEPT}
-            return self._kept.pop(text, (0.0, None))[1]
+            return self._kept.pop((text, depth), (0.0, None))[1]
 
-    def keep(self, text: str, looks: Looks) -> None:
+    def keep(self, text: str, depth: int, looks: Looks) -> None:
         """Keep a search for the next look."""
         with self._lock:
-            self._kept[text] = (time.monotonic(), looks)
+            self._kept[text, depth] = (time.monotonic(), looks)
 
 
-def search_soon(visit: Visit, text: str, query: SearchQuery, *, limit: int) -> Found:
+def search_soon(visit: Visit, text: str, query: SearchQuery, *, limit: int, depth: int) -> Found:
     """What a search finds within a moment; the next look with the same text has the rest. Raises BrokerError."""
     unfinished = visit.site.component(UnfinishedSearches, UnfinishedSearches)
-    looks = unfinished.take(text) or Looks(visit, query, limit=limit, soon=True)
+    looks = unfinished.take(text, depth) or Looks(visit, query, limit=limit, depth=depth, soon=True)
     found = looks.found(_MOMENT * visit.site.client.settings.publish_timeout)
     if not looks.over:
-        unfinished.keep(text, looks)
+        unfinished.keep(text, depth, looks)
     return found
 
 
@@ -228,7 +252,7 @@ def _failed(site: Site, query: SearchQuery, limit: int) -> Group:
     filter = query.failed().filter
     chosen = [filter]
     total = by_text = index.count(filter)
-    if (named := _named(query, filter, index.names("job"))) is not None:
+    if (named := _named(query, filter, index.names("job", limit=None))) is not None:
         chosen.append(named)
         total += index.count(named) - index.count(replace(named, text=filter.text))
     messages = {
@@ -267,13 +291,16 @@ class _Rows(Struct, frozen=True):
 
     rows: list[Row] = field(default_factory=list)
     unseen: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
     reading: bool = False
 
 
-def _scheduled(visit: Visit, query: SearchQuery, soon: bool) -> _Rows:
-    # Without a filter the broker reads only the first time slots; with one it would read all scheduled jobs.
+def _scheduled(visit: Visit, query: SearchQuery, depth: int, soon: bool) -> _Rows:
+    # The broker filters before the cut by what it knows. Words are searched here, in the first jobs that remain.
+    retries = {"retrying": True, "scheduled": False}.get(query.chips.get("state", ""))
+    chosen = ScheduledFilter(queue=query.pattern("queue"), job=query.pattern("job"), retries=retries)
     try:
-        listing = listings.scheduled(visit, ScheduledFilter(), page=1, limit=SCHEDULED, soon=soon)
+        listing = listings.scheduled(visit, chosen, page=1, limit=depth, soon=soon)
     except StillReading:
         return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
     rows = [
@@ -284,11 +311,17 @@ def _scheduled(visit: Visit, query: SearchQuery, soon: bool) -> _Rows:
     if total <= len(listing.rows):
         return _Rows(rows)
     behind = total - len(listing.rows)
-    return _Rows(rows, (f"scheduled jobs and retries that are due after the first {SCHEDULED:,} ({behind:,})",))
+    text = f"scheduled jobs and retries that are due after the first {len(listing.rows):,} ({behind:,})"
+    return _Rows(rows, (text,), (text,))
 
 
-def _waiting(visit: Visit, query: SearchQuery, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]) -> _Rows:
-    until = time.monotonic() + LONGEST
+def _waiting(
+    visit: Visit, query: SearchQuery, depth: int, pool: Executor, last: Snapshot | None, asked: Future[Snapshot]
+) -> _Rows:
+    until = time.monotonic() + LONGEST[DEPTHS.index(depth)]
+    most_queues = QUEUES if depth == DEPTHS[0] else None
+    # Reading a page of a queue holds all jobs before it.
+    most = min(depth, listings.MAX_DEPTH)
     looks: dict[str, Future[Listing | None]] = {}
 
     def begin(snapshot: Snapshot) -> list[str]:
@@ -298,16 +331,16 @@ def _waiting(visit: Visit, query: SearchQuery, pool: Executor, last: Snapshot | 
             (row["pending"], row["name"]) for row in snapshot.queues if row["pending"] and not is_failed(row["name"])
         )
         names = [name for _, name in filled if pattern is None or fits(name, pattern)]
-        for name in names[:QUEUES]:
+        for name in names[:most_queues]:
             if name not in looks:
                 looks[name] = pool.submit(look, name)
-        return [name for name in names[QUEUES:] if name not in looks]
+        return [name for name in names if name not in looks]
 
     def look(name: str) -> Listing | None:
         return (
             None
             if time.monotonic() > until
-            else listings.jobs(visit, name, page=1, limit=WAITING, text=query.text or None)
+            else listings.jobs(visit, name, page=1, limit=most, text=query.text or None)
         )
 
     if last is not None:
@@ -315,6 +348,7 @@ def _waiting(visit: Visit, query: SearchQuery, pool: Executor, last: Snapshot | 
     left_out = begin(asked.result())
     rows: list[Row] = []
     unseen: list[str] = []
+    cut: list[str] = []
     for name, looked in looks.items():
         try:
             found = looked.result()
@@ -327,17 +361,17 @@ def _waiting(visit: Visit, query: SearchQuery, pool: Executor, last: Snapshot | 
             left_out.append(name)
             continue
         rows += [_row(row, waits_since(row)) for row in _fitting(query, found.rows)]
-        behind = (found.total or 0) - WAITING
+        behind = (found.total or 0) - most
         if behind > 0:
-            unseen.append(f"jobs that wait in {name} behind its first {WAITING:,} ({behind:,})")
+            cut.append(f"jobs that wait in {name} behind its first {most:,} ({behind:,})")
     if left_out:
-        unseen.append(
+        cut.append(
             f"jobs that wait in {', '.join(left_out[:5])}"
             + (f" and {len(left_out) - 5:,} more queues" if len(left_out) > 5 else "")
         )
     if query.chips.get("state") == "cancelled":
         rows = [row for row in rows if row["state"] == "cancelled"]
-    return _Rows(rows, tuple(unseen))
+    return _Rows(rows, (*unseen, *cut), tuple(cut))
 
 
 def _running(query: SearchQuery, snapshot: Snapshot, limit: int) -> Group:
@@ -387,7 +421,9 @@ def _shown(views: JournalViews, entry: Entry) -> Row:
 def _group(state: str, found: _Rows, limit: int, belongs: Callable[[Row], bool] = bool) -> Group:
     rows = [row for row in found.rows if belongs(row)]
     total = None if found.reading else len(rows)
-    return Group(state=state, rows=tuple(rows[:limit]), total=total, unseen=found.unseen, reading=found.reading)
+    return Group(
+        state=state, rows=tuple(rows[:limit]), total=total, unseen=found.unseen, cut=found.cut, reading=found.reading
+    )
 
 
 def _row(row: Row, at: str | None) -> Row:
