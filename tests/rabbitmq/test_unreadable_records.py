@@ -171,6 +171,16 @@ def test_each_reader_understands_what_palermo_writes(source: str) -> None:
     assert [batch.unreadable for batch in readers.batches[1:]] == [0] * (source == "journal")
 
 
+def test_a_value_that_is_nested_too_deep_to_be_shown_is_counted() -> None:
+    unreadable, value = Unreadable(), list[Any]()
+    for _ in range(100_000):
+        value = [value]
+
+    unreadable.skip("registry", value, "no object")
+
+    assert unreadable.counts == {"registry": 1}
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.lists(_spoilt(), max_size=4))
 def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, bytes]]) -> None:

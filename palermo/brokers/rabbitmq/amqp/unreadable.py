@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.messages import read_json
+from palermo.contract.stored_records import UNREADABLE
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -32,14 +33,21 @@ class Unreadable:
 
     def skip(self, source: str, record: object, error: object) -> None:
         """Count a record, unless this session has counted an equal one. Log the first one of each source."""
-        found, mark = self._found.setdefault(source, set()), hash(repr(record))
+        try:
+            text = repr(record)
+        except RecursionError:
+            text = "nested too deep"
+        found = self._found.setdefault(source, set())
         if not found:
+            # An error that no bytes explain is a bug of the reader's.
+            bug = error if isinstance(error, Exception) and not isinstance(error, UNREADABLE) else None
             log.warning(
-                "a record cannot be read and is skipped, like all others here source=%s error=%.200r record=%.200r",
-                *(source, error, record),
+                "a record cannot be read and is skipped, like all others here source=%s error=%.200r record=%.200s",
+                *(source, error, text),
+                exc_info=bug,
             )
         if len(found) < _MOST:
-            found.add(mark)
+            found.add(hash(text))
 
     def attempt(self, source: str, record: object, read: Callable[[], T]) -> T | None:
         """What `read` makes of this record; None if it raises, and then the record is counted."""
