@@ -86,18 +86,25 @@ _KEY: Mapping[str, Any] = {
     },
 }
 _END = {"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "at": 5.0}
+_BATCH = {"n": 9, "by": "x", "sure": 0}
 _ODD_KEYS: tuple[Mapping[str, Any], ...] = (
-    *({"n": 9, "sure": 0, "keys": {"k": {**_KEY, **odd}}, "jobs": []} for odd in ({"serial": []}, {"due": "x"})),
+    *({**_BATCH, "keys": {"k": {**_KEY, **odd}}, "jobs": []} for odd in ({"serial": []}, {"due": "x"})),
     *(
-        {"n": 9, "sure": 0, "keys": {"k": {**_KEY, "holder": {**_KEY["holder"], **odd}}}, "jobs": []}
+        {**_BATCH, "keys": {"k": {**_KEY, "holder": {**_KEY["holder"], **odd}}}, "jobs": []}
         for odd in ({"until": "x"}, {"starts": "x"}, {"since": None}, {"content": []}, {"run_at": {}})
     ),
-    {"n": 9, "sure": 0, "keys": {"k": {**_KEY, "closed": {"until": "x", "id": "a"}}}, "jobs": []},
-    {"n": 9, "sure": 0, "keys": {"k": {**_KEY, "ended": [{"id": "a", "call": "c", "until": "x"}]}}, "jobs": []},
-    {"n": 9, "sure": 0, "keys": {"k": []}, "jobs": []},
-    {"n": 9, "sure": 0, "keys": {}, "jobs": [1, {"id": "z"}]},
-    {"n": 9, "sure": 0, "keys": {}, "jobs": [], "all": "x"},
-    {"n": 9, "sure": 0, "keys": {}, "jobs": [], "owed": 1},
+    {**_BATCH, "keys": {"k": {**_KEY, "closed": {"until": "x", "id": "a"}}}, "jobs": []},
+    {
+        "n": 9,
+        "by": "x",
+        "sure": 0,
+        "keys": {"k": {**_KEY, "ended": [{"id": "a", "call": "c", "until": "x"}]}},
+        "jobs": [],
+    },
+    {**_BATCH, "keys": {"k": []}, "jobs": []},
+    {**_BATCH, "keys": {}, "jobs": [1, {"id": "z"}]},
+    {**_BATCH, "keys": {}, "jobs": [], "all": "x"},
+    {**_BATCH, "keys": {}, "jobs": [], "owed": 1},
     {"n": "x", "end": _END},
     *({"end": {**_END, **odd}} for odd in ({"at": "x"}, {"starts": "x"}, {"run_at": []}, {"how": 7}, {"key": []})),
 )

@@ -79,8 +79,8 @@ _GOOD: dict[str, list[dict[str, Any]]] = {
         {"version": 1, "writer": "w", "source": "s", "number": 1, "records": [{"kind": "failed", "at": 5, "id": "a"}]}
     ],
     "unique": [
-        {"n": 1, "sure": 0, "keys": {"k": {"name": "k", "serial": 1}}, "jobs": [_MESSAGE], "owed": ["a"]},
-        {"n": 2, "sure": 1, "keys": {"k": None}, "jobs": [], "all": [0, 1]},
+        {"n": 1, "by": "l", "sure": 0, "keys": {"k": {"name": "k", "serial": 1}}, "jobs": [_MESSAGE], "owed": ["a"]},
+        {"n": 2, "by": "l", "sure": 1, "keys": {"k": None}, "jobs": [], "all": [0, 1]},
     ],
     "run ends": [{"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "run_at": 5.0, "at": 5.0}],
     "recurring": [

@@ -161,7 +161,7 @@ async def parts(keys: Sequence[Key]) -> list[list[Key]]:
 def _is_batch(record: Any) -> bool:
     """Whether a record is a batch of key states, as far as its outer form tells."""
     match record:
-        case {"n": int(), "sure": int(), "keys": dict(), "jobs": list()}:
+        case {"n": int(), "by": str(), "sure": int(), "keys": dict(), "jobs": list()}:
             match record.get("all", [0, 1]), record.get("owed", []):
                 case [int(), int()], list():
                     return True
@@ -352,7 +352,8 @@ class KeyLog:
             storing = self._loop.create_task(self._log.replace(done, *records))
             try:
                 await asyncio.sleep(0)
-                refused = await self._publish(jobs)
+                # The log may have been closed before the batch was sent: then no job may be published without it.
+                refused = {} if storing.done() else await self._publish(jobs)
             finally:
                 stored = await storing
             self._folded += stored
