@@ -4,12 +4,17 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
+from palermo.brokers.redis.events import VERSION
 from palermo.brokers.redis.jobs import to_job
 from palermo.brokers.redis.store import Store, text_of
 from palermo.contract.broker import Finding
+from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
 
@@ -62,6 +67,7 @@ async def diagnose(store: Store) -> list[Finding]:
             *_replicas(info, store.wanted_replicas),
         ]
         found += await _foreign_keys(store)
+        found += await _unreadable(store)
         found.append(await _try_out(store))
         known = await store.call("HLEN", store.key("queues"))
         found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
@@ -227,6 +233,32 @@ async def _of_another_type(store: Store, keys: Sequence[tuple[bytes, str]]) -> l
         for (key, wanted), kind in zip(keys, kinds, strict=True)
         if kind.decode() not in (wanted, "none")
     ]
+
+
+#: The hashes of states as JSON, with what reads a state; it is given the field's name too.
+_STATES: dict[str, Callable[[bytes, Any], object]] = {
+    "unique-jobs": UniqueJob.from_stored,
+    "recurring": RecurringEntry.from_stored,
+    "groups": Subscription.from_stored,
+}
+
+
+async def _unreadable(store: Store) -> list[Finding]:
+    """States that cannot be read, which only another program can have written: they are passed over."""
+    found = []
+    for key, read in _STATES.items():
+        states = await store.fields(key)
+        # The subscriptions have their version among them, which is a number.
+        bad = [
+            text_of(name)
+            for name, state in sorted(states.items())
+            if name != VERSION.encode() and read(name, state) is None
+        ]
+        if bad:
+            text = f"{len(bad)} field(s) of the hash {key} cannot be read and are passed over: {', '.join(bad[:5])}"
+            remedy = "Another program has changed them. A worker with the code of these jobs writes them again."
+            found.append(Finding.warning("records", text, remedy))
+    return found
 
 
 async def _try_out(store: Store) -> Finding:

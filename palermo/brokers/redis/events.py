@@ -27,7 +27,7 @@ _BATCH_SIZE = 500
 _TOLD = re.compile(rb"\d+-\d+ \d+-\d+")
 
 #: The field of a log of which groups there are: it changes with each of them.
-_VERSION = "\0version"
+VERSION = "\0version"
 
 
 class RedisEvents:
@@ -50,7 +50,7 @@ class RedisEvents:
             if self._keep:
                 at = event.message.queued_at or now
                 steps += self._log.appended(to_blob(event.message), now, event.topic, at)
-            await self._store.change([("field", "groups", _VERSION, version)], steps)
+            await self._store.change([("field", "groups", VERSION, version)], steps)
 
         await self._store.retried(attempt)
 
@@ -65,7 +65,7 @@ class RedisEvents:
             steps: list[Step] = [("set", "groups", group, state), *_changed(), ("declare", subscription.queue)]
             if found is None and from_start and self._keep:
                 steps.append(("tell", self._log.name, group))
-            await self._store.change([("field", "groups", _VERSION, version)], steps)
+            await self._store.change([("field", "groups", VERSION, version)], steps)
 
         await self._store.retried(attempt)
         told = 0
@@ -136,7 +136,7 @@ class RedisEvents:
     async def _groups(self) -> tuple[bytes | bool, list[Subscription]]:
         """The version of the subscriptions, and all of them by group."""
         states = await self._store.fields("groups")
-        version = states.pop(_VERSION.encode(), False)
+        version = states.pop(VERSION.encode(), False)
         found = (Subscription.from_stored(group, states[group]) for group in sorted(states))
         return version, [one for one in found if one is not None]
 
@@ -156,7 +156,7 @@ class RedisEvents:
 
 
 def _changed() -> list[Step]:
-    return [("set", "groups", _VERSION, uuid.uuid4().hex)]
+    return [("set", "groups", VERSION, uuid.uuid4().hex)]
 
 
 def _removed(group: str) -> list[Step]:

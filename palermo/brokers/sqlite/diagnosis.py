@@ -4,11 +4,16 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import Callable
+from typing import Any
 
 from palermo.brokers.sqlite.file.mounts import mounts
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import declare_queue, insert, to_row
 from palermo.contract.broker import Finding
+from palermo.contract.events import Subscription
+from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.message import Message
 from palermo.errors import PalermoError
 
@@ -57,6 +62,7 @@ async def diagnose(store: Store, exchange: str) -> list[Finding]:
         )
         found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
         found += await store.read(_wrong_types)
+        found += await store.read(lambda db: _unreadable(db, exchange))
     except PalermoError as error:
         found.append(Finding.problem("publish", str(error), ""))
     try:
@@ -112,6 +118,27 @@ def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
             remedy = (
                 f'Another program has changed the file. Remove them: sqlite3 FILE "delete from {table} where {wrong}"'
             )
+            found.append(Finding.warning("records", text, remedy))
+    return found
+
+
+#: The tables of states as JSON, with what reads a state; it is given the row's name too.
+_STATES: dict[str, Callable[[str, Any], object]] = {
+    "unique_job": UniqueJob.from_stored,
+    "recurring": RecurringEntry.from_stored,
+    "subscription": Subscription.from_stored,
+}
+
+
+def _unreadable(db: sqlite3.Connection, exchange: str) -> list[Finding]:
+    """States that cannot be read, which only another program can have written: they are passed over."""
+    found = []
+    for table, read in _STATES.items():
+        rows = db.execute(f"select name, state from {table} where exchange = ?", (exchange,)).fetchall()
+        names = [str(name) for name, state in rows if read(name, state) is None]
+        if names:
+            text = f"{len(names)} row(s) of table {table} cannot be read and are passed over: {', '.join(names[:5])}"
+            remedy = "Another program has changed the file. A worker with the code of these jobs writes them again."
             found.append(Finding.warning("records", text, remedy))
     return found
 
