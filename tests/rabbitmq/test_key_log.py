@@ -14,6 +14,7 @@ from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.message import Message
 from palermo.core.unique_keys import Cooldown, Key, message_to_plain
+from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
 from tests.contract.tools import until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -219,3 +220,28 @@ def delete(url: str, queue: str) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(url))
     connection.channel().queue_delete(queue)
     connection.close()
+
+
+async def test_no_job_is_published_whose_key_was_not_written(
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, begun = list[KeyLog](), KeyLog.__init__
+
+    def begin(log: KeyLog, *given: Any, **named: Any) -> None:
+        begun(log, *given, **named)
+        logs.append(log)
+
+    monkeypatch.setattr(KeyLog, "__init__", begin)
+    broker = await open_broker(session)
+    try:
+        async with time_kept(broker):
+            await ask(broker, keyed("first"), key="first")
+            asyncio.get_running_loop().call_soon(logs[-1].let_go)
+            with pytest.raises(BrokerUnavailable):
+                await logs[-1].commit({"second": Key(name="second", serial=1)}, [keyed("second")])
+
+            # What was published before this job is in its queue by now.
+            await ask(broker, keyed("third"), key="third")
+            assert [one.id for one in (await broker.browse(keyed("first").queue)).messages] == ["first", "third"]
+    finally:
+        await broker.close()
