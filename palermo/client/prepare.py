@@ -18,6 +18,7 @@ from palermo.contract.serialization import SIGNED, Serializers
 from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
 from palermo.core.arguments import check_arguments, preview
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.core.times import due_at
 from palermo.core.topics import Event, check_topic
 from palermo.core.topology import check_id
@@ -291,7 +292,8 @@ class BatchesInFlight:
                 continue
             with suppress(Exception):  # the first error is the one that the caller gets
                 self.wait_for_oldest()
-        error.add_note(f"{self.stored:,} jobs of this enqueue_many are stored for certain.")
+        are = "is" if self.stored == 1 else "are"
+        error.add_note(f"{count(self.stored, 'job')} of this enqueue_many {are} stored for certain.")
 
 
 #: The greatest length of a key without its job's name, in bytes; a longer key is replaced by its digest.

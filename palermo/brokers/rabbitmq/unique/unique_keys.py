@@ -441,11 +441,12 @@ class UniqueKeys:
     async def _take_back(
         self, batch: list[BatchRequest[Any]], keys: Mapping[str, Key], refused: Mapping[str, PalermoError]
     ) -> list[BatchRequest[Any]]:
-        """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error after
-        that: until the log says that such a job is withdrawn, the next leader would publish it.
+        """Free the keys of jobs that this batch enqueued and their queues refused. Their callers get the error.
+
+        They get it last: until the log says that such a job is withdrawn, the next leader would publish it.
 
         Returns the other requests of the batch. A request that was answered with such a job is not among them: it is
-        done again in the next batch. Raises BrokerUnavailable if it is unknown what the log says.
+        done again in the next batch. Raises BrokerUnavailable if it is unknown whether the log says so.
         """
         changes = KeyChanges(self._known, self._now())
         gone: set[str] = set()
@@ -475,8 +476,8 @@ class UniqueKeys:
                 await self._log.commit(changes.changed, changes.jobs)
             except PalermoError as error:
                 raise BrokerUnavailable(
-                    f"the queues of {len(gone)} unique jobs refused them, and this could not be written down:"
-                    f" it is unknown whether they are stored, and run later. {error}"
+                    "a queue refused a unique job, and RabbitMQ did not confirm that the job is withdrawn: it is"
+                    f" unknown whether it runs later. {error}"
                 ) from error
         for asked in withdrawn:
             if not asked.future.done():
