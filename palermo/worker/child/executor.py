@@ -4,13 +4,12 @@ User code and deserialized data may raise anything here. The executor never rais
 It knows no processes and no pipes, so it runs in a slot and in a test alike.
 """
 
-import asyncio
 import contextlib
 import contextvars
 import inspect
 import logging
 import random
-from asyncio import base_events, runners
+from asyncio import base_events
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any, cast
@@ -45,6 +44,7 @@ from palermo.jobs.definition import JobDefinition
 from palermo.jobs.job_registry import Registry
 from palermo.jobs.modules import JobModules
 from palermo.worker.child import interrupts as breaks
+from palermo.worker.child import job_loop
 from palermo.worker.child.interrupts import Interruptible, Interrupts
 from palermo.worker.child.run_failures import JobRun, RunFailures, name_of
 
@@ -188,7 +188,7 @@ OWN_FILES = frozenset(
         hooks.__file__,
         breaks.__file__,
         contextlib.__file__,
-        runners.__file__,
+        job_loop.__file__,
         base_events.__file__,
     )
     if file
@@ -230,6 +230,7 @@ class Executor:
         self._on_error = on_error
         self._on_mark = on_mark
         self._run_failures = RunFailures(worker, now=now, chance=chance)
+        self._loop = job_loop.JobLoop()
 
     def run(self, message: Message, reports: ProgressReports | None = None) -> RunResult:
         """Run the job and return its result; `reports` takes its progress and log lines meanwhile.
@@ -255,6 +256,10 @@ class Executor:
                 result = cast("RunResult", end.value)
                 return result if span is None else span.ended(result)
 
+    def close(self) -> None:
+        """Close the event loop in which async jobs ran."""
+        self._loop.close()
+
     def crashed(self, message: Message, failure: Failure) -> RunResult:
         """Decide the result of a job whose process died under it, and call hooks and failure back ends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
@@ -266,7 +271,7 @@ class Executor:
                 coroutine = next(steps)
                 while True:
                     try:
-                        returned = asyncio.run(self._interrupts.within(coroutine))
+                        returned = self._loop.run(self._interrupts.within(coroutine))
                     except BaseException as error:
                         coroutine = steps.throw(error)
                     else:

@@ -245,6 +245,11 @@ class SharedSlots:
             case ("ping",):
                 self.outbox.send(pack_reply({"pong": True}))
 
+    def close(self) -> None:
+        """Close the event loops of the slots that run nothing."""
+        for slot in self._slots.values():
+            slot.executor.close()
+
     def run_in_thread(self, slot: SharedSlot, message: Message) -> None:
         """Have the slot run the message in a thread."""
         self.in_thread(slot, lambda: slot.executor.run(message, slot.reporter))
@@ -365,6 +370,7 @@ def serve_threads(end: socket.socket, slots: SharedSlots, leave: Callable[[], No
         except OSError:  # a job closed our end
             exit_now(1)
         if not data:
+            slots.close()
             leave()
         if resting:
             # In the kernel: a poll before each read would cost a system call each time.

@@ -61,6 +61,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callabl
         exit_now(1)
     except OSError:  # the parent is gone, or a job closed our end
         exit_now(1)
+    executor.close()
     leave()
 
 
