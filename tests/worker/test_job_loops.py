@@ -1,4 +1,4 @@
-"""The event loops in which the slots of process and thread pools run async jobs."""
+"""The event loops in which slots run async jobs, and processes that jobs fork in them."""
 
 import pytest
 
@@ -41,3 +41,25 @@ def test_the_loop_of_async_jobs_is_closed_when_their_slot_ends(site: Site, pool:
     burst(site, pool)
 
     assert site.notes() == ["generator closed"]
+
+
+@pytest.mark.parametrize(
+    ("pool", "job"),
+    [
+        ("process", "forks"),
+        ("process", "aforks"),
+        ("process", "forks_and_fails"),
+        ("thread", "forks"),
+        ("async", "forks"),
+        ("async", "aforks"),
+    ],
+)
+def test_a_process_that_a_job_forks_and_that_leaves_the_job_is_named(site: Site, pool: str, job: str) -> None:
+    site.enqueue(job, str(site.notes_path), module="crew_loops")
+
+    log = burst(site, pool)
+
+    assert site.notes() == ["child exited with 1"]
+    assert log.count("a process that a job forked left the job") == 1
+    assert "descriptor" not in log
+    assert site.errors() == {}

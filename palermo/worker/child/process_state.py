@@ -7,13 +7,17 @@ is checked; docs/guides/pools.md lists what is not.
 
 # signal.getsignal() makes an enum of each answer, which takes 25 times as long.
 import _signal  # type: ignore[import-not-found]
+import logging
 import os
 import resource
 import signal
 from collections.abc import Iterator
 from typing import Any
 
+from palermo.worker.process import flush
 from palermo.worker.signals import CANCEL, SURVIVED, TERMINATE
+
+log = logging.getLogger("palermo.worker")
 
 #: The limits that a job may lower for itself. A process without root's rights can never raise them again.
 _LIMITS = ("NOFILE", "AS", "CPU")
@@ -41,6 +45,14 @@ class ProcessState:
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._before = self._read()
+        self._pid = os.getpid()
+
+    def end_if_forked(self, slot: int) -> None:
+        """End this process if a job in this slot forked it: it has left the job, and its parent runs the job too."""
+        if os.getpid() != self._pid:
+            log.error("a process that a job forked left the job, and is ended: have it call os._exit slot=%d", slot)
+            flush()
+            os._exit(1)
 
     def changes(self) -> str:
         """The changes since then, in words; "" for none. Raises PipeLost."""

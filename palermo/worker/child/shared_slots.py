@@ -267,6 +267,7 @@ class SharedSlots:
 
     def done(self, slot: SharedSlot, result: RunResult, send: Callable[[bytes], None]) -> None:
         """Tell the parent the result of the slot's job; `send` is a method of the outbox."""
+        self._state.end_if_forked(slot.number)
         flush()
         reporter, slot.reporter = slot.reporter, None
         if reporter is not None:

@@ -1,6 +1,7 @@
-"""Async jobs that use what their module keeps, as a program keeps a client of a database."""
+"""Jobs that use what their module keeps, as a program keeps a client of a database, and jobs that fork."""
 
 import asyncio
+import os
 
 import palermo
 
@@ -49,3 +50,24 @@ async def leaves_a_generator(path):
 
     kept.append(count())
     await anext(kept[-1])
+
+
+@palermo.job
+def forks(path):
+    pid = os.fork()
+    if pid == 0:
+        return
+    note(path, f"child exited with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
+
+
+@palermo.job
+async def aforks(path):
+    forks(path)
+
+
+@palermo.job
+def forks_and_fails(path):
+    pid = os.fork()
+    if pid == 0:
+        raise LookupError("in the child")
+    note(path, f"child exited with {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}")
