@@ -16,11 +16,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from palermo.core.own_headers import own_headers
 from palermo.jobs.current import CurrentJob, current_job
 from palermo.settings.environment import colours_refused
+
+if TYPE_CHECKING:
+    from palermo.worker.line_writer import LineWriter
 
 #: The attributes that every log record gets, for the user's own formats: %(palermo_id)s. Empty outside of a job.
 ATTRIBUTES = ("palermo_id", "palermo_job", "palermo_queue", "palermo_attempt")
@@ -57,6 +60,22 @@ def configure(*, level: str = "info", format: str = "text", stream: TextIO | Non
         logging.setLogRecordFactory(NamingRecords(plain))
 
 
+def write_in_background() -> None:
+    """Have this process log in a thread: what it does must not wait for the reader of its log."""
+    for handler in _own_handlers():
+        handler.write_in_background()
+
+
+def drain(within: float = 1.0) -> None:
+    """Wait at most so many seconds until the log is written."""
+    for handler in _own_handlers():
+        handler.drain(within)
+
+
+def _own_handlers() -> "list[LineHandler]":
+    return [handler for handler in logging.root.handlers if isinstance(handler, LineHandler)]
+
+
 class LineHandler(logging.StreamHandler[TextIO]):
     """Writes the line of each record to a stream."""
 
@@ -64,6 +83,30 @@ class LineHandler(logging.StreamHandler[TextIO]):
         super().__init__(stream)
         self.setFormatter(formatter)
         self._lines = formatter
+        #: Writes the lines in a thread of its own, if they are not written at once.
+        self._writer: LineWriter | None = None
+
+    def write_in_background(self) -> None:
+        """From now on write in a thread. To be called in a process that does not fork any more."""
+        from palermo.worker.line_writer import LineWriter
+
+        def dropped_line(count: int) -> str:
+            text = "log lines dropped, since nothing read the log lines=%d"
+            return self._lines.line(time.time(), logging.WARNING, "palermo.worker", text, (count,))
+
+        self._writer = LineWriter(self.stream.fileno(), dropped_line)
+
+    def drain(self, within: float) -> None:
+        """Wait at most so many seconds until all lines are written."""
+        if self._writer is not None:
+            self._writer.drain(within)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of the record."""
+        try:
+            self._write(self.format(record))
+        except Exception:
+            self.handleError(record)
 
     def gets_alone(self, logger: logging.Logger) -> bool:
         """Whether nothing but this handler sees the records of the logger: no other handler, filter or factory.
@@ -85,10 +128,16 @@ class LineHandler(logging.StreamHandler[TextIO]):
         try:
             line = self._lines.line(time.time(), level, logger.name, text, args)
             with self.lock or nullcontext():
-                self.stream.write(line + "\n")
-                self.stream.flush()
+                self._write(line)
         except Exception:
             self.handleError(logger.makeRecord(logger.name, level, "(unknown file)", 0, text, args, None))
+
+    def _write(self, line: str) -> None:
+        if self._writer is None:
+            self.stream.write(line + "\n")
+            self.stream.flush()
+        else:
+            self._writer.put(line)
 
 
 def _handlers(logger: logging.Logger | None) -> list[logging.Handler]:

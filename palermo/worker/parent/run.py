@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 from palermo import blocked_signals
 from palermo.settings.environment import keep_start_pipe, take_start_pipe
+from palermo.worker import logs
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.pidfile import Pidfile
 from palermo.worker.pools.fork import fork_pool
@@ -55,6 +56,8 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         # The collector writes to each object that it visits, and the processes would no longer share those pages.
         gc.freeze()
         pool = fork_pool(options, host=host, in_child=in_child)
+        logs.write_in_background()
+        stack.callback(logs.drain)
         # Until run_parent has imported its modules: the collector would visit again and again what stays.
         gc.disable()
         # Imported only after the fork: the template and the slots would have these modules in their memory too.
@@ -76,6 +79,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
             _rest_until(started + _RESTART_EVERY)
         case _:
             return code
+    logs.drain()
     flush()
     gc.collect()  # Locks that a lost session left end with their objects: exec would end them as a death does.
     # The same command in the same process, so that a supervisor that watches this pid sees no change.

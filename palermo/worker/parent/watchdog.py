@@ -169,7 +169,7 @@ class LoopWatchdog:
 def end_at_once(code: int) -> Callable[[], None]:
     """A function that ends this process with this exit code, after it has written the stacks of its threads.
 
-    The loop may stand still because nobody reads the log, so the writing gets one second and no more.
+    The log may be a full pipe that nothing reads, so the writing gets one second and no more.
     """
 
     def write_stacks() -> None:

@@ -1,0 +1,62 @@
+"""A worker whose log is a pipe that nothing reads, and the buffer of its lines."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from palermo.worker.line_writer import LineWriter
+from tests.helpers import eventually
+from tests.worker.site import HANGS, PROGRAMS, Site
+
+
+@pytest.mark.parametrize("pool", ["process", "async"])
+def test_a_worker_whose_log_nothing_reads_works_on_and_obeys_term(site: Site, pool: str) -> None:
+    for number in range(600):  # two lines each: three times what a pipe holds
+        site.enqueue("note", str(site.notes_path), str(number))
+    command = [sys.executable, "-m", "palermo", "worker", "crew", "--pool", pool, "--log-level", "debug"]
+    environment = {**os.environ, "PALERMO_URL": site.settings.url}
+
+    with subprocess.Popen(command, cwd=PROGRAMS, env=environment, stderr=subprocess.PIPE) as worker:
+        try:
+            eventually(lambda: len(site.notes()) == 600)
+            eventually(lambda: [row["state"] for row in site.workers()] == ["idle"])
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(HANGS) == 0
+        finally:
+            worker.kill()
+
+
+def test_lines_that_find_the_buffer_full_are_dropped_and_counted() -> None:
+    reading, writing = os.pipe()
+    writer = LineWriter(writing, lambda count: f"dropped {count}", buffer=10_000)
+    for number in range(100_000):
+        writer.put(str(number))
+
+    kept, dropped = list[str](), 0
+    with os.fdopen(reading) as file:
+        while len(kept) + dropped < 100_000:
+            word, _, count = file.readline().strip().partition(" ")
+            dropped += int(count or 0)
+            kept += [] if count else [word]
+        writer.drain(10)
+        writer.put("the next")
+        after = file.readline().strip()
+    writer.drain(10)
+    os.close(writing)
+
+    assert dropped > 0
+    assert kept[:100] == [str(number) for number in range(100)]
+    assert after == "the next"
+
+
+def test_a_worker_that_ends_has_written_its_whole_log(site: Site) -> None:
+    for number in range(200):
+        site.enqueue("note", str(site.notes_path), str(number))
+
+    log = site.burst()
+
+    assert log.count("slot=1 duration=") == 200
+    assert "worker stopped" in log.splitlines()[-1]
