@@ -107,6 +107,30 @@ def only_one(**names: str | None) -> dict[str, str]:
     return chosen
 
 
+#: The most seconds of statistics from one instant to another: that part of the journal is read for the page.
+_MOST_RANGE = 86_400.0
+
+
+def time_range(since: str | None, until: str | None) -> tuple[float, float] | None:
+    """The range of time that an address asks for, in Unix seconds; None for none.
+
+    Each is an instant with a zone or a duration ago; without `until` the range ends now. Raises Refused (422).
+    """
+    if not since and not until:
+        return None
+    if not since:
+        raise Refused(422, "until is given without since: give both, or since alone for a range up to now.")
+    now = float(int(clock.now()))
+    first, last = _instant(since, "since", now), _instant(until, "until", now) if until else now
+    if not first < min(last, now):
+        raise Refused(
+            422, f"nothing can be counted from {since[:40]} to {(until or 'now')[:40]}: since must be earlier."
+        )
+    if last - first > _MOST_RANGE:
+        raise Refused(422, "a range has 24 hours at most: for more, choose a day, a week or a month.")
+    return first, min(last, now)
+
+
 # -- the names in an address
 
 

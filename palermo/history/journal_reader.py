@@ -8,6 +8,7 @@ as it is. A batch that its writer stored twice is taken once.
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -39,6 +40,9 @@ OnProgress = Callable[[SweepProgress], None]
 
 #: Seconds that closing a follower may take.
 _CLOSING = 5.0
+
+#: Seconds by which the clocks of two writers may differ, and batches in a row that are later than what is wanted.
+_SKEW, _LATER = 60.0, 100
 
 #: Seconds between two attempts to read: the first pause is doubled each time up to the last one. The third is the pause
 #: after a view could not keep a batch.
@@ -81,14 +85,16 @@ def read_to_end(
     start: ReadFrom = FROM_START,
     *,
     before: int | None = None,
+    until: float = math.inf,
     wants: Wants | None = None,
     progress: OnProgress | None = None,
 ) -> None:
     """Hand the views all that is in the journal at this moment, before the position `before` if there is one.
 
-    With `wants` only the batches that are wanted. Raises BrokerUnavailable, BrokerRefused.
+    Reading ends once _LATER batches in a row were written a minute or more after `until`, in Unix seconds: one writer's
+    clock may be ahead. With `wants` only the batches that are wanted. Raises BrokerUnavailable, BrokerRefused.
     """
-    client.run(lambda broker: _read(broker, views, start, before, wants, progress))
+    client.run(lambda broker: _read(broker, views, start, before, until, wants, progress))
 
 
 async def _read(
@@ -96,6 +102,7 @@ async def _read(
     views: Sequence[JournalView],
     start: ReadFrom,
     before: int | None,
+    until: float,
     wants: Wants | None,
     progress: OnProgress | None,
 ) -> None:
@@ -103,11 +110,15 @@ async def _read(
     broken: list[PalermoError] = []
     failed, done = asyncio.Event(), asyncio.Event()
     first: int | None = None
-    end = 0
+    end = later = 0
 
     def take(batch: RecordBatch) -> None:
-        nonlocal first
+        nonlocal first, later
         if before is not None and batch.position >= before:
+            done.set()
+        at = batch.records[0]["at"] if batch.records else None
+        later = later + 1 if isinstance(at, int | float) and at > until + _SKEW else 0
+        if later >= _LATER:
             done.set()
         if broken or done.is_set() or not once.is_new(batch):
             return

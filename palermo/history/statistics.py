@@ -4,6 +4,7 @@ A reader such as palermo.history.journal_reader feeds a view of them with batche
 by the number of cells, and not by how much the journal holds. `now` is an argument where it matters, in Unix seconds.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,9 @@ DIMENSIONS = ("queue", "job", "worker")
 #: The most sums that may wait for their cells. The counts of one writer are first added up within the shortest cell
 #: that they fall in; a request for a report puts all sums in their cells.
 _STAGED = 2_000
+
+#: The lengths in seconds of the cells of a report from one instant to another, and the most cells.
+_CELLS, _MOST_CELLS = (10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0), 120
 
 #: The fewest seconds over which a rate is given.
 _SHORTEST = 1.0
@@ -285,21 +289,25 @@ def _name(record: Mapping[str, Any], field: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-# -- since any instant: the journal is read once, for one report
+# -- since any instant, or between two: the journal is read once, for one report
 
 
 class Summary:
-    """The sums of what happened since an instant, as far as the journal was read."""
+    """The sums of what happened since an instant, and before another, as far as the journal was read."""
 
-    def __init__(self, since: float) -> None:
-        """`since` in Unix seconds."""
-        self._since = since
+    def __init__(self, since: float, until: float = math.inf, *, cell: float = 0.0, **chosen: str) -> None:
+        """`since` and `until` in Unix seconds. With `cell` the report has cells of so many seconds.
+
+        `chosen` names one queue, job or worker of which the report is, by its dimension.
+        """
+        self._since, self._until, self._cell, self._chosen = since, until, cell, chosen
         self.reset()
 
     def reset(self) -> None:
         """Forget all."""
         self._known: float | None = None
         self._total = Tally()
+        self._cells: dict[int, Tally] = {}
         self._parts: dict[str, dict[str | None, Tally]] = {by: {} for by in DIMENSIONS}
         self._deploys = Deploys()
         self._lost = 0
@@ -308,12 +316,12 @@ class Summary:
         """Add the records of a batch that are of that time."""
         for record in batch.records:
             at = record["at"]
-            if not isinstance(at, int | float) or at < self._since:
+            if not isinstance(at, int | float) or not self._since <= at < self._until:
                 continue
             self._known = at if self._known is None else min(self._known, at)
             match record["kind"]:
                 case RecordKind.COUNTS:
-                    self._count(batch.writer, record)
+                    self._count(batch.writer, record, at)
                 case RecordKind.WORKER_UP:
                     release = record.get("release")
                     if isinstance(release, str):
@@ -329,7 +337,10 @@ class Summary:
             until=now,
             known=now if self._known is None else self._known,
             total=self._total,
-            cells=[],
+            cells=[
+                Cell(self._since + nth * self._cell, self._cell, self._cells.get(nth, Tally()))
+                for nth in range(math.ceil((now - self._since) / self._cell) if self._cell else 0)
+            ],
             deploys=self._deploys.since(self._since),
             parts={
                 by: sorted((Named(name, tally) for name, tally in parts.items()), key=rank)
@@ -338,13 +349,16 @@ class Summary:
             lost=self._lost,
         )
 
-    def _count(self, writer: str, record: Mapping[str, Any]) -> None:
+    def _count(self, writer: str, record: Mapping[str, Any], at: float) -> None:
+        names = (("queue", record.get("queue")), ("job", record.get("job")), ("worker", writer))
         tally = Tally()
         tally.read(record)
-        if not tally.numbers:
+        if not tally.numbers or any(self._chosen.get(by, name) != name for by, name in names):
             return
         self._total.merge(tally)
-        for by, name in (("queue", record.get("queue")), ("job", record.get("job")), ("worker", writer)):
+        if self._cell:
+            self._cells.setdefault(int((at - self._since) // self._cell), Tally()).merge(tally)
+        for by, name in names:
             if not isinstance(name, str) or not name or (by == "worker" and not tally.has_runs):
                 continue
             parts = self._parts[by]
@@ -357,6 +371,19 @@ def summarize(client: Client, since: float, progress: OnProgress | None = None) 
     summary = Summary(since)
     read_to_end(client, [summary], ReadFrom(since=since), progress=progress)
     return summary.report(now())
+
+
+def summarize_range(client: Client, since: float, until: float, **chosen: str) -> Report:
+    """The report from one instant to another, in Unix seconds; of one queue, job or worker if one is named.
+
+    It begins and ends at whole cells, about a hundred. Reads that part of the journal. Raises BrokerUnavailable,
+    BrokerRefused.
+    """
+    cell = next((size for size in _CELLS if until - since <= _MOST_CELLS * size), _CELLS[-1])
+    begin, end = since // cell * cell, -(-until // cell) * cell
+    summary = Summary(begin, end, cell=cell, **chosen)
+    read_to_end(client, [summary], ReadFrom(since=begin), until=end)
+    return summary.report(end)
 
 
 # -- as rows

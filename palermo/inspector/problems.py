@@ -208,7 +208,8 @@ def _of_queue(kind: QueueKind, queue: _Queue, *, silent: bool) -> Finding:
                 f" If its name is a mistake, `palermo delete {quoted}` removes it with its jobs."
             )
         case "resting":
-            text = f"{waiting} {verb}, and no worker takes them: {some_of(queue.resting)}"
+            them = "it" if queue.pending == 1 else "them"
+            text = f"{waiting} {verb}, and no worker takes {them}: {some_of(queue.resting)}"
             advice = _RESUME
         case "late":
             text = f"its first job has waited for {duration(queue.age)}, and {waiting} {verb} in it"

@@ -135,7 +135,7 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
 
     for window in ("hour", "day", "week", "month"):
         page = web.http.get("/statistics", params={"window": window}).text
-        assert page.count("<rect") == 1  # the brand's
+        assert page.count("<rect") == 1 + page.count('class="begun"')  # the brand's
         assert _NASTY not in page
         assert "&lt;b&gt;&amp;&#34;mail&#39; ?window=x" in page
         assert "<title>1.4.2</title>" in page
@@ -198,3 +198,53 @@ def test_with_the_journal_off_it_says_so(settings: Settings, serve: Serve) -> No
     assert web.http.get("/api/stats").status_code == 409
     assert "the setting journal is" in web.http.get("/statistics").text
     assert "journal." not in web.http.get("/stats.txt").text
+
+
+def test_an_hour_of_yesterday_is_counted_from_its_first_to_its_last_minute(web: Web) -> None:
+    ten = time.time() // 86_400 * 86_400 - 86_400 + 10 * 3_600
+    for minutes, number in ((-1, 1), (0, 20), (30, 300), (59, 4_000), (60, 50_000)):
+        write(web, {**counts("mail", "shop.send", succeeded=number), "at": ten + 60 * minutes + 1})
+        write(web, {**counts("slow", "shop.resize", failed=number), "at": ten + 60 * minutes + 1}, writer="pid:8@host")
+    since, until = (time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(at)) for at in (ten, ten + 3_600))
+    address = f"/statistics?since={since}&until={until}"
+    eventually(lambda: "Statistics" in web.http.get("/statistics").text)
+
+    page = web.http.get(address).text
+    one = web.http.get(f"{address}&queue=slow").text
+
+    assert "<dt>Processed</dt><dd>8,640</dd>" in page
+    assert '<dt>Failed</dt><dd class="bad">4,320</dd>' in page
+    assert "<dt>Processed</dt><dd>4,320</dd>" in one
+    plot = json.loads(html.unescape(re.findall(r'data-plot="([^"]*)"', page)[0]))
+    assert (plot["start"], plot["step"], len(plot["rows"]), plot["begun"]) == (ten, 30, 120, False)
+    assert [(nth, row[:2]) for nth, row in enumerate(plot["rows"]) if any(row[:2])] == [
+        (0, [20, 20]),
+        (60, [300, 300]),
+        (118, [4_000, 4_000]),
+    ]
+    assert f'name="since" value="{since}"' in page
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("until=1h", "until is given without since"),
+        ("since=1h&until=2h", "since must be earlier"),
+        ("since=2d", "24 hours at most"),
+        ("since=yesterday", "write a duration ago"),
+    ],
+)
+def test_a_range_of_time_that_means_nothing_is_refused(web: Web, query: str, said: str) -> None:
+    answer = web.http.get(f"/statistics?{query}")
+
+    assert answer.status_code == 422
+    assert said in html.unescape(answer.text)
+
+
+def test_the_last_part_of_a_chart_that_has_only_begun_is_faded(web: Web) -> None:
+    write(web, counts("mail", "shop.send", succeeded=5))
+    page = eventually(lambda: found if 'class="begun"' in (found := web.http.get("/statistics").text) else None)
+
+    plots = [json.loads(html.unescape(text)) for text in re.findall(r'data-plot="([^"]*)"', page)]
+    assert plots[0]["begun"]
+    assert plots[0]["detail"] == "/statistics"

@@ -62,7 +62,7 @@ def job_classes(
         window=window.value,
         windows=[(each.value, path(request, "job_classes", {"window": each.value, "name": name})) for each in Window],
         name=name,
-        rows=[{**row, "spark": charts.spark(counts.get(row["name"], ()))} for row in shown],
+        rows=[{**row, "spark": charts.spark(counts.get(row["name"], ()), begun=True)} for row in shown],
         total=len(rows),
         times=times,
     )

@@ -106,7 +106,7 @@ def _sparks(visit: Visit, listed: QueuePage) -> dict[str, Spark]:
     if not known.ready:
         return {}
     counts = known.statistics.counts(Window.HOUR, "queue", [row.name for row in listed.rows])
-    return {name: spark(parts) for name, parts in counts.items()}
+    return {name: spark(parts, begun=True) for name, parts in counts.items()}
 
 
 @router.get("/queues/{name:palermo}", name="queue", dependencies=[known_names()])
@@ -230,11 +230,11 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     report = journal_views(visit.site).report(Window.HOUR, queue=queue)
     if report is None:
         return found
-    jobs = path(request, "history", {"queue": queue})
+    jobs, detail = (path(request, page, {"queue": queue}) for page in ("history", "statistics"))
     return found | {
         "report": report,
         "bars": bars(report.cells),
-        "bars_plot": bars_plot(report.cells, report.deploys, jobs=jobs),
+        "bars_plot": bars_plot(report.cells, report.deploys, jobs=jobs, detail=detail),
         "marks": marks(report.deploys, report.cells),
     }
 

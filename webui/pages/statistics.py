@@ -13,7 +13,7 @@ from palermo.history.series import Window
 from palermo.history.statistics import DIMENSIONS, Report, rate
 from palermo.history.tally import times
 from palermo.inspector.rates import Snapshot
-from palermo.webui.filters import known_names, only_one
+from palermo.webui.filters import known_names, only_one, time_range
 from palermo.webui.render import charts
 from palermo.webui.render.rendering import page, path
 from palermo.webui.site import Visiting
@@ -35,6 +35,7 @@ _AGO = {
 }
 
 Name = Annotated[str | None, Query(max_length=1_000)]
+Instant = Annotated[str | None, Query(max_length=100)]
 
 
 @router.get("/statistics", name="statistics", dependencies=[known_names()])
@@ -45,44 +46,53 @@ def statistics(
     queue: Name = None,
     job: Name = None,
     worker: Name = None,
+    since: Instant = None,
+    until: Instant = None,
 ) -> Response:
-    """The statistics of one window: of everything, or of one queue, job or worker."""
+    """The statistics of one window, or from one instant to another: of everything, or of one queue, job or worker."""
     chosen = only_one(queue=queue, job=job, worker=worker)
     known = journal_views(visit.site)
     state = known.wait_until_read()
-    report = known.report(window, **chosen)
-    waiting = None if job or worker else live_state(visit.site).sampler.waiting(window, queue)
+    asked = time_range(since, until)
+    report = known.report(window, **chosen) if asked is None else known.range_report(asked[0], asked[1], **chosen)
+    waiting = None if job or worker or asked else live_state(visit.site).sampler.waiting(window, queue)
     return page(
         request,
         "statistics.html",
-        watched={"of": "history"},
+        # A range stays as it is.
+        watched={"of": "history"} if asked is None else None,
         state=state,
         off=known.off,
         windows=[(each.value, path(request, "statistics", {"window": each.value, **chosen})) for each in Window],
+        asks={"since": since or "", "until": until or ""},
         chosen=next(iter(chosen.items()), None),
         everything=path(request, "statistics", {"window": window.value}),
         rows=_ROWS,
         waiting=None if waiting is None else charts.waiting_chart(waiting, report.deploys if report else ()),
-        **report_context(request, report, window, **chosen),
+        **report_context(request, report, window if asked is None else None, **chosen),
     )
 
 
-def report_context(request: Request, report: Report | None, window: Window, **chosen: str) -> dict[str, Any]:
-    """The template values of a report (statistics_macros.html): of one queue, job or worker, or of all."""
-    known = {"report": report, "window": window.value, "scale": (*_AGO[window], "now"), "rate": rate, "times": times}
+def report_context(request: Request, report: Report | None, window: Window | None, **chosen: str) -> dict[str, Any]:
+    """The template values of a report (statistics_macros.html): of one queue, job or worker, or of all.
+
+    `window` is None for a report from one instant to another.
+    """
+    known: dict[str, Any] = {"report": report, "window": window.value if window else "", "rate": rate, "times": times}
+    known["scale"] = (*_AGO[window], "now") if window else _ends(report)
     if report is None:
         return known
-    jobs = path(request, "history", chosen)
+    jobs, detail = path(request, "history", chosen), path(request, "statistics", chosen)
     cells, deploys = report.cells, report.deploys
     waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]
     return known | {
         "cell": charts.in_short(cells[0].seconds),
         "bars": charts.bars(cells),
-        "bars_plot": charts.bars_plot(cells, deploys, jobs=jobs),
+        "bars_plot": charts.bars_plot(cells, deploys, jobs=jobs, detail=detail),
         "waited": charts.lines(waited),
-        "waited_plot": charts.lines_plot(cells, waited, deploys, jobs=jobs),
+        "waited_plot": charts.lines_plot(cells, waited, deploys, jobs=jobs, detail=detail),
         "ran": charts.lines(ran),
-        "ran_plot": charts.lines_plot(cells, ran, deploys, jobs=jobs),
+        "ran_plot": charts.lines_plot(cells, ran, deploys, jobs=jobs, detail=detail),
         "marks": charts.marks(deploys, cells),
         "cells": [
             (iso_instant(cell.start), cell.tally, charts.jobs_of(jobs, cell))
@@ -93,6 +103,11 @@ def report_context(request: Request, report: Report | None, window: Window, **ch
         "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(deploys)],
         "tables": [(by, report.parts.get(by, ())) for by in DIMENSIONS],
     }
+
+
+def _ends(report: Report | None) -> tuple[str, ...]:
+    """The labels at the ends of the charts of a report from one instant to another."""
+    return () if report is None else (iso_instant(report.since) or "", iso_instant(report.until) or "")
 
 
 # -- /stats.txt

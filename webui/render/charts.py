@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from palermo.contract import clock
 from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
 from palermo.core.failure import printable
@@ -96,8 +97,20 @@ class Plot(Struct, frozen=True, kw_only=True):
     #: The values at the axis, which is then logarithmic; empty for an axis that begins at zero.
     ticks: tuple[float, ...] = ()
     deploys: Sequence[Deploy] = ()
-    #: The address of the jobs behind a bar, to which the script adds the time; "" for none.
+    #: The addresses of the jobs behind a bar, and of the statistics of a part of the time, to which the script adds the
+    #: time; "" for none.
     jobs: str = ""
+    detail: str = ""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the last part has begun and is not over, so that its numbers still grow."""
+        return self.start + self.step * len(self.rows) > clock.now()
+
+    @property
+    def part(self) -> float:
+        """The width of a part, in per cent."""
+        return round(100 / max(1, len(self.rows)), 3)
 
     @property
     def json(self) -> str:
@@ -113,6 +126,8 @@ class Plot(Struct, frozen=True, kw_only=True):
                 "ticks": self.ticks,
                 "marks": [(deploy.at, printable(deploy.release)) for deploy in self.deploys],
                 "jobs": self.jobs,
+                "detail": self.detail,
+                "begun": self.begun,
             },
             separators=(",", ":"),
         )
@@ -157,8 +172,8 @@ def lines(durations: Sequence[Durations]) -> Lines | None:
     )
 
 
-def bars_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str) -> Plot:
-    """The numbers of `bars`; `jobs` is the address of the jobs behind them."""
+def bars_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str, detail: str = "") -> Plot:
+    """The numbers of `bars`; `jobs` and `detail` are as in Plot."""
     return Plot(
         unit="jobs",
         start=cells[0].start,
@@ -175,11 +190,12 @@ def bars_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str) ->
         ],
         deploys=deploys,
         jobs=jobs,
+        detail=detail,
     )
 
 
 def lines_plot(
-    cells: Sequence[Cell], durations: Sequence[Durations], deploys: Sequence[Deploy], *, jobs: str
+    cells: Sequence[Cell], durations: Sequence[Durations], deploys: Sequence[Deploy], *, jobs: str, detail: str = ""
 ) -> Plot | None:
     """The numbers of `lines`, of these cells; None where there are none."""
     chart = lines(durations)
@@ -195,6 +211,7 @@ def lines_plot(
         ticks=chart.ticks,
         deploys=deploys,
         jobs=jobs,
+        detail=detail,
     )
 
 
@@ -352,10 +369,15 @@ class Spark(Struct, frozen=True):
     done: str
     failed: str
     text: str
+    #: The path of the last part, both outcomes together, if that has only begun.
+    begun: str = ""
 
 
-def spark(counts: Sequence[tuple[int, int]]) -> Spark:
-    """The small chart of how many runs succeeded and failed in each part of the time."""
+def spark(counts: Sequence[tuple[int, int]], *, begun: bool = False) -> Spark:
+    """The small chart of how many runs succeeded and failed in each part of the time.
+
+    `begun` says that the last part is not over.
+    """
     most = max((good + bad for good, bad in counts), default=0)
     step = _SPARK_WIDTH / max(1, len(counts))
     done: list[str] = []
@@ -367,8 +389,10 @@ def spark(counts: Sequence[tuple[int, int]]) -> Spark:
                 tall = max(_LEAST, _SPARK_HEIGHT * number / most)
                 steps.append(f"M{nth * step:.1f} {_SPARK_HEIGHT - foot:.1f}v-{tall:.1f}h{step * 0.8:.1f}v{tall:.1f}z")
                 foot += tall
+    last = done.pop() if begun and done and counts[-1][0] else ""
+    last += failed.pop() if begun and failed and counts[-1][1] else ""
     good, bad = (sum(each[part] for each in counts) for part in (0, 1))
-    return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed")
+    return Spark("".join(done), "".join(failed), f"{good + bad:,} runs, {bad:,} failed", last)
 
 
 def usage_spark(percents: Sequence[float | None]) -> Spark:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable
 from itertools import takewhile
 
+from msgspec.structs import replace
+
 from palermo.client.recorded_jobs import RecordedJob, SearchedArguments
 from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
@@ -20,13 +22,16 @@ from palermo.history.journal_reader import JournalFollower, Progress
 from palermo.history.listings import recorded
 from palermo.history.recurring_runs import RecurringRuns
 from palermo.history.series import Window
-from palermo.history.statistics import Rates, Report, Statistics
+from palermo.history.statistics import Rates, Report, Statistics, summarize_range
 from palermo.history.worker_lives import WorkerLives
 from palermo.metrics.totals import JournalTotals
 from palermo.webui.site import Refused, Site
 
 #: Seconds that a report of statistics is cached, and the most reports in the cache.
 _REPORT_CACHED, _MAX_REPORTS = 1.0, 64
+
+#: Seconds after which all counts of an instant are in the journal.
+_COUNTS_COME = 60.0
 
 #: The most actions that are looked through for a pause.
 _ACTIONS = 200
@@ -36,6 +41,7 @@ class JournalViews:
     """One site's views of the journal, and the reader that fills them."""
 
     def __init__(self, site: Site) -> None:
+        self._client = site.client
         settings = site.client.settings
         self._timeout = settings.publish_timeout
         self.level = JournalLevel(settings.journal)
@@ -108,6 +114,30 @@ class JournalViews:
                 self._reports.clear()
             self._reports[key] = (time.monotonic(), found)
             return found
+
+    def range_report(self, since: float, until: float, **chosen: str) -> Report | None:
+        """The report from one instant to another, in Unix seconds, for which that part of the journal is read.
+
+        None while the journal is being read, or if it is off. Raises BrokerError.
+        """
+        recent = self.report(Window.MONTH)
+        if recent is None:
+            return None
+        key = (since, until, *sorted(chosen.items()))
+        at, known = self._reports.get(key, (0.0, None))
+        # What is over stays as it is, once the last counts have come.
+        if known is None or (until > recent.until - _COUNTS_COME and time.monotonic() - at >= _REPORT_CACHED):
+            known = summarize_range(self._client, since, until, **chosen)
+        begins = self.statistics.begins
+        known = replace(
+            known,
+            known=known.until if begins is None else max(known.since, begins),
+            deploys=[each for each in recent.deploys if known.since <= each.at < known.until],
+            parts={} if chosen else known.parts,
+        )
+        with self._reports_lock:
+            self._reports[key] = (time.monotonic(), known)
+        return known
 
     def rates(self, queues: Iterable[str]) -> dict[str, Rates]:
         """The rates of these queues, as far as they are known."""

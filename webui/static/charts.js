@@ -71,10 +71,11 @@
       this.foot = make("p", "foot soft small");
       this.help = make("span", "");
       this.link = make("a", "");
+      this.more = make("a", "", "Statistics of this time");
       this.out = make("button", "button small", "Zoom out");
       this.out.type = "button";
       this.out.addEventListener("click", () => this.reset());
-      this.foot.append(this.help, this.link, this.out);
+      this.foot.append(this.help, this.link, this.more, this.out);
       this.area.replaceChildren(this.probe, this.image, this.foot);
       this.area.hidden = false;
       new ResizeObserver(() => this.fit()).observe(this.area);
@@ -100,6 +101,8 @@
         this.plot = new uPlot(this.options(), this.data(), this.image);
         this.plot.over.append(this.tip);
         this.plot.over.addEventListener("click", () => this.open());
+        const asked = addressed(), [from, to] = this.whole();
+        if (asked && asked.min < to && asked.max > from) this.plot.setScale("x", asked);
       }
       this.tell();
     }
@@ -148,7 +151,8 @@
           ...lines.map(({ look }) => ({ stroke: colour(look), width: 1.6, dash: dash[look], points: { show: false, size: 4 },
             paths: uPlot.paths.linear(), ...this.points() })),
         ],
-        hooks: { draw: [() => this.mark()], setCursor: [() => this.say()], setScale: [() => this.tell()] },
+        hooks: { draw: [() => this.mark()], setCursor: [() => this.say()], setScale: [() => this.tell()],
+          setSelect: [(plot) => requestAnimationFrame(() => remember(this.zoomed() ? plot.scales.x : null))] },
       };
     }
 
@@ -179,7 +183,10 @@
       return min != null && max - min < (to - from) * 0.999;
     }
     /* All charts of a page are zoomed together, as they are by dragging and by a double click. */
-    reset() { for (const chart of charts()) chart.plot.setData(chart.plot.data, true); }
+    reset() {
+      for (const chart of charts()) chart.plot.setData(chart.plot.data, true);
+      remember(null);
+    }
 
     // -- values, marks and the way to the jobs
 
@@ -199,7 +206,8 @@
         return line;
       });
       const deployed = marks.filter(([at]) => at >= from && at < from + step).map(([, release]) => make("div", "look-mark", `deployed: ${release}`));
-      this.tip.replaceChildren(make("div", "when", span(from, from + step, step)), ...lines, ...deployed);
+      const grows = this.told.begun && idx === rows.length - 1 ? ", so far" : "";
+      this.tip.replaceChildren(make("div", "when", span(from, from + step, step) + grows), ...lines, ...deployed);
       const room = this.plot.over.clientWidth;
       this.tip.style.left = `${left < room / 2 ? left + 14 : left - 14 - this.tip.offsetWidth}px`;
       this.tip.style.top = `${Math.max(0, Math.min(top, this.plot.over.clientHeight) - this.tip.offsetHeight / 2)}px`;
@@ -217,6 +225,8 @@
         this.link.href = this.address(...chosen);
         this.link.textContent = `Jobs that ended ${span(...chosen, step)}`;
       }
+      this.more.hidden = !zoomed || !this.told.detail || max - min > DAY;
+      if (!this.more.hidden) this.more.href = this.address(min, max, this.told.detail);
       this.help.hidden = zoomed || Boolean(chosen);
       this.help.textContent = touches.matches ? "Tap for the numbers." : `Drag to zoom.${this.told.jobs ? " Click for the jobs of that time." : ""}`;
     }
@@ -225,15 +235,24 @@
       const from = this.told.start + nth * this.told.step;
       return [from, from + this.told.step];
     }
-    address(from, to) {
+    address(from, to, page = this.told.jobs) {
       // The end of a filter belongs to it, and the end of a part to the next part.
-      return `${this.told.jobs}${this.told.jobs.includes("?") ? "&" : "?"}since=${iso(from)}&until=${iso(to - 0.001)}`;
+      return `${page}${page.includes("?") ? "&" : "?"}since=${iso(from)}&until=${iso(to - 0.001)}`;
     }
     open() { if (this.at != null && this.told.jobs && !touches.matches) location.assign(this.address(...this.part(this.at))); }
 
     mark() {
       const { ctx, bbox } = this.plot;
       ctx.save();
+      if (this.told.begun) {
+        // The last part still grows: it is faded, so that it does not look like a fall.
+        const { start, step, rows } = this.told;
+        const x = Math.max(bbox.left, this.plot.valToPos(start + (rows.length - 1) * step, "x", true));
+        ctx.globalAlpha = 0.6;
+        ctx.fillStyle = this.colour("begun");
+        ctx.fillRect(x, bbox.top, Math.max(0, bbox.left + bbox.width - x), bbox.height);
+        ctx.globalAlpha = 1;
+      }
       ctx.strokeStyle = this.colour("mark");
       ctx.lineWidth = 1.5 * devicePixelRatio;
       ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
@@ -248,6 +267,18 @@
       ctx.restore();
     }
   }
+
+  // -- the zoom in the address: #zoom=FROM..TO, so that a reload and a link show the same
+
+  const addressed = () => {
+    const [min, max] = (/^#zoom=(.+)\.\.(.+)$/.exec(decodeURIComponent(location.hash)) ?? []).slice(1).map((text) => Date.parse(text) / 1000);
+    return min < max ? { min, max } : null;
+  };
+  const remember = (scale) => {
+    if (!scale && !location.hash.startsWith("#zoom=")) return;
+    const place = location.pathname + location.search;
+    history.replaceState(history.state, "", scale ? `${place}#zoom=${iso(scale.min)}..${iso(scale.max)}` : place);
+  };
 
   // -- all charts of the page
 

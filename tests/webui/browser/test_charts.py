@@ -117,3 +117,31 @@ def test_without_script_there_is_a_drawing_with_numbers_and_a_table(web: Web, op
     page.locator("#cells tbody a").first.click()
 
     expect(page.locator("table.history tbody tr")).to_have_count(1)
+
+
+def test_a_zoom_is_in_the_address_and_leads_to_the_statistics_of_that_time(web: Web, open_page: Open) -> None:
+    fill(web)
+    page = open_page("/statistics")
+    expect(page.get_by_text("Drag to zoom").first).to_be_visible()
+    page.mouse.move(*at(page, 0.6))
+    page.mouse.down()
+    page.mouse.move(*at(page, 0.7))
+    page.mouse.move(*at(page, 0.8))
+    page.mouse.up()
+    page.wait_for_url("**/statistics#zoom=*")
+    zoomed = page.url
+    jobs = page.get_by_role("link", name="Jobs that ended").first
+    ended = jobs.inner_text()
+
+    page.reload()
+
+    expect(jobs).to_have_text(ended)
+    assert page.url == zoomed
+    page.get_by_role("button", name="Zoom out").first.click()
+    page.wait_for_url("**/statistics")
+    page.goto(zoomed)
+    page.reload()
+    page.get_by_role("link", name="Statistics of this time").first.click()
+    page.wait_for_url("**/statistics?since=*&until=*")
+    expect(page.get_by_text("jobs in 10 s")).to_be_visible()
+    assert page.locator("#f-since").input_value().endswith("Z")
