@@ -50,6 +50,11 @@ class WorkerLife(Struct, kw_only=True, eq=False):
     #: The jobs that run, by slot.
     runs: dict[int, LastJob] = field(default_factory=dict)
 
+    @property
+    def last_jobs(self) -> tuple[LastJob, ...]:
+        """The jobs whose end it did not record."""
+        return tuple(self.runs.values())
+
     def row(self) -> Row:
         """The life as a row, with the jobs that it left behind."""
         return {
@@ -61,7 +66,7 @@ class WorkerLife(Struct, kw_only=True, eq=False):
             "release": self.release or None,
             "jobs": [
                 {"id": run.id, "job": run.job or None, "queue": run.queue, "started_at": iso_instant(run.started_at)}
-                for run in self.runs.values()
+                for run in self.last_jobs
             ],
         }
 
@@ -78,29 +83,32 @@ class WorkerLives:
     def take(self, batch: RecordBatch) -> None:
         """Note what the batch tells of its writer."""
         with self._lock:
-            life = self._newest.get(batch.writer)
+            writer = printable(batch.writer)
+            life = self._newest.get(writer)
             for record in batch.records:
-                at, kind, slot = number(record.get("at")), record["kind"], record.get("slot")
-                if at is None:
+                kind, slot = record["kind"], record.get("slot")
+                if kind.__class__ is not str:
                     continue
                 if kind == RecordKind.WORKER_UP and record.get("worker") == batch.writer:
-                    life = self._begin(batch.writer, at, record)
-                elif life is None and isinstance(slot, int) and batch.writer:
-                    life = self._begin(batch.writer, at, {})
+                    life = self._begin(writer, record)
+                elif life is None and isinstance(slot, int) and writer:
+                    life = self._begin(writer, {"at": record["at"]})
                 if life is None:
                     continue
-                life.heard_at = max(life.heard_at, at)
                 if kind == RecordKind.WORKER_DOWN:
                     life.ended = True
-                elif isinstance(slot, int) and kind == RecordKind.STARTED:
+                elif kind == RecordKind.STARTED and isinstance(slot, int):
                     life.runs[slot] = LastJob(
                         id=text(record.get("id")) or "",
                         job=text(record.get("job")) or "",
                         queue=text(record.get("queue")) or "",
-                        started_at=at,
+                        started_at=number(record["at"]) or 0.0,
                     )
-                elif isinstance(slot, int) and kind in _ENDS:
+                elif life.runs and kind in _ENDS and isinstance(slot, int):
                     life.runs.pop(slot, None)
+            if life is not None and batch.records:
+                # The records of a batch are nearly in order, and a second more or less does not matter.
+                life.heard_at = max(life.heard_at, number(batch.records[-1]["at"]) or 0.0)
 
     def reset(self) -> None:
         """Forget all."""
@@ -135,14 +143,14 @@ class WorkerLives:
             ]
         return sorted(found, key=lambda life: -life.heard_at)
 
-    def _begin(self, id: str, at: float, record: Record) -> WorkerLife:
+    def _begin(self, id: str, record: Record) -> WorkerLife:
         before, queues = self._newest.get(id), record.get("queues")
-        named = queues if isinstance(queues, list) else ()
+        named, at = queues if isinstance(queues, list) else (), number(record["at"]) or 0.0
         if before is not None:
             before.replaced = True
         life = WorkerLife(
-            id=printable(id),
-            started_at=at if record else None,
+            id=id,
+            started_at=at if "worker" in record else None,
             heard_at=at,
             queues=tuple(printable(name) for name in named if isinstance(name, str)),
             release=text(record.get("release")) or "",

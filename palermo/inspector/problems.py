@@ -244,7 +244,7 @@ def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Fi
 
 def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
     names = tuple(dict.fromkeys(life.id for life in deaths))
-    jobs = [f"{run.job or run.id} {run.id}" for life in deaths for run in life.runs.values()]
+    jobs = [f"{run.job or run.id} {run.id}" for life in deaths for run in life.last_jobs]
     text = f"{count(len(deaths), 'worker')} ended without a word in the last hour: {some_of(names)}"
     text += f". Running: {some_of(jobs)}" if jobs else ""
     advice = (

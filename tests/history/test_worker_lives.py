@@ -38,7 +38,7 @@ def test_a_worker_that_vanished_died_with_the_jobs_that_it_ran() -> None:
     [death] = found.deaths([alive("pid:8@host")], LATER)
 
     assert (death.id, death.started_at, death.heard_at, death.queues) == ("pid:7@host", NOON, NOON + 3, ("mail",))
-    assert [(run.id, run.job) for run in death.runs.values()] == [("a", "shop.resize"), ("c", "shop.resize")]
+    assert [(run.id, run.job) for run in death.last_jobs] == [("a", "shop.resize"), ("c", "shop.resize")]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_worker_whose_id_began_again_died_before() -> None:
 
     [death] = found.deaths([alive()], NOON + 10)
 
-    assert [run.id for run in death.runs.values()] == ["a"]
+    assert [run.id for run in death.last_jobs] == ["a"]
     newest = found.newest("pid:7@host")
     assert newest is not None
     assert (newest.started_at, newest.runs) == (NOON + 9, {})
@@ -70,7 +70,7 @@ def test_a_worker_whose_id_began_again_died_before() -> None:
 def test_a_worker_that_is_older_than_the_journal_is_known_by_its_runs() -> None:
     [death] = lives(started("a")).deaths([], LATER)
 
-    assert (death.id, death.started_at, [run.id for run in death.runs.values()]) == ("pid:7@host", None, ["a"])
+    assert (death.id, death.started_at, [run.id for run in death.last_jobs]) == ("pid:7@host", None, ["a"])
 
 
 def test_a_worker_that_was_seen_later_than_it_wrote_died_later() -> None:
@@ -86,3 +86,15 @@ def test_the_lives_of_workers_are_bounded() -> None:
 
     assert found.newest("pid:0@host") is None
     assert len(found.deaths([], LATER)) == MOST_LIVES
+
+
+def test_records_that_make_no_sense_do_no_harm() -> None:
+    found = lives(
+        {"kind": ["started"], "at": NOON, "slot": 1},
+        {"kind": "worker_up", "at": "noon", "worker": "pid:7@host", "queues": "mail"},
+        {"kind": "started", "at": None, "slot": 1, "id": 7},
+        {"kind": "succeeded", "at": NOON, "slot": [1]},
+    )
+
+    [death] = found.deaths([], LATER)
+    assert (death.heard_at, death.queues, [run.id for run in death.last_jobs]) == (NOON, (), [""])

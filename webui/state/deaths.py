@@ -22,5 +22,5 @@ def deaths(site: Site, *, since: float | None = None) -> list[WorkerLife]:
 
 def fatal_runs(site: Site, job: str) -> set[tuple[str, str | None]]:
     """The runs of a job during which a worker died: the worker's id, and when the run started, ISO 8601."""
-    runs = ((life.id, run) for life in deaths(site) for run in life.runs.values())
+    runs = ((life.id, run) for life in deaths(site) for run in life.last_jobs)
     return {(worker, iso_instant(run.started_at)) for worker, run in runs if run.id == job}
