@@ -17,7 +17,8 @@ from palermo.inspector.rates import Sample, Snapshot
 from palermo.webui.render.charts import throughput_chart
 from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
-from palermo.webui.state.live_state import MAX_JOBS, RecentJobs, Sampler, foremost_workers
+from palermo.webui.state.live_state import Sampler, foremost_workers
+from palermo.webui.state.recent_jobs import MAX_JOBS, RecentJobs
 from palermo.webui.state.waiting import WaitingHistory
 
 _OWN = 'Traceback (most recent call last):\n  File "/srv/shop/mail.py", line 4, in send\n    connect(to)\n'

@@ -21,7 +21,7 @@ from palermo.history.index import Index
 from palermo.inspector.failed_filter import worker_of
 from palermo.webui.render.formats import moment, took
 from palermo.webui.state.job import FoundJob
-from palermo.webui.state.live_state import Run
+from palermo.webui.state.recent_jobs import Run
 
 #: A run during which its worker died: the worker's id, and when the run started, ISO 8601.
 FatalRun = tuple[str, str | None]

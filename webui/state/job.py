@@ -27,7 +27,8 @@ from palermo.jobs.redaction import MASK, is_hidden, masked_row, masked_value
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.site import Refused, Site, Visit
 from palermo.webui.state.journal_views import JournalViews
-from palermo.webui.state.live_state import LiveState, RecentJob, Run, live_state, running_jobs
+from palermo.webui.state.live_state import LiveState, live_state, running_jobs
+from palermo.webui.state.recent_jobs import RecentJob, Run
 from palermo.webui.state.scheduled_view import scheduled_view
 
 #: The fields of a row that are not known of a running job.

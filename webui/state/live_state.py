@@ -1,15 +1,13 @@
-"""The live state that pages show: the sampled state of the broker, the age of each queue's oldest job, recent jobs.
+"""The live state that pages show: the sampled state of the broker, and the age of each queue's oldest job.
 
 All of it is bounded and may be thrown away: it starts empty with the process, and two web processes have two of it.
 """
 
 import itertools
-import json
 import logging
 import math
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 
@@ -29,6 +27,7 @@ from palermo.inspector.rates import Sample, Samples, Snapshot
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
+from palermo.webui.state.recent_jobs import RecentJobs
 from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
@@ -40,9 +39,6 @@ QUEUES_SHOWN = 100
 #: Seconds that the oldest job of a queue is cached, the most queues that are read for one page, and the seconds that
 #: the oldest job of a queue is remembered after nobody asks for it any more.
 _OLDEST_CACHED, _OLDEST_READ, _OLDEST_KEPT = 10.0, 20, 60.0
-
-#: The most recent jobs that are remembered, the most runs of each, and the most characters of a row's arguments.
-MAX_JOBS, MAX_RUNS, MAX_ARGUMENTS = 2_000, 12, 16_000
 
 #: Seconds between two samples while a user looks, and while nobody looks.
 VIEWED_INTERVAL, IDLE_INTERVAL = 2.0, 10.0
@@ -326,95 +322,14 @@ def _failed(snapshot: Snapshot) -> int:
     return sum(row["pending"] for row in snapshot.queues if is_failed(row["name"]))
 
 
-# -- recent jobs
-
-
-class Run(Struct, frozen=True, kw_only=True):
-    """A run of a job that was seen on a worker, or that failed."""
-
-    #: ISO 8601; None if it is not known.
-    started_at: str | None = None
-    worker: str | None = None
-    #: When and why it failed; None if it was only seen running.
-    failed_at: str | None = None
-    error: str | None = None
-    message: str | None = None
-
-
-class RecentJob(Struct, frozen=True):
-    """What is remembered of one job."""
-
-    #: Its last row that was small enough to keep.
-    row: Row | None = None
-    queue: str | None = None
-    job: str | None = None
-    runs: tuple[Run, ...] = ()
-
-
-class RecentJobs:
-    """Remembers the jobs that this process has seen last: where they waited, ran or failed, and when.
-
-    It lets the page of a job say more than where the job is now: that it ran a minute ago, on which worker, and that it
-    had failed before. Safe to share between threads.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, RecentJob] = OrderedDict()
-
-    def add(self, rows: Iterable[Row]) -> None:
-        """Remember these rows of waiting or failed jobs."""
-        for row in rows:
-            with self._lock:
-                before = self._jobs.pop(row["id"], RecentJob())
-                after = replace(before, queue=row["queue"], job=row["job"], runs=_with_failure(before.runs, row))
-                small = len(json.dumps([row["args"], row["kwargs"]])) <= MAX_ARGUMENTS
-                self._store(row["id"], replace(after, row=row if small else before.row))
-
-    def add_running(self, workers: Iterable[Row]) -> None:
-        """Remember the jobs that these workers run."""
-        for worker in workers:
-            for job in worker["jobs"]:
-                with self._lock:
-                    before = self._jobs.pop(job["id"], RecentJob())
-                    runs = before.runs
-                    if not any(run.started_at == job["started_at"] for run in runs):
-                        runs = (*runs, Run(started_at=job["started_at"], worker=worker["id"]))[-MAX_RUNS:]
-                    self._store(job["id"], replace(before, queue=job["queue"], job=job["job"], runs=runs))
-
-    def get(self, id: str) -> RecentJob | None:
-        """What is remembered of a job."""
-        with self._lock:
-            return self._jobs.get(id)
-
-    def _store(self, id: str, job: RecentJob) -> None:
-        self._jobs[id] = job
-        while len(self._jobs) > MAX_JOBS:
-            self._jobs.popitem(last=False)
-
-
-def _with_failure(runs: tuple[Run, ...], row: Row) -> tuple[Run, ...]:
-    """The runs with the row's failure: it ends the last run, or counts as a run of its own."""
-    failed_at, error = row["failed_at"], row["error"]
-    if error is None or any(run.failed_at == failed_at and failed_at is not None for run in runs):
-        return runs
-    last = runs[-1] if runs else Run()
-    # Failure times are whole seconds, start times have milliseconds.
-    begun = last.failed_at is None and last.started_at is not None and failed_at is not None
-    is_end = begun and (last.started_at or "")[:19] <= (failed_at or "")[:19]
-    run = last if is_end else Run(worker=row["worker"])
-    ended = replace(run, failed_at=failed_at, error=error["class"], message=error["message"])
-    return (*(runs[:-1] if is_end else runs), ended)[-MAX_RUNS:]
-
-
 # -- the sampler
 
 
 class Sampler:
     """Samples the queues and workers of one broker, from the first `snapshot` on. Safe to share between threads.
 
-    This process counts them itself, for the pages' view of the last minutes. Rates and the chart of the last minutes
-    come from here; the journal covers longer times, with a delay. The rows of queues and workers come from here too, so
+    This process counts them itself, for the pages' view of the last minutes. The chart of the last minutes comes from
+    here; the journal covers longer times, with a delay. The rows of queues and workers come from here too, so
     that any number of readers load the broker no more than one.
 
     Law: a sample is shown for ten times as long as it took, for two seconds at most. RabbitMQ takes 25 µs for each
