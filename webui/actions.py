@@ -19,20 +19,21 @@ from palermo.contract.rows import Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, ScheduledFilter
 from palermo.core.failure import printable
 from palermo.core.text import some_of
-from palermo.core.topology import check_id, check_job_queue
+from palermo.core.topology import check_id, check_job_queue, check_new_queue
 from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
-from palermo.inspector.waiting import WaitingFilter, WaitingJobs
+from palermo.inspector.served import unserved_text
+from palermo.inspector.waiting import WaitingFilter, WaitingJobs, check_move
 from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
 from palermo.webui.state.listings import topology
-from palermo.webui.state.live_state import invalidate_snapshot
+from palermo.webui.state.live_state import invalidate_snapshot, live_state
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view, start_thread
 
 log = logging.getLogger("palermo.audit")
@@ -125,6 +126,25 @@ def describe_ids(ids: Sequence[str]) -> str:
     return some_of(ids, 3)
 
 
+class Unserved(Refused):
+    """Jobs would go to a queue that no worker serves (409). It is done if that queue is named as `unserved`."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(409, f'{text[0].upper()}{text[1:]} To use it anyway, send this again with "unserved": true.')
+        #: What is wrong, for forms, which ask in their own words.
+        self.text = text
+
+
+def _check_served(visit: Visit, queue: str | None, unserved: bool) -> None:
+    """Raise Unserved if jobs are to go to a queue that no worker serves, unless `unserved` is set."""
+    # A user who must not act at all is refused for that.
+    if queue is None or unserved or not visit.may(Role.OPERATOR):
+        return
+    check_new_queue(queue)
+    if text := unserved_text(live_state(visit.site).snapshot(), queue):
+        raise Unserved(text)
+
+
 # -- failed jobs
 
 
@@ -137,10 +157,15 @@ def requeue(
     queue: str | None = None,
     priority: int | None = None,
     at: float | None = None,
+    unserved: bool = False,
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Requeue failed jobs; see Inspector.requeue. Returns when that is done, or after `wait` seconds."""
+    """Requeue failed jobs; see Inspector.requeue. Returns when that is done, or after `wait` seconds.
+
+    Raises Unserved for another queue without a worker, unless `unserved` is set.
+    """
+    _check_served(visit, queue, unserved)
     changes = {"args": args, "kwargs": kwargs, "queue": queue, "priority": priority, "at": at}
     return _on_failed(visit, "requeue", which, expected=expected, wait=wait, **changes)
 
@@ -241,10 +266,17 @@ def alter_waiting(
     which: WaitingJobs,
     *,
     to: str | None = None,
+    unserved: bool = False,
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Cancel, move or discard jobs that wait in a queue. Returns when that is done, or after `wait` seconds."""
+    """Cancel, move or discard jobs that wait in a queue. Returns when that is done, or after `wait` seconds.
+
+    Raises Unserved for a move to a queue without a worker, unless `unserved` is set.
+    """
+    if action == "move":
+        check_move(queue, to or "")
+        _check_served(visit, to, unserved)
     told = {"queue": queue, "to": to or "-"}
     role = WAITING_ROLES[action]
     return _operate(
@@ -278,8 +310,12 @@ def enqueue(
     return done
 
 
-def run_again(visit: Visit, id: str, known: RecordedJob, **changes: Any) -> Job:
-    """Enqueue a job that is over once more; `changes` are those of Inspector.run_again. Raises DuplicateJob."""
+def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = False, **changes: Any) -> Job:
+    """Enqueue a job that is over once more; `changes` are those of Inspector.run_again.
+
+    Raises DuplicateJob, and Unserved for another queue without a worker, unless `unserved` is set.
+    """
+    _check_served(visit, changes.get("queue"), unserved)
     edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
     with audited_action(visit, "run again", Role.OPERATOR, id=id, edited=edited) as facts:
         done = visit.inspector.run_again(id, known=known, **changes)
@@ -287,8 +323,12 @@ def run_again(visit: Visit, id: str, known: RecordedJob, **changes: Any) -> Job:
     return done
 
 
-def edit(visit: Visit, id: str, **changes: Any) -> Job:
-    """Change a job that waits; `changes` are those of Inspector.edit. Raises NotFound."""
+def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Job:
+    """Change a job that waits; `changes` are those of Inspector.edit.
+
+    Raises NotFound, and Unserved for another queue without a worker, unless `unserved` is set.
+    """
+    _check_served(visit, changes.get("queue"), unserved)
     edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
     with audited_action(visit, "edit", Role.OPERATOR, id=id, to=changes.get("queue") or "-", edited=edited):
         done = visit.inspector.edit(id, **changes)

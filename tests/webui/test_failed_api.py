@@ -82,8 +82,10 @@ def test_groups_have_a_history_and_a_filter(any_web: Web) -> None:
 def test_one_is_requeued_with_other_arguments_to_another_queue(any_web: Web) -> None:
     publish_failed(any_web.client, (message("1", "wrong"), failure()))
 
-    done = any_web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow"})
+    asked = any_web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow"})
+    done = any_web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow", "unserved": True})
 
+    assert (asked.status_code, '"unserved": true' in asked.json()["error"]) == (409, True)
     assert (done.status_code, done.json()["taken"]) == (200, 1)
     assert [row["args"] for row in any_web.inspector.jobs("slow")] == [["right"]]
     assert ids(any_web) == []

@@ -112,7 +112,13 @@ def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(
     assert "&#34;a@b.c&#34;" in form
 
     answer = any_web.form(
-        "/jobs/a/again", "/jobs/a/again/edited", args='["x@y.z"]', queue="slow", priority="5", when="2d"
+        "/jobs/a/again",
+        "/jobs/a/again/edited",
+        args='["x@y.z"]',
+        queue="slow",
+        unserved="slow",
+        priority="5",
+        when="2d",
     )
 
     new = row_of(any_web, new_id(answer))
@@ -255,7 +261,12 @@ def test_a_waiting_job_is_changed_and_keeps_its_id(any_web: Web) -> None:
     publish(any_web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
 
     done = any_web.form(
-        "/jobs/m-1/edit?queue=mail", "/jobs/m-1/edit?queue=mail", args="[42]", queue="slow", priority="4"
+        "/jobs/m-1/edit?queue=mail",
+        "/jobs/m-1/edit?queue=mail",
+        args="[42]",
+        queue="slow",
+        unserved="slow",
+        priority="4",
     )
 
     assert "Changed 1 job." in done.text
@@ -281,7 +292,8 @@ def test_a_scheduled_or_retrying_job_is_changed(any_web: Web, near: bool) -> Non
     after = 300.0 if near else 3 * DAY
     schedule(any_web.client, due("later", after, 1), due("other", after, 2), retrying("again", after, 3, times=2))
 
-    any_web.form("/jobs/later/edit", "/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', queue="slow")
+    slow = {"queue": "slow", "unserved": "slow"}
+    any_web.form("/jobs/later/edit", "/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', **slow)
     any_web.form("/jobs/again/edit", "/jobs/again/edit", priority="7", when="5d")
 
     rows = {row["id"]: row for row in any_web.inspector.scheduled()}
@@ -317,11 +329,13 @@ def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
     write(web, "long", inexact="shortened", preview="1, ...")
     schedule(web.client, due("later", DAY, 1))
 
-    again = web.http.post("/api/jobs/over/again", json={"queue": "slow"})
+    asked = web.http.post("/api/jobs/over/again", json={"queue": "slow"})
+    again = web.http.post("/api/jobs/over/again", json={"queue": "slow", "unserved": True})
     refused = web.http.post("/api/jobs/long/again", json={"args": [1]})
     edited = web.http.post("/api/jobs/later/edit", json={"args": [2], "priority": 3})
     unknown = web.http.post("/api/jobs/later/edit", json={"arguments": [2]})
 
+    assert (asked.status_code, asked.json()["error"][:36]) == (409, "No worker serves queue 'slow'. To us")
     assert (again.status_code, refused.status_code, unknown.status_code) == (201, 422, 422)
     assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(again.json()["id"], [1])]
     assert edited.json() == {"id": "later", "job": "shop.send", "queue": "mail"}

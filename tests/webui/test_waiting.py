@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from palermo.contract.broker import Broker
 from palermo.settings.settings import Settings
 from palermo.webui.pages import waiting
 from palermo.webui.site import Role, User
+from tests.contract.tools import consume
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
@@ -41,7 +43,7 @@ def act(web: Web, query: str, **more: Any) -> str:
 def test_selected_jobs_are_moved_to_another_queue(any_web: Web) -> None:
     fill(any_web)
 
-    assert "Moved 2 jobs." in act(any_web, "act=move&id=j1&id=j4", queue="slow")
+    assert "Moved 2 jobs." in act(any_web, "act=move&id=j1&id=j4", queue="slow", unserved="slow")
 
     assert listed(any_web, "slow") == ["j1", "j4"]
     eventually(lambda: listed(any_web) == ["j0", "j2", "j3", "j5"])
@@ -110,6 +112,36 @@ def test_a_queue_that_cannot_be_is_refused_at_its_field_and_nothing_moves(web: W
         assert 'name="queue" aria-invalid="true" aria-describedby="confirm-queue-problem" autofocus' in again.text
         assert said in text_of(again)
     assert len(listed(web)) == 6
+
+
+def test_a_move_to_a_mistyped_queue_asks_and_makes_no_queue(any_web: Web) -> None:
+    fill(any_web)
+
+    async def serve(broker: Broker) -> None:
+        await consume(broker, "legacy")
+
+    any_web.client.run(serve)
+    eventually(lambda: "No worker serves legacy" not in text_of(any_web.http.get("/queues/legacy")))
+    page = "/queues/mail/confirm?act=move&id=j1"
+
+    asked = eventually(
+        lambda: (
+            "Did you mean"
+            in (again := any_web.form(page, "/queues/mail/act", act="move", id="j1", number="1", queue="legcy")).text
+            and again
+        )
+    )
+
+    assert asked.status_code == 422
+    told = "No worker serves queue 'legcy'. Did you mean 'legacy'? Send the form again to use this queue anyway."
+    assert told in text_of(asked)
+    assert 'name="queue" aria-invalid="true"' in asked.text
+    assert listed(any_web) == [f"j{nth}" for nth in range(6)]
+    assert "legcy" not in [row["name"] for row in any_web.inspector.queues()]
+    again = any_web.press(asked, "/queues/mail/act", queue="other")
+    assert "No worker serves queue 'other'." in text_of(again)
+    assert "Moved 1 job." in text_of(any_web.press(again, "/queues/mail/act", queue="other"))
+    assert "Moved 1 job." in act(any_web, "act=move&id=j2", queue="legacy")
 
 
 def test_an_error_of_a_page_without_fields_is_shown_as_one_of_the_whole(web: Web) -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from palermo.contract.rows import iso_instant
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Id, JobRow, Jobs, Rows, Text, meant_jobs
+from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Id, JobRow, Jobs, Rows, Text, meant_jobs
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation
 from palermo.webui.filters import failed_filter
@@ -75,6 +75,7 @@ class ChosenForRequeue(Chosen):
     """The failed jobs that are meant, and the queue for them if it is not their own."""
 
     queue: str | None = None
+    unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
 
 class Change(BaseModel):
@@ -85,6 +86,7 @@ class Change(BaseModel):
     args: list[Any] | None = Field(default=None, description="Other positional arguments.")
     kwargs: dict[str, Any] | None = Field(default=None, description="Other named arguments.")
     queue: str | None = Field(default=None, description="Another queue than the one it came from.")
+    unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
 
 class OperationRow(BaseModel):
@@ -174,9 +176,8 @@ def groups(visit: Visiting, filter: Asked, page: Number = 1, limit: Limit = 100)
 @router.post("/requeue", responses=_BEGUN, name="api_failed_requeue_many")
 def requeue_many(visit: Visiting, chosen: ChosenForRequeue, response: Response) -> OperationRow:
     """Run failed jobs again: those with these ids, or all that a filter matches ({} for all)."""
-    return _row(
-        actions.requeue(visit, meant_jobs(chosen.ids, chosen.filter, _conditions), queue=chosen.queue), response
-    )
+    meant = meant_jobs(chosen.ids, chosen.filter, _conditions)
+    return _row(actions.requeue(visit, meant, queue=chosen.queue, unserved=chosen.unserved), response)
 
 
 @router.post("/discard", responses=_BEGUN, name="api_failed_discard_many")
@@ -199,8 +200,7 @@ def requeue(
 ) -> OperationRow:
     """Run one failed job again, with other arguments or in another queue if they are given."""
     change = change or Change()
-    operation = actions.requeue(visit, id, args=change.args, kwargs=change.kwargs, queue=change.queue)
-    return _row(operation, response)
+    return _row(actions.requeue(visit, id, **change.model_dump()), response)
 
 
 @router.delete("/{id:palermo}", responses=_BEGUN, name="api_failed_discard")

@@ -9,7 +9,7 @@ from palermo.core.topology import MAX_PRIORITY
 from palermo.jobs import registry
 from palermo.jobs.options import EnqueueOptions
 from palermo.webui import actions
-from palermo.webui.api.rows import PROBLEM_RESPONSES, Enqueued, Instant, JobRow
+from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Enqueued, Instant, JobRow
 from palermo.webui.filters import instant_of
 from palermo.webui.site import Visiting
 from palermo.webui.state.job import job_result, job_row, job_status
@@ -121,6 +121,7 @@ class JobChanges(BaseModel):
     queue: str | None = None
     priority: Count | None = Field(default=None, description=f"From 0 to {MAX_PRIORITY}; the highest goes first.")
     run_at: str | Number | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
+    unserved: bool = Field(default=False, description=UNSERVED_MEANS)
 
     def given(self) -> dict[str, Any]:
         """The changes, as the inspector takes them."""

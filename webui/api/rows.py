@@ -52,6 +52,9 @@ PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     for status, text in PROBLEMS.items()
 }
 
+#: What the field `unserved` of a body means.
+UNSERVED_MEANS = "Whether `queue` is meant although no worker serves it; else that is refused with 409."
+
 #: A condition in an address, and the parts of addresses that are names or ids.
 Text = Annotated[str | None, Query(max_length=1_000)]
 Id = Annotated[str, Path(max_length=1_000)]

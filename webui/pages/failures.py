@@ -3,6 +3,8 @@
 Those show the number of jobs that are meant, ask, act, and tell the outcome.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
@@ -29,7 +31,7 @@ from palermo.webui.filters import (
     requested_failed_filter,
 )
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
-from palermo.webui.pages.forms import FORM_ERRORS
+from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
 from palermo.webui.pages.job_form import FormPage, JobForm, job_form
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.rendering import page, path, redirect
@@ -62,6 +64,9 @@ PATIENCE = 1.0
 
 #: What the address of the list says beside the filter.
 _KEPT = ("by", "limit", "page")
+
+#: The fields of the question before anything is typed.
+_NO_QUEUE: Mapping[str, str] = MappingProxyType({"queue": "", "unserved": ""})
 
 #: What can be done with chosen jobs.
 _ACTIONS = ("requeue", "discard")
@@ -191,10 +196,25 @@ def confirm(request: Request, visit: Visiting, choice: Chosen) -> Response:
     if not meant["number"]:
         text = "No failed job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "failures", listed), text, level="note")
+    return _ask(request, choice.act, meant, listed, asks=asks)
+
+
+def _ask(
+    request: Request,
+    act: str,
+    meant: Mapping[str, Any],
+    listed: str,
+    *,
+    asks: Mapping[str, str] | None = None,
+    values: Mapping[str, str] = _NO_QUEUE,
+    problems: Mapping[str, str] = NO_PROBLEMS,
+) -> Response:
     return page(
         request,
         "failures_confirm.html",
-        act=choice.act,
+        status=422 if problems else 200,
+        form=ShownForm("confirm", values, problems),
+        act=act,
         meant=meant,
         asks=asks,
         typed=f"{meant['number']}" if meant["number"] > UNTYPED else "",
@@ -213,12 +233,27 @@ def act(
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
     queue: Annotated[str, Form(max_length=500)] = "",
+    unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
     """Do what was confirmed; the query is that of the list, which is shown again."""
-    which: Which = list(dict.fromkeys(id)) if id else _filter(filter)
-    check_typed(typed, number, len(id or ()))
+    ids = list(dict.fromkeys(id or ()))
+    which: Which = ids or _filter(filter)
+    check_typed(typed, number, len(ids))
     if act == "requeue":
-        done = actions.requeue(visit, which, queue=queue.strip() or None, expected=number or None, wait=PATIENCE)
+        problems, to = Problems(), queue.strip()
+        with problems.at("queue"):
+            done = actions.requeue(
+                visit,
+                which,
+                queue=to or None,
+                unserved=unserved == to,
+                expected=number or None,
+                wait=PATIENCE,
+            )
+        if problems:
+            meant = {"ids": ids, "filter": "" if ids else filter, "number": number}
+            values = {"queue": to, "unserved": unserved}
+            return _ask(request, act, meant, request.url.query, values=values, problems=problems)
     else:
         done = actions.discard(visit, which, expected=number or None, wait=PATIENCE)
     return told(request, done, path(request, "failures", request.url.query))

@@ -15,6 +15,7 @@ from palermo.core import times
 from palermo.core.times import parse_duration
 from palermo.core.topology import MAX_PRIORITY
 from palermo.errors import ArgumentsInvalid, OptionInvalid, QueueNameInvalid, SerializationError, UsageError
+from palermo.webui.actions import Unserved
 from palermo.webui.site import Refused
 
 #: The errors of what a user typed: a form shows them, and keeps what was typed.
@@ -82,6 +83,8 @@ def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]
     match error:
         case FormInvalid():
             return error.problems
+        case Unserved():
+            return {"queue": f"{error.text} Send the form again to use this queue anyway."}
         case Refused(status_code=409):
             return {conflict: str(error.detail)}
         case Refused(status_code=422):

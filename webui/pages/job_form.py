@@ -33,6 +33,8 @@ class JobForm(Struct, frozen=True, kw_only=True):
     args: str = ""
     kwargs: str = ""
     queue: str = ""
+    #: The queue of which this form was told that no worker serves it.
+    unserved: str = ""
     priority: str = ""
     time: TimeFields = field(default_factory=TimeFields)
 
@@ -44,11 +46,19 @@ class JobForm(Struct, frozen=True, kw_only=True):
     @property
     def values(self) -> dict[str, str]:
         """The text in each field, by its name."""
-        own = {"args": self.args, "kwargs": self.kwargs, "queue": self.queue, "priority": self.priority}
+        own = {
+            "args": self.args,
+            "kwargs": self.kwargs,
+            "queue": self.queue,
+            "unserved": self.unserved,
+            "priority": self.priority,
+        }
         return own | self.time.values
 
     def changes(self, row: Row, bare: Row, *, whole: bool = False) -> dict[str, Any]:
         """The changes that the form asks for: `args`, `kwargs`, `queue`, `priority` and `at`, None for no change.
+
+        `unserved` says that the queue is meant although no worker serves it.
 
         `row` is the job's masked row, and `bare` the unmasked one: a mask that was left means the value behind it. With
         `whole` arguments that were not changed count as given. Raises FormInvalid.
@@ -61,7 +71,7 @@ class JobForm(Struct, frozen=True, kw_only=True):
             with problems.at(name):
                 found[name] = None if unchanged else unmasked(value, bare[name])
         problems.check()
-        return found
+        return found | {"unserved": self.unserved == found["queue"]}
 
     def read(self, problems: Problems) -> dict[str, Any]:
         """The values in the fields: `args`, `kwargs`, `queue`, `priority` and `at`; None for an empty field."""
@@ -77,9 +87,11 @@ class JobForm(Struct, frozen=True, kw_only=True):
         return found
 
 
-def job_form(time: Time, args: Text = "", kwargs: Text = "", queue: Short = "", priority: Short = "") -> JobForm:
+def job_form(
+    time: Time, args: Text = "", kwargs: Text = "", queue: Short = "", unserved: Short = "", priority: Short = ""
+) -> JobForm:
     """The form of a request."""
-    return JobForm(args=args, kwargs=kwargs, queue=queue, priority=priority, time=time)
+    return JobForm(args=args, kwargs=kwargs, queue=queue, unserved=unserved, priority=priority, time=time)
 
 
 class FormPage(Struct, frozen=True, kw_only=True):

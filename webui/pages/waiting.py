@@ -60,6 +60,7 @@ def act(
     number: Annotated[int, Form(ge=0)] = 0,
     typed: Annotated[str, Form(max_length=50)] = "",
     queue: Annotated[str, Form(max_length=500)] = "",
+    unserved: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:
     """Do what was confirmed; the query is that of the queue's page, which is shown again."""
     _check(act)
@@ -68,9 +69,18 @@ def act(
     check_typed(typed, number, len(ids))
     problems, to = Problems(), queue.strip() if act == "move" else None
     with problems.at("queue" if act == "move" else WHOLE):
-        done = actions.alter_waiting(visit, act, name, which, to=to, expected=number if ids else None, wait=PATIENCE)
+        done = actions.alter_waiting(
+            visit,
+            act,
+            name,
+            which,
+            to=to,
+            unserved=unserved == to,
+            expected=number if ids else None,
+            wait=PATIENCE,
+        )
     if problems:
-        return _ask(request, visit, name, act, ids, number, to=to or "", problems=problems)
+        return _ask(request, visit, name, act, ids, number, to=to or "", unserved=unserved, problems=problems)
     return told(request, done, path(request, "queue", request.url.query, name=name))
 
 
@@ -83,6 +93,7 @@ def _ask(
     number: int,
     *,
     to: str = "",
+    unserved: str = "",
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
     query = _query(*(request.query_params.get(each, "") for each in ("text", "job")))
@@ -91,7 +102,7 @@ def _ask(
         request,
         "waiting_confirm.html",
         status=422 if problems else 200,
-        form=ShownForm("confirm", {"queue": to}, problems),
+        form=ShownForm("confirm", {"queue": to, "unserved": unserved}, problems),
         queue=name,
         act=act,
         ids=ids,

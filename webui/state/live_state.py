@@ -24,6 +24,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
 from palermo.inspector.problems import WORST_FIRST, queue_problem, resting_queues
 from palermo.inspector.rates import Sample, Samples, Snapshot
+from palermo.inspector.served import unserved_text
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
@@ -138,7 +139,7 @@ class LiveState:
 
     def is_served(self, queue: str) -> bool:
         """Whether a worker that answers takes jobs from this queue. Raises BrokerError."""
-        return any(row["name"] == queue and row["workers"] for row in self.snapshot().queues)
+        return not unserved_text(self.snapshot(), queue)
 
     def queue_summary(self, snapshot: Snapshot, row: Row) -> QueueSummary:
         """A queue of a snapshot as pages show it."""
