@@ -472,7 +472,7 @@ class Executor:
         current.set_current_job(partial(self._current, message, None, batched=call.batched))
         results = [self._run_failures.result(run, _fatal(failure), failure) for run in call.runs()]
         for coroutine in call.later:
-            asyncio.run(coroutine)
+            self._loop.run(coroutine)
         return call.ended(*results)
 
 
