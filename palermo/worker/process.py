@@ -83,6 +83,7 @@ class SlotTitle:
     """
 
     def __init__(self, slot: int, *, show: Callable[[str], None] = set_title) -> None:
+        self.slot = slot
         self._prefix = f"palermo slot {slot}: "
         self._show = show
         self._second = 0

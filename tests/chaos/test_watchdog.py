@@ -230,11 +230,10 @@ def test_a_slot_that_is_lost_by_a_bug_ends_the_worker(tmp_path: Path) -> None:
 
 
 def test_a_worker_whose_loop_stands_still_ends_and_says_where_it_stood(tmp_path: Path) -> None:
-    """Here because nobody reads its log."""
     with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
         place.client.enqueue_many([("shop.note", ("x",), {}) for _ in range(1_000)])
         process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "impatient.py"), "worker", "shop"],
+            [sys.executable, str(PROGRAMS / "standing_still.py"), "worker", "shop"],
             env={**place.environment, "TIMES": json.dumps({"palermo.worker.parent.watchdog.LOOP_TIMEOUT": 1.0})},
             cwd=tmp_path,
             stderr=subprocess.PIPE,

@@ -51,7 +51,7 @@ def prepare(end: socket.socket, *, template: int, stacks: int) -> None:
 def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callable[[], NoReturn]) -> NoReturn:
     """Run the jobs that the parent sends, until it closes the socket pair; then `leave`."""
     pipe = BlockingPipe(end)
-    slot = Slot(pipe, number, executor)
+    slot = Slot(pipe, SlotTitle(number), executor)
     try:
         pipe.write(pack_reply({"ready": True}))
         while slot.turn():
@@ -68,14 +68,13 @@ def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callabl
 class Slot:
     """One slot process: runs the job of each frame that its parent sends."""
 
-    def __init__(self, pipe: BlockingPipe, number: int, executor: Executor) -> None:
+    def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
         self._pipe = pipe
         self._executor = executor
         self._sender = ReportSender(lambda frame: _report(pipe, frame))
-        self._title = SlotTitle(number)
+        self._title = title
         self._state = ProcessState(pipe.fileno())
-        self._number = number
-        self._title.idle()
+        title.idle()
 
     def turn(self) -> bool:
         """Run the next job and answer, or show in the title that there is none. False once the parent is gone.
@@ -106,7 +105,7 @@ class Slot:
             try:
                 result = executor.run(message, reporter)
             finally:
-                self._state.end_if_forked(self._number)
+                self._state.end_if_forked(self._title.slot)
                 if message.lock_for is not None:
                     faulthandler.cancel_dump_traceback_later()
             reporter.end()
