@@ -148,9 +148,9 @@ class AdoptedJobs:
             slot,
             answer["state"],
         )
-        if not answer["written"]:
-            times = {"began_at": answer["began_at"], "ended_at": answer["ended_at"]}
-            self._job_events.adopted_run_ended(slot, delivery.message, result, **times)
+        match answer:
+            case {"began_at": int() | float() as began_at, "ended_at": int() | float() as ended_at, "written": False}:
+                self._job_events.adopted_run_ended(slot, delivery.message, result, began_at=began_at, ended_at=ended_at)
         return True
 
     def _on_loss(self, session: BrokerSession, delivery: Delivery, error: BrokerUnavailable | DeliveryLost) -> None:
