@@ -150,6 +150,11 @@ class RawClient:
     def make_exchange(self, exchange: str) -> None:
         self.ask(40, 10, b"\0\0" + short(exchange.encode()) + short(b"direct") + b"\2" + table())
 
+    def consume_alone(self, queue: str) -> None:
+        """Consume from a queue exclusively, with a prefetch of one. Raises ConnectionError while it has a consumer."""
+        self.ask(60, 10, struct.pack(">IHB", 0, 1, 0))
+        self.ask(60, 20, b"\0\0" + short(queue.encode()) + short(b"") + b"\4" + table())
+
     def _open(self) -> None:
         self._socket.sendall(b"AMQP\x00\x00\x09\x01")
         self._expect(10, 10)

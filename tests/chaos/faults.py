@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-import pika
-
 from palermo.errors import BrokerError
 from palermo.inspector.inspector import Inspector
 from tests.acceptance.place import children
@@ -55,15 +53,18 @@ GONE = (0.0, 0.02)
 WRITTEN = 3.0
 
 
-def _consumes_alone(connection: pika.BlockingConnection, queue: str) -> bool:
-    """Whether this connection has got the queue for itself; it holds one job."""
-    channel = connection.channel()
-    channel.basic_qos(prefetch_count=1)
+def _consumer_alone(url: str, queue: str) -> RawClient | None:
+    """A connection that has the queue for itself, and holds one job; None while the queue has another consumer.
+
+    Not by pika, which ends a connection at a job with a timestamp that Python cannot represent.
+    """
+    client = RawClient(url)
     try:
-        channel.basic_consume(queue, lambda *_: None, exclusive=True)
-    except pika.exceptions.ChannelClosedByBroker:
-        return False
-    return True
+        client.consume_alone(queue)
+    except ConnectionError:
+        client.close()
+        return None
+    return client
 
 
 class Faults:
@@ -245,8 +246,7 @@ class Faults:
         # RabbitMQ gives a queue to one consumer only while it has no other.
         self._insist(lambda inspector: inspector.pause(queue))
         try:
-            with pika.BlockingConnection(pika.URLParameters(url_of(self._site.node))) as connection:
-                eventually(lambda: _consumes_alone(connection, queue))
+            with eventually(lambda: _consumer_alone(url_of(self._site.node), queue)):
                 self._insist(lambda inspector: inspector.resume(queue))
                 self._site.pause(self._chance.uniform(*ALONE))
         finally:
