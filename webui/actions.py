@@ -32,6 +32,7 @@ from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.failed.operations import Action, Operation, new_id
 from palermo.webui.site import Refused, Role, Visit
+from palermo.webui.state.journal_views import by_whom
 from palermo.webui.state.listings import topology
 from palermo.webui.state.live_state import invalidate_snapshot, live_state
 from palermo.webui.state.scheduled_view import RETRY, scheduled_view, start_thread
@@ -115,10 +116,18 @@ def audited_action(visit: Visit, action: str, role: Role, **what: object) -> Ite
         yield facts
     except PalermoError as error:
         _audit_undone(visit, action, "failed", **what, error=type(error).__name__, **facts)
+        id = what.get("id")
+        if isinstance(error, NotFound) and isinstance(id, str):
+            raise gone(visit, id, error) from None
         raise
     finally:
         invalidate_snapshot(visit.site)
     audit_done(visit, action, **what, **facts)
+
+
+def gone(visit: Visit, id: str, error: NotFound) -> NotFound:
+    """The error about a job that is gone, with the user who was faster."""
+    return NotFound(f"{error}{by_whom(visit.site, id)}")
 
 
 def describe_ids(ids: Sequence[str]) -> str:
@@ -202,9 +211,9 @@ def _on_failed(
     edited = any(changes.get(name) for name in ("args", "kwargs"))
     told = {"to": changes.get("queue") or "-", "edited": edited}
     done = _operate(visit, action, which, action, Role.OPERATOR, told, expected=expected, wait=wait, **changes)
-    one = isinstance(which, str)
-    if done.over and (one or done.status == "failed") and done.problems and not done.taken:
-        raise done.problems[0]
+    if done.over and (isinstance(which, str) or done.status == "failed") and done.problems and not done.taken:
+        error = done.problems[0]
+        raise gone(visit, which, error) if isinstance(which, str) and isinstance(error, NotFound) else error
     return done
 
 

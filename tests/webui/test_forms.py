@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 import palermo
 from palermo.contract.broker import Broker
@@ -16,7 +17,9 @@ from palermo.contract.unique_jobs import UniqueJob
 from palermo.jobs import registry
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
+from palermo.webui.site import Role, User
 from palermo.webui.state.offers import time_zones
+from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import DAY, due, schedule
@@ -25,6 +28,8 @@ from tests.webui.test_scheduled_pages import text_of
 
 #: A field with an error, and the text of the error that belongs to it.
 _WRONG = re.compile(r'name="(\w+)" aria-invalid="true" aria-describedby="[^"]*?([\w-]+-problem)"')
+
+JSON = {"Content-Type": "application/json"}
 
 ROME = ZoneInfo("Europe/Rome")
 
@@ -125,8 +130,91 @@ def test_all_errors_of_a_recurring_job_are_told_at_once_and_only_in_the_dialog_t
 def test_arguments_that_do_not_fit_are_refused_at_their_field_beside_the_signature(web: Web, resize: str) -> None:
     again = web.form("/enqueue", "/enqueue", job=resize, args='["cat.png"]', kwargs='{"height": 3}')
 
-    assert "height" in problems_at(again)["args"]
+    assert "height" in problems_at(again)["kwargs"]
     assert f"{resize}(path: str, *, width: int = 640) -> None" in html.unescape(text_of(again))
+
+
+def by_header(request: Request) -> User:
+    """The user whom a header names."""
+    return User(request.headers.get("X-User", "nobody"), Role.ADMIN)
+
+
+@pytest.fixture
+def operators(any_settings: Settings, serve: Serve) -> Iterator[tuple[Web, httpx.Client, httpx.Client]]:
+    """Pages, and the browsers of Ada and Ben."""
+    web = serve(any_settings, auth=by_header)
+    with (
+        httpx.Client(base_url=web.url, headers={"X-User": "ada"}, timeout=60) as ada,
+        httpx.Client(base_url=web.url, headers={"X-User": "ben"}, timeout=60) as ben,
+    ):
+        yield web, ada, ben
+
+
+def sent(browser: httpx.Client, page: str, to: str, **fields: str) -> httpx.Response:
+    """The answer to a form, which the browser opened before."""
+    found = re.search(r'name="token" value="([0-9a-f]+)"', page)
+    assert found
+    return browser.post(to, data={"token": found[1], **fields}, follow_redirects=True)
+
+
+TYPED = {"args": '["a text that took long"]', "queue": "slow", "unserved": "slow"}
+
+
+@pytest.mark.parametrize("first", ["requeue", "discard"])
+def test_the_second_to_edit_a_failed_job_reads_who_was_first_and_keeps_the_text(
+    operators: tuple[Web, httpx.Client, httpx.Client], first: str
+) -> None:
+    web, ada, ben = operators
+    publish_failed(web.client, (message("bad-1", 1), failure()))
+    opened = ben.get("/failures/bad-1/edit").text
+    taken = sent(ada, ada.get("/jobs/bad-1").text, f"/jobs/bad-1/{first}")
+    assert taken.status_code in (200, 404)
+
+    def answer() -> httpx.Response:
+        late = sent(ben, opened, "/failures/bad-1/edit", **TYPED)
+        assert f"{first} by ada" in text_of(late)
+        return late
+
+    late = eventually(answer)
+    assert late.status_code == 404
+    assert "a text that took long" in late.text
+    assert 'name="queue" value="slow"' in re.sub(r' id="[^"]*"| placeholder="[^"]*"', "", late.text)
+    assert f"{first} by ada" in ben.post("/api/failed/bad-1/requeue", headers=JSON, json={}).json()["error"]
+
+
+def test_the_second_to_edit_a_waiting_job_reads_who_was_first_and_keeps_the_text(
+    operators: tuple[Web, httpx.Client, httpx.Client],
+) -> None:
+    web, ada, ben = operators
+    schedule(web.client, due("later", DAY, 1))
+    opened = ben.get("/jobs/later/edit").text
+    sent(ada, ada.get("/jobs/later").text, "/jobs/later/due/cancel")
+
+    def answer() -> httpx.Response:
+        late = sent(ben, opened, "/jobs/later/edit", **TYPED)
+        assert "cancel scheduled by ada" in text_of(late)
+        return late
+
+    late = eventually(answer)
+    assert late.status_code == 404
+    assert "a text that took long" in late.text
+
+
+def test_an_edit_of_a_removed_recurring_job_becomes_the_form_that_adds_it(web: Web) -> None:
+    web.inspector.put_recurring("nightly", "store.Nightly", cron="0 3 * * *")
+    opened = web.http.get("/recurring/nightly").text
+    web.inspector.remove_recurring("nightly")
+
+    late = eventually(
+        lambda: (
+            (answer := sent(web.http, opened, "/recurring/nightly/edit", cron="5 4 * * *")).status_code == 422
+            and answer
+        )
+    )
+
+    assert "There is no recurring job 'nightly'." in text_of(late)
+    assert 'value="5 4 * * *"' in late.text
+    assert 'value="nightly"' in late.text
 
 
 def test_a_hook_that_keeps_a_job_back_is_told_above_the_fields(web: Web) -> None:

@@ -15,7 +15,9 @@ from starlette.responses import Response
 
 from palermo.contract import clock
 from palermo.contract.rows import Row, iso_instant
+from palermo.core.message import Message
 from palermo.core.text import count
+from palermo.errors import NotFound
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.judges import Which
 from palermo.webui import actions
@@ -32,10 +34,10 @@ from palermo.webui.filters import (
 )
 from palermo.webui.pages.choice import NAMES, Chosen, list_query
 from palermo.webui.pages.forms import FORM_ERRORS, NO_PROBLEMS, Problems, ShownForm
-from palermo.webui.pages.job_form import FormPage, JobForm, job_form
+from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
 from palermo.webui.render.charts import sparkline
 from palermo.webui.render.rendering import page, path, redirect
-from palermo.webui.site import Refused, Visiting
+from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.threads import Router
 
 router = Router()
@@ -271,7 +273,7 @@ def edit(request: Request, visit: Visiting, id: str) -> Response:
     """The form to run one job again with other arguments, or in another queue."""
     found = failed_jobs(visit.site)
     found.view.update()
-    row = found.row(found.message(id))
+    row = found.row(_message(visit, id))
     return _form(request, id).show(request, row, JobForm.of(row))
 
 
@@ -279,17 +281,26 @@ def edit(request: Request, visit: Visiting, id: str) -> Response:
 def save(request: Request, visit: Visiting, id: str, form: Annotated[JobForm, Depends(job_form)]) -> Response:
     """Run one job again with the changes of the form."""
     found = failed_jobs(visit.site)
-    message = found.message(id)
-    row = found.row(message)
+    row = gone_row(id)
     try:
+        message = _message(visit, id)
+        row = found.row(message)
         changes = form.changes(row, found.unmasked_row(message))
         done = actions.requeue(visit, id, **changes, wait=PATIENCE)
-    except FORM_ERRORS as error:
+    except (*FORM_ERRORS, NotFound) as error:
         return _form(request, id).show(request, row, form, error)
     if not done.over or not done.taken:
         return told(request, done, path(request, "failures", request.url.query))
     to = path(request, "job", {"queue": changes["queue"] or row["queue"]}, id=id)
     return redirect(request, to, "Requeued. This page shows its new run.")
+
+
+def _message(visit: Visit, id: str) -> Message:
+    """The message of a failed job. Raises NotFound, with the user who was faster."""
+    try:
+        return failed_jobs(visit.site).message(id)
+    except NotFound as error:
+        raise actions.gone(visit, id, error) from None
 
 
 def _form(request: Request, id: str) -> FormPage:

@@ -14,7 +14,7 @@ from palermo.contract import clock
 from palermo.core import times
 from palermo.core.times import parse_duration
 from palermo.core.topology import MAX_PRIORITY
-from palermo.errors import ArgumentsInvalid, OptionInvalid, QueueNameInvalid, SerializationError, UsageError
+from palermo.errors import ArgumentsInvalid, NotFound, OptionInvalid, QueueNameInvalid, SerializationError, UsageError
 from palermo.webui.actions import Unserved
 from palermo.webui.site import Refused
 
@@ -91,6 +91,11 @@ def problems_of(error: Exception, *, conflict: str = WHOLE) -> Mapping[str, str]
             return {WHOLE: str(error.detail)}
         case QueueNameInvalid():
             return {"queue": str(error)}
+        # The words of inspect.Signature.bind.
+        case ArgumentsInvalid() if "keyword" in str(error):
+            return {"kwargs": str(error)}
+        case NotFound():
+            return {WHOLE: f"{error} What you typed is still in the fields."}
         case ArgumentsInvalid() | SerializationError():
             return {"args": str(error)}
         case UsageError():

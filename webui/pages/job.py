@@ -19,7 +19,7 @@ from palermo.history.listings import kept_result, life, recorded
 from palermo.inspector.again import REASONS
 from palermo.webui import actions
 from palermo.webui.pages.forms import FORM_ERRORS, ShownForm, TimeFields
-from palermo.webui.pages.job_form import FormPage, JobForm, job_form
+from palermo.webui.pages.job_form import FormPage, JobForm, gone_row, job_form
 from palermo.webui.render.formats import PrettyJson, pretty_json
 from palermo.webui.render.job_life import again_of, attempts, children_of, final_state, origin_of, timeline
 from palermo.webui.render.rendering import origin, page, path, redirect
@@ -228,10 +228,11 @@ def save(
     in_queue: Annotated[str, Query(alias="queue", max_length=500)] = "",
 ) -> Response:
     """Change a job that waits, as the form says."""
-    row, bare = _waiting(visit, id, in_queue)
+    row = gone_row(id, in_queue)
     try:
+        row, bare = _waiting(visit, id, in_queue)
         done = actions.edit(visit, id, **form.changes(row, bare), waits_in=row["queue"])
-    except FORM_ERRORS as error:
+    except (*FORM_ERRORS, NotFound) as error:
         return _edit_form(request, row).show(request, row, form, error)
     return redirect(request, path(request, "job", {"queue": done.queue}, id=id), "Changed 1 job.")
 
@@ -240,7 +241,8 @@ def _waiting(visit: Visit, id: str, queue: str) -> tuple[Row, Row]:
     """The row of a job that waits, masked and unmasked. Raises NotFound."""
     found = find_job(visit.site, id, queue)
     if found.bare is None or found.row is None or found.state not in ("pending", "scheduled", "retrying"):
-        raise NotFound(f"job {id[:80]!r} is not seen to wait: it may run or have ended, or wait amid a long queue.")
+        text = f"job {id[:80]!r} is not seen to wait: it may run or have ended, or wait amid a long queue."
+        raise actions.gone(visit, id, NotFound(text))
     return found.row, found.bare
 
 

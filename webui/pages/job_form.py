@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from palermo.contract.rows import Row
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
+from palermo.errors import NotFound
 from palermo.inspector.masking import unmasked
 from palermo.webui.pages.forms import Problems, ShownForm, TimeFields, problems_of, read_arguments, read_priority
 from palermo.webui.render.rendering import page
@@ -94,6 +95,12 @@ def job_form(
     return JobForm(args=args, kwargs=kwargs, queue=queue, unserved=unserved, priority=priority, time=time)
 
 
+def gone_row(id: str, queue: str = "") -> Row:
+    """The row of a job that is gone, for a form that was sent for it."""
+    unknown: Row = dict.fromkeys(("job", "preview", "content_type", "priority", "error", "kwargs"))
+    return {**unknown, "id": id, "queue": queue, "state": "", "args": []}
+
+
 class FormPage(Struct, frozen=True, kw_only=True):
     """The page of the form for one purpose."""
 
@@ -111,11 +118,14 @@ class FormPage(Struct, frozen=True, kw_only=True):
     time_hint: str
 
     def show(self, request: Request, row: Row, form: JobForm, error: Exception | None = None) -> Response:
-        """The page; with an error it is refused (422). Raises the error if it is not about what was typed."""
+        """The page; with an error it is refused (422, or 404 for a job that is gone).
+
+        Raises the error if it is not about what was typed.
+        """
         return page(
             request,
             "job_form.html",
-            status=200 if error is None else 422,
+            status=200 if error is None else 404 if isinstance(error, NotFound) else 422,
             purpose=self,
             row=row,
             form=ShownForm("edit", form.values, {} if error is None else problems_of(error)),

@@ -199,8 +199,14 @@ def recurring_job(request: Request, visit: Visiting, name: str) -> Response:
 
 @router.post("/recurring/{name:palermo}/edit", name="edit_recurring")
 def edit(request: Request, visit: Visiting, name: str, form: Filled) -> Response:
-    """Change when it runs, where and with which arguments. Its job stays. Errors are shown at the fields."""
-    row = _find(listings.recurring(visit), name)
+    """Change when it runs, where and with which arguments. Its job stays. Errors are shown at the fields.
+
+    If it was removed in the meantime, the form that adds one has what was typed.
+    """
+    try:
+        row = _find(listings.recurring(visit), name)
+    except NotFound as error:
+        return _page(request, visit, replace(form, name=name), problems_of(error))
     try:
         options = form.options()
         options |= _whole(visit, name, options["args"], options["kwargs"])

@@ -170,6 +170,14 @@ def journal_views(site: Site) -> JournalViews:
     return site.component(JournalViews, lambda: JournalViews(site))
 
 
+def by_whom(site: Site, id: str) -> str:
+    """A sentence on the last action of a user on this job, as far as the journal was read; "" if there was none."""
+    views = site.existing(JournalViews)
+    rows = [] if views is None else views.audit.of(id)
+    done = [row for _, row in rows if row["outcome"] == "done"]
+    return f" The last action on it: {done[-1]['action']} by {done[-1]['by']}, {done[-1]['at']}." if done else ""
+
+
 def recorded_job(site: Site, id: str) -> RecordedJob:
     """What the journal recorded of a job's arguments. Raises NotFound, and as JournalViews.check_ready."""
     known = journal_views(site)
