@@ -76,7 +76,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "flask": ("palermo.contrib.flask", "palermo.contrib.flask_autoload"),
     "sqlalchemy": ("palermo.contrib.sqlalchemy",),
     "sentry_sdk": ("palermo.contrib.sentry",),
-    "pydantic": ("palermo.webui",),
+    # Besides the pages: the jobs whose annotations name models. Nothing imports it that a program has not imported.
+    "pydantic": ("palermo.webui", "palermo.jobs.models"),
+    "pydantic_core": ("palermo.jobs.models",),
     "argon2": ("palermo.webui",),
     "prometheus_client": ("palermo.metrics",),
     "opentelemetry": ("palermo.tracing",),

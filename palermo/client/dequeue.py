@@ -12,6 +12,7 @@ from palermo.core.arguments import unpack
 from palermo.core.message import Message
 from palermo.core.topology import check_job_queue
 from palermo.jobs import hooks, registry
+from palermo.jobs.definition import JobDefinition
 from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def dequeue(
         return 0
     place = queue or queue_of(client.settings, name)
     one = definition is not None and definition.one
-    judge = _Dequeue(name, args, kwargs, serializers=client.serializers, one=one)
+    given = (args, kwargs) if definition is None else _written(definition, args, kwargs)
+    judge = _Dequeue(name, *given, serializers=client.serializers, one=one)
     try:
         _sweep(ask, place, judge, progress)
     finally:
@@ -65,7 +67,8 @@ def count(
     """How many jobs `dequeue` would remove."""
     definition = registry.find(job)
     one = definition is not None and definition.one
-    judge = _Dequeue(job, args, kwargs, serializers=client.serializers, one=one, count_only=True)
+    given = (args, kwargs) if definition is None else _written(definition, args, kwargs)
+    judge = _Dequeue(job, *given, serializers=client.serializers, one=one, count_only=True)
     _sweep(ask, queue or queue_of(client.settings, job), judge, None)
     return judge.count
 
@@ -74,6 +77,16 @@ def queue_of(settings: Settings, job: str) -> str:
     """The queue of a job by its name: its own if its code is imported here, else the default queue."""
     definition = registry.find(job)
     return settings.default_queue if definition is None else definition.queue_in(settings)
+
+
+def _written(
+    definition: JobDefinition, args: Sequence[object] | None, kwargs: Mapping[str, object] | None
+) -> tuple[Sequence[object] | None, Mapping[str, object] | None]:
+    """Arguments with models as JSON's values, as they are in the messages; None stays None."""
+    if args is None and kwargs is None:
+        return None, None
+    plain_args, plain_kwargs = definition.written(args or (), kwargs or {})
+    return (None if args is None else plain_args), (None if kwargs is None else plain_kwargs)
 
 
 def _sweep(ask: Ask, queue: str, judge: "_Dequeue", progress: Callable[[SweepProgress], None] | None) -> None:

@@ -139,6 +139,10 @@ def prepare(
         if given and definition.batch is not None:
             check_batched(name, options)
         definition.bind(args, kwargs)
+    written: tuple[Sequence[Any], Mapping[str, Any]] = args, kwargs
+    if definition is not None and (models := definition.models) is not None:
+        args, kwargs = models.validated(args, kwargs, decoded=False)
+        written = models.written(args, kwargs)
     # The options of this call, and what the job declares besides; most jobs have none.
     chosen = {**declared, **given} if given else declared
     run_at, tenant = None, ""
@@ -165,6 +169,7 @@ def prepare(
         tenant=tenant,
         now=now,
         run_at=run_at,
+        written=written,
         extra=parent_header(),
     )
     keep_result, key_request = chosen.get("keep_result"), None
@@ -450,6 +455,8 @@ def _digest(serializers: Serializers, job: KeyedJob, args: Sequence[Any], kwargs
             ) from None
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
+    if isinstance(job, JobDefinition):
+        args, kwargs = job.written(args, kwargs)
     try:
         body = serializers.encode(args, kwargs, job="", id="", serializer="json").body
     except SerializationError as error:

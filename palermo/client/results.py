@@ -203,7 +203,9 @@ def load_result(client: JobClient, record: Record) -> Any:
         return None
     definition = registry.find(str(record.get("job")))
     classes = {**client.serializers.classes, **(definition.result_classes if definition is not None else {})}
-    return _safe(client, value, record["id"]).loads(value.body, classes)
+    loaded = _safe(client, value, record["id"]).loads(value.body, classes)
+    models = definition.models if definition is not None else None
+    return loaded if models is None else models.read_result(loaded)
 
 
 def serialized_result(record: Record) -> StoredResult | None:

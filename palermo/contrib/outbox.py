@@ -128,6 +128,7 @@ def make_row(job: Enqueueable, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     definition, options = job.definition, dict(getattr(job, "given", {}))
     definition.bind(args, kwargs)
+    args, kwargs = definition.written(args, kwargs)
     now = clock.now()
     # A delay counts from now, and not from when the row is moved.
     run_at = due_at(

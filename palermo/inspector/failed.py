@@ -218,6 +218,7 @@ class ReplaceArguments(Struct, frozen=True):
         one: dict[str, Any] = {}
         if definition is not None:
             definition.bind(args, kwargs)
+            args, kwargs = definition.written(args, kwargs)
         if message.topic or (definition is not None and definition.one):
             one["one"] = True
         encoded = self.serializers.encode(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
     from palermo.contract.unique_jobs import UniqueJob
     from palermo.core.retry_policy import ErrorTypes, RetryPolicy
+    from palermo.jobs.models import JobModels
     from palermo.settings.settings import Settings
 
 MAX_JOB_NAME_BYTES = 255
@@ -143,6 +144,19 @@ class JobDefinition:
         from palermo.contract.serialization import classes_in
 
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
+
+    @cached_property
+    def models(self) -> "JobModels | None":
+        """The pydantic models that the annotations name; None for none."""
+        from palermo.jobs.models import JobModels
+
+        return JobModels.of(self.name, self._hints, self.signature, batched=self.batch is not None)
+
+    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """The arguments of a call, with models as JSON's values. Raises ArgumentsInvalid if a model is not valid."""
+        if self.models is None:
+            return args, kwargs
+        return self.models.written(*self.models.validated(args, kwargs, decoded=False))
 
     @cached_property
     def raw(self) -> type[bytes] | type[str] | None:

@@ -109,6 +109,8 @@ class Enqueued:
             definition.bind(args, kwargs)
         wanted = [_call(definition, args, kwargs)]
         try:
+            if definition is not None:
+                args, kwargs = definition.written(args, kwargs)
             settings, one = self._client.settings, definition is not None and definition.one
             encoded = self._client.serializers.encode(
                 args,
@@ -155,7 +157,10 @@ class Enqueued:
     def _arguments(self, message: Message, definition: JobDefinition | None) -> tuple[list[Any], dict[str, Any]]:
         classes = definition.classes if definition is not None else {}
         value = self._client.serializers.decode(message, accept=self._accept, classes=classes)
-        return arguments.unpack(value, message.arguments, one=definition is not None and definition.one)
+        args, kwargs = arguments.unpack(value, message.arguments, one=definition is not None and definition.one)
+        if definition is not None and definition.models is not None:
+            return definition.models.validated(args, kwargs, decoded=True)
+        return args, kwargs
 
 
 def named(job: AnyJob) -> tuple[str, JobDefinition | None]:

@@ -27,7 +27,9 @@ import warnings
 warnings.simplefilter("ignore")
 from starlette.testclient import TestClient
 
-import own_lifespan, shop, star
+import orders, own_lifespan, shop, star
+
+orders.write_receipt.enqueue({"number": 17, "email": "a@example.com"})
 
 with TestClient(shop.app, base_url="http://localhost", follow_redirects=False) as browser:
     job = browser.post("/orders/17").json()["job"]

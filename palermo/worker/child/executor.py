@@ -80,6 +80,8 @@ class ReturnValues:
             return SUCCEEDED
         try:
             serializer = self._chosen(definition)
+            if definition.models is not None:
+                returned = definition.models.written_result(returned)
             value = StoredResult(serializer.media_type, serializer.dumps(returned))
         except JobError:  # its time is over, the worker stops, or someone cancelled it
             raise
@@ -421,6 +423,8 @@ class Executor:
                 f"the body of message {message.id} is not JSON, and it has no media type that says how else to read it."
                 f" Given as bytes, its {error}"
             ) from None
+        if definition.models is not None:
+            args, kwargs = definition.models.validated(args, kwargs, decoded=True)
         return definition, args, kwargs
 
     def _loaded(self, message: Message) -> JobDefinition:

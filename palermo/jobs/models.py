@@ -1,0 +1,150 @@
+"""Pydantic models as the arguments and results of jobs, by annotation.
+
+A parameter whose annotation names a model gets that model. What is enqueued is validated in the caller, travels as
+plain JSON values, and is validated again in the worker. So pages, other programs and other languages read and write
+it. The same holds for a result whose annotation names a model.
+
+This is the only module that imports pydantic for jobs, and only if a program has imported it: no annotation can name a
+model otherwise.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import TYPE_CHECKING, Any, get_args
+
+from palermo.errors import ArgumentsInvalid, DecodeError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+#: The most errors of one value that are named.
+_MAX_ERRORS = 5
+
+
+class JobModels:
+    """The parameters and the result of one job that are models, or hold some."""
+
+    def __init__(self, job: str, adapters: "Mapping[str, TypeAdapter[Any]]", signature: Signature) -> None:
+        """`adapters` are those of parameters by their names, and that of the result as `return`."""
+        self._job = job
+        self._adapters = adapters
+        parameters = signature.parameters.values()
+        self._positional = [
+            one.name for one in parameters if one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        self._others = {one.kind: one.name for one in parameters}
+        self._named = {one.name for one in parameters}
+
+    @classmethod
+    def of(cls, job: str, hints: Mapping[str, Any], signature: Signature, *, batched: bool) -> "JobModels | None":
+        """The models in these evaluated annotations; None if there are none. A batch's parameter is a list of items."""
+        if "pydantic" not in sys.modules:
+            return None
+        from pydantic import TypeAdapter
+
+        if batched:
+            items = {name: get_args(hint) for name, hint in hints.items()}
+            hints = {name: found[0] for name, found in items.items() if found and name != "return"}
+        named = {name: hint for name, hint in hints.items() if _holds_model(hint)}
+        return cls(job, {name: TypeAdapter(hint) for name, hint in named.items()}, signature) if named else None
+
+    def validated(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], *, decoded: bool
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments as the annotations have them; `decoded` for those from a message, which are JSON's values.
+
+        Raises ArgumentsInvalid.
+        """
+
+        def validate(name: str, adapter: "TypeAdapter[Any]", value: Any) -> Any:
+            return _validated(
+                adapter,
+                value,
+                decoded=decoded,
+                failed=lambda why: ArgumentsInvalid(f"argument {name} of job {self._job!r} is not valid: {why}"),
+            )
+
+        return self._each(args, kwargs, validate)
+
+    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Validated arguments as JSON's values."""
+        return self._each(args, kwargs, lambda _, adapter, value: _plain(adapter, value))
+
+    def written_result(self, value: Any) -> Any:
+        """What the job returned, validated, as JSON's values. Raises ValueError."""
+        adapter = self._adapters.get("return")
+        if adapter is None:
+            return value
+        valid = _validated(adapter, value, decoded=False, failed=lambda why: ValueError(f"it is not valid: {why}"))
+        return _plain(adapter, valid)
+
+    def read_result(self, value: Any) -> Any:
+        """A kept result as the annotation has it. Raises DecodeError."""
+        adapter = self._adapters.get("return")
+        if adapter is None:
+            return value
+        return _validated(
+            adapter,
+            value,
+            decoded=True,
+            failed=lambda why: DecodeError(f"the result of job {self._job!r} is not valid here: {why}"),
+        )
+
+    def _each(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        change: "Callable[[str, TypeAdapter[Any], Any], Any]",
+    ) -> tuple[list[Any], dict[str, Any]]:
+        def changed(name: str | None, value: Any) -> Any:
+            adapter = self._adapters.get(name) if name is not None else None
+            return value if adapter is None or name is None else change(name, adapter, value)
+
+        rest = self._others.get(Parameter.VAR_POSITIONAL)
+        names = [*self._positional[: len(args)], *[rest] * (len(args) - len(self._positional))]
+        more = self._others.get(Parameter.VAR_KEYWORD)
+        return (
+            [changed(name, value) for name, value in zip(names, args, strict=True)],
+            {name: changed(name if name in self._named else more, value) for name, value in kwargs.items()},
+        )
+
+
+def _holds_model(hint: Any) -> bool:
+    from pydantic import BaseModel
+
+    if isinstance(hint, type) and issubclass(hint, BaseModel):
+        return True
+    return any(_holds_model(part) for part in get_args(hint))
+
+
+def _validated(adapter: "TypeAdapter[Any]", value: Any, *, decoded: bool, failed: Callable[[str], Exception]) -> Any:
+    """The value as the annotation has it. A strict model takes from JSON what it does not take from Python."""
+    from pydantic import ValidationError
+    from pydantic_core import PydanticSerializationError, to_json
+
+    def from_json() -> Any:
+        return adapter.validate_json(to_json(value))
+
+    ways = [from_json, lambda: adapter.validate_python(value)]
+    first: ValidationError | None = None
+    for way in ways if decoded else reversed(ways):
+        try:
+            return way()
+        except ValidationError as error:
+            first = first or error
+        except PydanticSerializationError:  # not a value of JSON's
+            continue
+    assert first is not None
+    raise failed(_why(first)) from None
+
+
+def _plain(adapter: "TypeAdapter[Any]", value: Any) -> Any:
+    return adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+
+
+def _why(error: "ValidationError") -> str:
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    told = [f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in errors[:_MAX_ERRORS]]
+    more = len(errors) - len(told)
+    return "; ".join(told) + (f"; and {more} more." if more else ".")
