@@ -6,7 +6,7 @@ Three alike are told one by one. Four or more are one problem, whose finding has
 """
 
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
@@ -191,6 +191,25 @@ def queue_problem(row: Row, age: float | None, resting: Container[str], *, all_p
     if row["name"] in resting:
         return "resting"
     return "late" if age is not None and age > LATE else None
+
+
+def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: int) -> list[Row]:
+    """Rows of queues, worst first by `order`, of which at most `most` of a page are in trouble.
+
+    That holds while queues with a worker are left that are not in trouble; all queues that fit on one page stay as
+    they are.
+    """
+    if len(rows) <= page:
+        return [*rows]
+    troubled = [row for row in rows if order(row) < len(WORST_FIRST)]
+    served = [row for row in rows[len(troubled) :] if row["workers"]]
+    rest = [row for row in rows[len(troubled) :] if not row["workers"]]
+    found: list[Row] = []
+    while troubled and served:
+        few = troubled[: max(most, page - len(served))]
+        found += few + served[: page - len(few)]
+        troubled, served = troubled[len(few) :], served[page - len(few) :]
+    return found + troubled + sorted(served + rest, key=lambda row: str(row["name"]))
 
 
 def _of_queue(kind: QueueKind, queue: _Queue, *, silent: bool) -> Finding:

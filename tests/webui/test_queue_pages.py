@@ -104,6 +104,24 @@ def test_queues_in_trouble_come_first_and_the_others_by_name(web: Web, monkeypat
     assert listed(web, "/queues?page=2") == [*many(150)[97:], "x-empty", "x-empty-and-paused", "failed"]
 
 
+def test_busy_queues_are_on_the_first_page_beside_more_than_100_in_trouble(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [f"busy-{number:02}" for number in range(20)]
+    queue_rows(
+        monkeypatch,
+        *({"name": name, "workers": 0} for name in many(118)),
+        *({"name": name, "in_progress": 2} for name in busy),
+        {"name": "a-empty", "pending": 0, "workers": 0},
+    )
+
+    first, second = (listed(web, f"/queues?page={number}") for number in (1, 2))
+
+    assert first == listed(web, "/") == [*many(80), *busy]
+    assert second == [*many(118)[80:], "a-empty"]
+    assert "118 of 139 queues are in trouble." in web.http.get("/").text
+
+
 def test_a_queue_whose_first_job_waits_too_long_comes_before_paused_ones(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
