@@ -106,20 +106,23 @@ class Context:
             )
         return settings
 
-    def client(self) -> "Client":
-        """A client with this run's settings; it connects at its first use, and closes with the command."""
+    def client(self, *, creates: bool = False) -> "Client":
+        """A client with this run's settings; it connects at its first use, and closes with the command.
+
+        Only a command that stores something on a broker nobody has used yet `creates` an SQLite file.
+        """
         from palermo.client.client import Client
 
-        client = Client(self.settings())
+        client = Client(self.settings(), creates=creates)
         click.get_current_context().call_on_close(client.close)
         return client
 
-    def inspector(self) -> "Inspector":
-        """An inspector over a client of this run."""
+    def inspector(self, *, creates: bool = False) -> "Inspector":
+        """An inspector over a client of this run, as of `client`."""
         from palermo.client.actor import Actor
         from palermo.inspector.inspector import Inspector
 
-        return Inspector(self.client(), Actor.here("cli"))
+        return Inspector(self.client(creates=creates), Actor.here("cli"))
 
 
 def _password_in(path: str) -> str:

@@ -44,7 +44,7 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
         # The user's modules may print while they are imported.
         with suppress(PalermoError, OSError), redirect_stdout(io.StringIO()):
             settings = ctx.ensure_object(Context).settings(publish_timeout=_PATIENCE)
-            with Client(settings) as client:
+            with Client(settings, creates=False) as client:
                 known = sorted(set(names(Inspector(client), settings)))
         return [CompletionItem(lead + name) for name in known if name.startswith(last)]
 

@@ -142,7 +142,7 @@ def enqueue(
         check_new_queue(queue)
     if after is not None and at is not None:
         raise misuse("give --in or --at, not both")
-    client = context.client()
+    client = context.client(creates=True)
     import_modules((*client.settings.imports, *modules))
     definition = registry.find(job)
     if modules and definition is None:

@@ -88,7 +88,7 @@ def add(
 ) -> None:
     """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces the one with that name."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
-    inspector = context.inspector()
+    inspector = context.inspector(creates=True)
     import_modules(context.settings().imports)
     inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
     _say("added", name)

@@ -389,9 +389,10 @@ def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None
 
     following = JournalFollower(client.settings, [recent_failures, statistics], ReadFrom(since=now - _RECENT))
     click.get_current_context().call_on_close(following.close)
-    following.begin()
     live_data = LiveData(Inspector(client), str(client.settings.address), recent_failures, rates)
+    # Before the journal is read, whose own client creates an SQLite file: this one refuses a mistyped path.
     live_data.refresh()
+    following.begin()
     if as_json or once or not is_terminal(sys.stdout):
         time.sleep(interval)
         following.wait(_JOURNAL_TIMEOUT)

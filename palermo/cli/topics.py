@@ -20,7 +20,7 @@ from palermo.core.text import count
 @click.pass_obj
 def publish(context: Context, /, topic: str, payload: str | None, id: str | None) -> None:
     """Tell an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
-    client = context.client()
+    client = context.client(creates=True)
     click.echo(client.publish(topic, parsed_json(payload, "--payload"), id=id))
 
 

@@ -57,15 +57,16 @@ NOTHING: Mapping[str, Any] = {}
 class Client:
     """Enqueues jobs, and lends its session to an Inspector."""
 
-    def __init__(self, settings: Settings | None = None, *, warns: bool = True) -> None:
+    def __init__(self, settings: Settings | None = None, *, warns: bool = True, creates: bool = True) -> None:
         """Opens nothing yet. Without `settings` they are loaded as always. Raises SettingInvalid.
 
         Without `warns` the log has no warnings about the settings: another process with the same settings writes them.
+        Without `creates` it does not create an SQLite file: a missing one raises StoreInvalid.
         """
         self.settings = settings or Settings.load()
         #: The serializers of arguments, which all clients of this process share; callers may register some.
         self.serializers = self.settings.serializers()
-        self._session = self.settings.session("client", warns=warns)
+        self._session = self.settings.session("client", warns=warns, creates=creates)
         self._thread: IoThread | None = None
         self._announced = AnnouncedJobs()
 

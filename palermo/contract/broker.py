@@ -558,6 +558,8 @@ class SessionParameters(Struct, frozen=True, kw_only=True):
     #: Whether the broker's code warns of settings that do not work as they seem to. A worker's parent does, so the
     #: processes of its jobs need not.
     warns: bool = True
+    #: Whether a broker that is one file may create the file. What only looks must not: a mistyped path would be empty.
+    creates: bool = True
     #: What the session before this one left unfinished, in the broker's own terms; set by `after_failure`.
     unfinished: Any = None
 

@@ -173,7 +173,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         """The broker's URL, parsed; as text it shows no password."""
         return parse_url(self.url)
 
-    def session(self, name: str, *, warns: bool = True) -> "SessionParameters":
+    def session(self, name: str, *, warns: bool = True, creates: bool = True) -> "SessionParameters":
         """The parameters of a broker session with these settings; `name` is what the session is for."""
         from palermo.contract.broker import SessionParameters
 
@@ -192,6 +192,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             events_age=self.events_max_age,
             name=name,
             warns=warns,
+            creates=creates,
         )
 
     @property

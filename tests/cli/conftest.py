@@ -20,7 +20,11 @@ Palermo = Callable[..., Result]
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/jobs.db"
+    """The URL of an embedded broker that exists and is empty."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with Client(Settings(url=url)) as client:
+        client.run(lambda broker: broker.queues())
+    return url
 
 
 @pytest.fixture

@@ -69,12 +69,12 @@ _MOST = 2**63 - 1
 
 
 async def open_sqlite(session: SessionParameters) -> "SqliteBroker":
-    """A session with the file that the address names, which is made if it does not exist.
+    """A session with the file that the address names, which is created if it does not exist, unless `creates` is False.
 
     Raises UrlInvalid, StoreInvalid, BrokerUnavailable.
     """
     exchange = check_exchange_name(session.exchange)
-    store = await open_store(session.address, session.timeout, warns=session.warns)
+    store = await open_store(session.address, session.timeout, warns=session.warns, creates=session.creates)
     try:
         await workers.remove_stale_locks(store, side_directory(store.path))
     except BaseException:

@@ -51,7 +51,7 @@ _LONG_WAL = 256 * 1024**2
 
 async def diagnose(store: Store, exchange: str) -> list[Finding]:
     """All findings; nothing is raised."""
-    found = [Finding.ok("server version", f"SQLite {sqlite3.sqlite_version}, in this process")]
+    found = [Finding.ok("server version", f"SQLite {sqlite3.sqlite_version}, in this process, on file {store.path}")]
     try:
         found += await store.read(_settings)
         found.append(await _try_out(store, exchange))

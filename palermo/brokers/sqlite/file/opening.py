@@ -41,12 +41,13 @@ SCHEMA_VERSION = len(_SCHEMA)
 _OPTIONS = ("timeout",)
 
 
-async def open_store(address: Address, timeout: float, *, warns: bool = True) -> Store:
-    """The store at the address, made if it does not exist; `timeout` is how long to wait for other processes.
+async def open_store(address: Address, timeout: float, *, warns: bool = True, creates: bool = True) -> Store:
+    """The store at the address; `timeout` is how long to wait for other processes.
 
-    With `warns` a file that all users can read is warned of, once in this process.
+    With `warns` a file that all users can read is warned of, once in this process. With `creates` a file that does not
+    exist is created.
 
-    Raises UrlInvalid for unknown options, StoreInvalid for a file that is not, or cannot be, a store,
+    Raises UrlInvalid for unknown options, StoreInvalid for a file that does not exist or is not, or cannot be, a store,
     and BrokerUnavailable if another process does not let us in.
     """
     timeout = _options(address).get("timeout", timeout)
@@ -60,10 +61,21 @@ async def open_store(address: Address, timeout: float, *, warns: bool = True) ->
             raise
     if "\0" in address.path:
         raise StoreInvalid(f"{address.path!r} is no name for a file.")
+    if not creates:
+        _check_exists(address.path)
     store = await _open(address.path, address.path, timeout)
     if warns:
         _warn_if_open(_real(address.path))
     return store
+
+
+def _check_exists(path: str) -> None:
+    """Raise StoreInvalid for a file that is not there."""
+    if not os.path.exists(path):
+        raise StoreInvalid(
+            f"there is no file {os.path.abspath(path)}: no job was ever enqueued there, and no worker has run."
+            " Correct the path in the URL; a relative path starts at the current directory."
+        )
 
 
 async def _open(path: str, display_path: str, timeout: float, *, closed: Callable[[], None] | None = None) -> Store:
