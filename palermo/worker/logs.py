@@ -263,7 +263,7 @@ def _trace(record: logging.LogRecord) -> str:
         parts.append("".join(traceback.format_exception(record.exc_info[1])).rstrip())
     elif record.exc_text:
         parts.append(record.exc_text)
-    # `extra={"stacks": …}` is how the worker shows the stacks of processes that raised nothing.
+    # `extra={"stacks": …}` is how the worker shows tracebacks and stacks of its child processes.
     parts += [text for text in (record.stack_info, getattr(record, "stacks", "")) if text]
     return "\n".join(parts)
 

@@ -257,6 +257,20 @@ def test_a_worker_that_logs_json_writes_nothing_else(site: Site) -> None:
     assert {"job", "queue", "attempt", "slot", "duration"} <= finished.keys()
     assert (finished["job"], finished["queue"], finished["attempt"]) == ("crew.nothing", "jobs", 1)
     assert broken["error"] == "ValueError: no luck"
+    assert broken["traceback"].startswith("Traceback (most recent call last):\n")
+    assert "crew.py" in broken["traceback"]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_the_traceback_of_each_failed_run_is_below_its_line(site: Site, retries: int) -> None:
+    id = site.enqueue("raises", "no luck", retries=retries)
+
+    head, *trace = site.burst().partition(f"job failed id={id} ")[2].splitlines()
+
+    assert ("error='ValueError: no luck'" in head, "retry_in=" in head) == (True, retries > 0)
+    assert trace[0] == "    Traceback (most recent call last):"
+    assert "crew.py" in trace[1]
+    assert "    ValueError: no luck" in trace
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

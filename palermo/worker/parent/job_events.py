@@ -297,6 +297,7 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
                 *named,
                 clock.now() - began,
                 _error_line(failure),
+                extra=_traceback(failure),
             )
         case Retrying(None, delay):
             log.info("job snoozed id=%s job=%s queue=%s attempt=%d slot=%d delay=%.1f", *named, delay)
@@ -307,6 +308,7 @@ def log_end(slot: int, message: Message, result: Result, *, began: float, ran: b
                 clock.now() - began,
                 _error_line(failure),
                 delay,
+                extra=_traceback(failure),
             )
         case Dropped(reason):
             log.warning("job discarded id=%s job=%s queue=%s attempt=%d slot=%d reason=%r", *named, reason)
@@ -339,6 +341,11 @@ def log_success(slot: int, message: Message, began: float, *, skipped: bool = Fa
 def _job_values(slot: int, message: Message) -> tuple[str, str, str, int, int]:
     """The values that every log line about a job has, in the order of the line."""
     return message.id, message.job, message.queue, message.attempt, slot
+
+
+def _traceback(failure: Failure) -> dict[str, str]:
+    """The `extra` of a log record; the formatters write it below the line, or in JSON as `traceback`."""
+    return {"stacks": failure.stack_trace.rstrip()}
 
 
 def _error_line(failure: Failure) -> str:
