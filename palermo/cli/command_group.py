@@ -7,7 +7,8 @@
     4    an id, a queue or a filter that names nothing
     130  interrupted by Ctrl-C
 
-Errors are one readable line on stderr; `--debug` shows the traceback instead.
+Errors are one readable line on stderr, below the user's own frames where code of theirs raised; `--debug` shows the
+whole traceback instead.
 """
 
 import gc
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palermo.core.address import masked
-from palermo.core.text import one_line
+from palermo.core.text import one_line, safe
 from palermo.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -219,6 +220,8 @@ def _report(error: Exception | KeyboardInterrupt, *, debug: bool) -> int:
             line = f"{type(error).__name__}: {error}"
         case _:
             line = f"{type(error).__name__}: {error} (unexpected; --debug shows the traceback)"
+    for told in getattr(error, "__notes__", ()):
+        click.echo(safe(masked(told), lines=True), err=True)
     click.echo("palermo: " + one_line(masked(line)), err=True)
     return exit_code(error)
 

@@ -1,13 +1,27 @@
-"""Imports the user's modules, and says in one line why one of them cannot be imported."""
+"""Imports the user's modules, and says why one of them cannot be imported: in one line, and with the user's frames.
+
+The frames are a note of the error (PEP 678). The command line prints notes above the line.
+"""
 
 import importlib
+import os
 import sys
 from collections.abc import Iterable
 from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
+from palermo.core.failure import MAX_STACK_TRACE, cut_middle
 from palermo.errors import SettingInvalid
 from palermo.jobs.modules import expand
 from palermo.settings.settings import make_imports_importable
+
+if TYPE_CHECKING:
+    from traceback import TracebackException
+
+E = TypeVar("E", bound=Exception)
+
+#: The folder of Palermo's own code.
+_OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def import_modules(modules: Iterable[str]) -> None:
@@ -23,9 +37,8 @@ def import_modules(modules: Iterable[str]) -> None:
         try:
             importlib.import_module(module)
         except Exception as error:  # what a user's module does when imported may raise anything
-            raise SettingInvalid(
-                f"module {module!r} cannot be imported: {describe(error)}{import_advice(module, error)}"
-            ) from error
+            text = f"module {module!r} cannot be imported: {describe(error)}{import_advice(module, error)}"
+            raise with_user_frames(SettingInvalid(text), error) from error
 
 
 def import_advice(name: str, error: BaseException) -> str:
@@ -49,6 +62,36 @@ def describe(error: BaseException) -> str:
             place = f" ({file}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return f"{type(error).__name__}{': ' if text else ''}{text}{place}"
+
+
+def with_user_frames(told: E, error: BaseException) -> E:
+    """The error `told`, with the traceback of `error` as a note, if there are frames of the user's in it."""
+    if text := user_traceback(error):
+        told.add_note(text)
+    return told
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an error without the frames of Palermo and of the import system; "" if no others are in it."""
+    from traceback import TracebackException  # for errors only
+
+    whole = TracebackException.from_exception(error)
+    found = _drop_frames(whole)
+    lines = whole.format() if found else whole.format_exception_only() if isinstance(error, SyntaxError) else ()
+    return cut_middle("".join(lines).rstrip(), MAX_STACK_TRACE)
+
+
+def _drop_frames(whole: "TracebackException | None") -> bool:
+    """Drop the frames that are not the user's, also of the causes; returns whether any are left."""
+    if whole is None:
+        return False
+    kept = [
+        frame
+        for frame in whole.stack
+        if not frame.filename.startswith(("<frozen", _OWN)) and frame.filename != importlib.__file__
+    ]
+    whole.stack[:] = kept
+    return bool(kept) | _drop_frames(whole.__cause__) | _drop_frames(whole.__context__)
 
 
 def _is_ours(frame: FrameType) -> bool:

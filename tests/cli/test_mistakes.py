@@ -115,8 +115,64 @@ def test_a_decorator_that_cannot_be_used_is_named_with_the_users_file_and_line(
     for arguments in (["worker", "wrong_shop"], ["enqueue", "wrong_shop.send", "--import", "wrong_shop"]):
         done = process(*arguments)
         assert done.returncode != 0
-        assert f"{tmp_path}/wrong_shop.py, line 3" in done.stderr
-        assert done.stderr.count("\n") == 1
+        *_, line = done.stderr.splitlines()
+        assert f"{tmp_path}/wrong_shop.py, line 3" in line
+
+
+BROKEN = """
+import palermo
+from broken_parts import price
+
+@palermo.job
+def bill(): ...
+"""
+
+PARTS = """
+def read(name):
+    return {}[name]
+
+price = read("price")
+"""
+
+
+@pytest.mark.parametrize("debug", [(), ("--debug",)])
+@pytest.mark.parametrize(
+    "command", [("worker", "broken_shop"), ("enqueue", "broken_shop.bill", "--import", "broken_shop")]
+)
+def test_a_module_that_fails_to_import_shows_the_users_frames(
+    process: Process, tmp_path: Path, command: tuple[str, ...], debug: tuple[str, ...]
+) -> None:
+    (tmp_path / "broken_shop.py").write_text(BROKEN)
+    (tmp_path / "broken_parts.py").write_text(PARTS)
+
+    done = process(*command, *debug)
+
+    assert done.returncode != 0
+    for line, text in ((5, 'price = read("price")'), (3, "return {}[name]")):
+        assert f'broken_parts.py", line {line}, in ' in done.stderr
+        assert f"    {text}\n" in done.stderr
+    assert 'broken_shop.py", line 3, in <module>' in done.stderr
+    assert "KeyError: 'price'\n" in done.stderr
+    if not debug:
+        assert "importlib" not in done.stderr
+        assert "site-packages" not in done.stderr
+        assert "/palermo/" not in done.stderr
+
+
+def test_a_module_with_a_syntax_error_shows_the_line_with_a_mark(process: Process, tmp_path: Path) -> None:
+    (tmp_path / "torn_shop.py").write_text("import palermo\n\ndef bill(:\n")
+
+    done = process("worker", "torn_shop")
+
+    assert 'torn_shop.py", line 3' in done.stderr
+    assert "^" in done.stderr
+    assert "importlib" not in done.stderr
+
+
+def test_a_module_that_does_not_exist_is_said_in_one_line(process: Process) -> None:
+    (line,) = process("worker", "no_shop").stderr.splitlines()
+
+    assert "No module named 'no_shop'. Start in the folder that holds it, or install it" in line
 
 
 def test_a_queue_that_no_job_declares_is_warned_of_and_served(process: Process, shop: str) -> None:

@@ -39,7 +39,7 @@ from palermo.errors import MediaTypeUnknown, PalermoError
 from palermo.jobs import hooks, registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.modules import JobModules, expand
-from palermo.jobs.user_modules import describe, import_advice
+from palermo.jobs.user_modules import describe, import_advice, with_user_frames
 from palermo.settings.settings import Settings, make_imports_importable
 from palermo.worker import signals
 from palermo.worker.child import registration, slot
@@ -100,7 +100,9 @@ class Template:
             self._report(self._start())
         except PalermoError as error:
             name = "" if isinstance(error, WorkerFailed) else f"{type(error).__name__}: "
-            self._report({"unstartable": f"{name}{error}", "misused": isinstance(error, MediaTypeUnknown)})
+            notes = getattr(error, "__notes__", [])
+            misused = isinstance(error, MediaTypeUnknown)
+            self._report({"unstartable": f"{name}{error}", "notes": notes, "misused": misused})
             exit_now(1)
         signals.survive()  # again: the modules may have installed handlers of their own
         set_title("palermo template")
@@ -151,7 +153,8 @@ class Template:
                 hook(self._context)
             except BaseException as error:
                 log.debug("before_first_fork hook failed", exc_info=True)
-                raise WorkerFailed(f"hook {hook.__qualname__} raised {describe(error)}") from error
+                failed = WorkerFailed(f"hook {hook.__qualname__} raised {describe(error)}")
+                raise with_user_frames(failed, error) from error
         # Slots share the imported modules' memory. Without this their first collection would write to, and so copy,
         # every page.
         gc.collect()
@@ -344,4 +347,5 @@ def import_module(name: str) -> None:
         importlib.import_module(name)
     except BaseException as error:  # an import runs user code, sys.exit() included
         log.debug("import failed module=%s", name, exc_info=True)
-        raise WorkerFailed(f"cannot import module {name!r}: {describe(error)}{import_advice(name, error)}") from error
+        text = f"cannot import module {name!r}: {describe(error)}{import_advice(name, error)}"
+        raise with_user_frames(WorkerFailed(text), error) from error

@@ -118,8 +118,11 @@ class TemplateConnection:
                 pass  # A signal ended the wait for the modules.
             case {"ready": dict(registered)}:
                 self._registered.set_result(Registered.from_plain(registered))
-            case {"unstartable": text, "misused": misused}:
-                self._registered.set_exception((WorkerMisused if misused else WorkerFailed)(str(text)))
+            case {"unstartable": text, "notes": list(notes), "misused": misused}:
+                failed = (WorkerMisused if misused else WorkerFailed)(str(text))
+                for note in notes:
+                    failed.add_note(str(note))
+                self._registered.set_exception(failed)
             case {"forked": number, "pid": pid}:
                 self._listener.forked(number, pid)
             case {"unforked": number, "error": text}:
