@@ -15,6 +15,7 @@ from palermo.core.text import nearest
 from palermo.core.topology import MAX_PRIORITY, check_new_queue
 from palermo.core.unique_keys import Mode
 from palermo.core.unique_rules import ON_DUPLICATE
+from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.jobs.user_modules import import_modules
 
@@ -158,6 +159,11 @@ def enqueue(
         note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
     elif done.instead_of:
         note(f"job {done.instead_of} waited for its turn with the key of this one, which runs instead of it.")
+    unserved = ""
+    if not done.duplicate and (definition is None or queue is not None):
+        unserved = Inspector(client).unserved(done.queue)
+        if unserved:
+            note(f"{unserved} The job waits until a worker serves it.")
     if definition is None and not done.duplicate:
         if queue is None:
             guess = nearest(job, registry.names())
@@ -165,7 +171,7 @@ def enqueue(
                 f"no -q, and the code of {job} is not imported here (--import MODULE): it went to queue"
                 f" {done.queue!r}.{guess}"
             )
-        if plain := plain_note(job, options, client.unique_job, client.is_served, done.queue):
+        if plain := plain_note(job, options, client.unique_job, lambda _: not unserved, done.queue):
             note(plain)
     if as_json:
         told = {"id": done.id, "job": done.job, "queue": done.queue, "duplicate": done.duplicate or None}

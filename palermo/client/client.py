@@ -225,11 +225,6 @@ class Client:
             self._announced.learn(lambda: self._io().result(asked))
         return self._announced.find(name)
 
-    def is_served(self, queue: str) -> bool:
-        """Whether a worker that answers takes jobs from this queue. Raises BrokerUnavailable, BrokerRefused."""
-        queues = self.run(lambda broker: broker.queues(), again=True)
-        return any(one.name == queue and one.workers for one in queues)
-
     def job_by_id(self, id: str) -> Job:
         """A handle of the job with this id, which any client may have enqueued. Asks nobody. Raises IdInvalid."""
         return Job(check_id(id), "", "", _client=self)

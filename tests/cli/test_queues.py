@@ -149,7 +149,9 @@ def test_a_job_that_does_not_run_since_a_later_one_does_is_named(palermo: Palerm
 
 def test_c1_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:
     assert "nothing is known of the code of" in palermo("enqueue", "shop.sync", "-q", "slow").stderr
-    assert palermo("enqueue", "shop.sync", "-q", "slow", "--unique", "5m").stderr == ""
+    assert palermo("enqueue", "shop.sync", "-q", "slow", "--unique", "5m").stderr == (
+        "no worker serves queue 'slow'. The job waits until a worker serves it.\n"
+    )
 
 
 def test_c1_a_plain_job_that_a_worker_takes_is_enqueued_without_a_note(palermo: Palermo, client: Client) -> None:
@@ -159,6 +161,17 @@ def test_c1_a_plain_job_that_a_worker_takes_is_enqueued_without_a_note(palermo: 
     client.run(with_worker)
 
     assert palermo("enqueue", "shop.sync", "-q", "slow").stderr == ""
+
+
+def test_enqueue_to_a_mistyped_queue_says_that_no_worker_serves_it(palermo: Palermo, client: Client) -> None:
+    async def with_worker(broker: Broker) -> None:
+        await consume(broker, "jobs")
+
+    client.run(with_worker)
+
+    first = palermo("enqueue", "shop.sync", "-q", "jbos").stderr.splitlines()[0]
+
+    assert first == "no worker serves queue 'jbos'. Did you mean 'jobs'? The job waits until a worker serves it."
 
 
 def test_arguments_that_cannot_be_written_name_the_culprit(palermo: Palermo) -> None:
