@@ -24,7 +24,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _parse_unique(text: str) -> str | float:
     """`until_start`, `until_done`, or the seconds of a duration. Raises click.BadParameter."""
-    return text if text in (Mode.START, Mode.DONE) else parse_duration(text)
+    if text in (Mode.START, Mode.DONE):
+        return text
+    try:
+        return parse_duration(text)
+    except click.BadParameter:
+        words = f"{Mode.START}, {Mode.DONE}"
+        raise click.BadParameter(f"{text!r} is none of {words} and no duration, such as 5m.") from None
 
 
 def _parse_header(text: str) -> tuple[str, str]:

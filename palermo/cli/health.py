@@ -13,7 +13,7 @@ from palermo.cli.options import parse_duration, query_options
 from palermo.cli.output import is_terminal, misuse, print_json
 from palermo.contract.broker import Finding
 from palermo.core.address import masked
-from palermo.core.text import one_line
+from palermo.core.text import count, one_line
 
 _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
@@ -115,7 +115,7 @@ def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
         for finding in found:
             _show(finding, coloured=coloured)
         counts = {level: sum(finding.level == level for finding in found) for level in ("problem", "warning")}
-        click.echo(f"{counts['problem']} problem(s), {counts['warning']} warning(s).")
+        click.echo(f"{count(counts['problem'], 'problem')}, {count(counts['warning'], 'warning')}.")
         if any(len(finding.names) > 1 for finding in found):
             click.echo("`palermo doctor --json` has all names.")
     raise click.exceptions.Exit(FAILED if any(finding.level == "problem" for finding in found) else 0)

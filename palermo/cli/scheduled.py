@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from palermo.cli.command_group import FAILED, NOT_FOUND, Context
+from palermo.cli.command_group import NOT_FOUND, Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
 from palermo.cli.job_ids import scheduled_ids, whole_ids
@@ -193,7 +193,7 @@ def chosen(
 def print_altered(rows: list[Row], *, as_json: bool) -> None:
     """Print what was done with each job.
 
-    Exit with NOT_FOUND if none was chosen, with FAILED if one of them was not there any more.
+    Exit with NOT_FOUND if none was chosen, or one of them is not there.
     """
     if as_json:
         print_json(rows)
@@ -204,10 +204,8 @@ def print_altered(rows: list[Row], *, as_json: bool) -> None:
             click.echo(f"{safe(row['id'])}: {row['state']}{when}.")
         if not rows:
             note("no job was chosen: none matches. Nothing was changed.")
-    if not rows:
+    if not rows or any(row["state"] == GONE for row in rows):
         raise click.exceptions.Exit(NOT_FOUND)
-    if any(row["state"] == GONE for row in rows):
-        raise click.exceptions.Exit(FAILED)
 
 
 # -- retries

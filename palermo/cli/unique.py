@@ -6,6 +6,7 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import broker_options, query_options
 from palermo.cli.output import Column, field, misuse, note, print_rows
 from palermo.contract.rows import Row
+from palermo.core.text import count
 
 
 @click.group()
@@ -40,7 +41,7 @@ def free(context: Context, /, keys: tuple[str, ...], strays: bool) -> None:
     inspector = context.inspector()
     chosen = [str(row["key"]) for row in inspector.stray_keys()] if strays else list(keys)
     freed = inspector.free_keys(chosen) if chosen else []
-    note(f"freed {len(freed)} key(s).")
+    note(f"freed {count(len(freed), 'key')}.")
 
 
 def _state(row: Row) -> str:

@@ -17,7 +17,7 @@ from palermo.contract.broker import Finding
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row
 from palermo.core.journal_records import JournalLevel
-from palermo.core.text import nearest
+from palermo.core.text import count, nearest
 from palermo.core.topology import is_failed
 from palermo.errors import PalermoError
 from palermo.history.journal_reader import read_to_end
@@ -121,10 +121,11 @@ def _keys(client: Client, *, mend: bool) -> Finding:
     shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     if mend:
         freed = client.run(lambda broker: broker.keys.free(names))
-        return Finding.ok(check, f"freed {len(freed)} key(s) whose jobs are nowhere: {shown}")
+        return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs are nowhere: {shown}")
     return Finding.problem(
         check,
-        f"{len(names)} key(s) keep jobs from being enqueued, and the jobs that have them are nowhere: {shown}."
+        f"{count(len(names), 'key')} of jobs that are nowhere {'keeps' if len(names) == 1 else 'keep'} other jobs from"
+        f" being enqueued: {shown}."
         " Another program purged their queue, or took them.",
         "palermo doctor --mend, or palermo unique free --strays, frees them.",
     )

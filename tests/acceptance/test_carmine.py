@@ -282,7 +282,7 @@ def test_U5_a_decorator_a_worker_and_a_doctor_are_all_that_a_beginner_needs(plac
     place.burst(modules=("tiny",))
 
     assert (place.path / "greeted").read_text() == "Ada"
-    assert place.palermo("doctor").splitlines()[-1].startswith("0 problem(s)")
+    assert place.palermo("doctor").splitlines()[-1].startswith("0 problems")
 
 
 def test_U2_what_ran_in_a_worker_that_crashed_goes_before_what_waits(place: Place) -> None:

@@ -16,7 +16,7 @@ def test_a_sound_file_ends_in_0_and_every_line_says_what_it_is_about(palermo: Pa
     done = palermo("doctor")
 
     *lines, last = done.stdout.splitlines()
-    assert last.startswith("0 problem(s)")
+    assert last.startswith("0 problems")
     assert all(line.startswith(("ok ", "warning ", "         ->")) for line in lines)
     assert any("synchronous = FULL" in line for line in lines)
 

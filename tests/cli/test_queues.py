@@ -261,3 +261,9 @@ def test_r11_dequeue_of_nothing_ends_in_4(palermo: Palermo, client: Client) -> N
     publish(client, message("1", "a"))
 
     palermo("dequeue", "shop.send", "--args", '["z"]', "-q", "mail", "--yes", code=4)
+
+
+def test_an_unknown_way_to_be_unique_is_answered_with_the_valid_words(palermo: Palermo) -> None:
+    refused = palermo("enqueue", "shop.sync", "--unique", "forever", code=2).stderr
+
+    assert "'forever' is none of until_start, until_done and no duration, such as 5m" in refused

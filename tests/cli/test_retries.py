@@ -26,7 +26,7 @@ def test_k4_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Cl
 
     assert palermo("retries", "run", "a").stdout.startswith("a: enqueued, was due ")
     assert palermo("retries", "give-up", "b").stdout == "b: failed.\n"
-    assert palermo("retries", "give-up", "plain", code=1).stdout == "plain: fired already or not there.\n"
+    assert palermo("retries", "give-up", "plain", code=4).stdout == "plain: fired already or not there.\n"
     failed = json.loads(palermo("failed", "show", "b", "--json").stdout)
 
     assert ([one["message"] for one in failed["attempts"]], failed["retries"]) == (["try 1", "try 2"], 1)

@@ -116,6 +116,6 @@ def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list
 
 
 def test_an_id_that_is_not_there_is_said_and_ends_in_1(palermo: Palermo) -> None:
-    result = palermo("scheduled", "cancel", "nobody", code=1)
+    result = palermo("scheduled", "cancel", "nobody", code=4)
 
     assert "fired already or not there" in result.stdout + result.stderr

@@ -24,6 +24,7 @@ from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.brokers.rabbitmq.events import Subscriptions
 from palermo.brokers.rabbitmq.publishing.declarer import EventTopology
 from palermo.contract.broker import Finding, SessionParameters
+from palermo.core.text import count
 from palermo.core.topics import distributor, gateway
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUEUE_TYPES, amqp_queue, internal, is_failed
 from palermo.errors import PalermoError
@@ -122,7 +123,7 @@ class Diagnosis:
         async with self._noting("registry"):
             found = await self._registry.names(self._connection)
             names |= found
-            self._found.append(Finding.ok("registry", f"readable, {len(found)} queue(s)"))
+            self._found.append(Finding.ok("registry", f"readable, {count(len(found), 'queue')}"))
         await self._look_at_queues(sorted(names))
         self._found += policies.findings(
             await policies.definitions(self._connection),

@@ -16,6 +16,7 @@ from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
 
 log = logging.getLogger("palermo.redis")
@@ -70,7 +71,7 @@ async def diagnose(store: Store) -> list[Finding]:
         found += await _unreadable(store)
         found.append(await _try_out(store))
         known = await store.call("HLEN", store.key("queues"))
-        found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
+        found.append(Finding.ok("registry", f"readable, {count(known, 'queue')}"))
         found.append(await _clock(store))
     except PalermoError as error:
         found.append(Finding.problem("publish", str(error), "Mend that first."))

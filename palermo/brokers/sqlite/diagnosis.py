@@ -15,6 +15,7 @@ from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.errors import PalermoError
 
 #: File systems of other machines: their locks and shared memory are not those that SQLite needs.
@@ -60,7 +61,7 @@ async def diagnose(store: Store, exchange: str) -> list[Finding]:
                 "select count(*) from queue where exchange = ? and not hidden", (exchange,)
             ).fetchone()
         )
-        found.append(Finding.ok("registry", f"readable, {known} queue(s)"))
+        found.append(Finding.ok("registry", f"readable, {count(known, 'queue')}"))
         found += await store.read(_wrong_types)
         found += await store.read(lambda db: _unreadable(db, exchange))
     except PalermoError as error:
