@@ -115,7 +115,7 @@ def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_an_id_that_is_not_there_is_said_and_ends_in_1(palermo: Palermo) -> None:
+def test_an_id_that_is_not_there_is_said_and_ends_in_4(palermo: Palermo) -> None:
     result = palermo("scheduled", "cancel", "nobody", code=4)
 
     assert "fired already or not there" in result.stdout + result.stderr
