@@ -11,7 +11,8 @@
     │   └── JobNameTaken
     ├── BrokerError                the broker or the way to it
     │   ├── BrokerUnavailable      not reachable, or lost: trying again may help
-    │   │   └── LeaderUnavailable  the broker answers, and the worker that leads does not
+    │   │   ├── LeaderUnavailable  the broker answers, and the worker that leads does not
+    │   │   └── BrokerBlocked      the broker answers, and stores nothing for now
     │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission, TLS
     │   ├── StoreInvalid           the SQLite file cannot be used
     │   ├── PublishRefused         reachable, and would not store the message
@@ -102,6 +103,10 @@ class BrokerUnavailable(BrokerError):
 
 class LeaderUnavailable(BrokerUnavailable):
     """RabbitMQ answers, and the worker that leads does not: it is stopped, swapped out or stuck."""
+
+
+class BrokerBlocked(BrokerUnavailable):
+    """The broker answers and stores nothing for now: an alarm, a full memory or a full disk."""
 
 
 class BrokerRefused(BrokerError):

@@ -115,7 +115,7 @@ class Context:
         from palermo.client.client import Client
 
         client = Client(self.settings(), creates=creates)
-        click.get_current_context().call_on_close(client.close)
+        click.get_current_context().call_on_close(lambda: _close(client))
         return client
 
     def inspector(self, *, creates: bool = False) -> "Inspector":
@@ -124,6 +124,15 @@ class Context:
         from palermo.inspector.inspector import Inspector
 
         return Inspector(self.client(creates=creates), Actor.here("cli"))
+
+
+def _close(client: "Client") -> None:
+    """Close the client; say what trouble the broker is in, unless the command's error does."""
+    if (trouble := client.trouble) is not None and trouble.cause not in str(sys.exception()):
+        from palermo.cli.output import note
+
+        note(trouble.text)
+    client.close()
 
 
 def _password_in(path: str) -> str:

@@ -33,6 +33,7 @@ from palermo.client.prepare import (
 from palermo.client.recorded_jobs import RecordedArguments
 from palermo.contract.broker import Broker, opener
 from palermo.contract.serialization import Serializers
+from palermo.contract.trouble import Trouble
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
@@ -242,6 +243,12 @@ class Client:
     ) -> Job:
         """The handle that another process pickled: it asks the client that is the default one here when it is used."""
         return Job(id, queue, job, enqueued, duplicate, created_at, keep_result, _DefaultClient(), instead_of)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Why the broker stores nothing now, as far as this client was told: it asks nobody."""
+        thread = self._thread
+        return None if thread is None else thread.trouble
 
     def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function with the client's subscription to the journal, on its event loop; its result."""

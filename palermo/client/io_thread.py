@@ -24,12 +24,13 @@ from palermo.client.recorder import Recorder
 from palermo.client.sender import PendingPublish, Sender
 from palermo.client.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters
+from palermo.contract.trouble import Trouble
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 from palermo.event_loop import new_event_loop
 
 T = TypeVar("T")
@@ -232,6 +233,12 @@ class IoThread:
             self._forked = None
 
     @property
+    def trouble(self) -> Trouble | None:
+        """The trouble that the broker has told the session of, if there is a session."""
+        session = self._keeper.session
+        return None if session is None else session.trouble
+
+    @property
     def alive(self) -> bool:
         """Whether it can still be used."""
         return not self._closed and self._thread.is_alive()
@@ -277,9 +284,9 @@ class IoThread:
         session = found or await self._keeper.get_within_timeout()
         try:
             return await function(session)
-        except LeaderUnavailable:
-            raise  # another session gets no answer, either
-        except BrokerUnavailable:
+        except BrokerUnavailable as error:
+            if isinstance(error, LeaderUnavailable | BrokerBlocked) and not session.is_lost:
+                raise  # another session gets no answer, either
             self._keeper.give_up(session)
             if not again or found is None:
                 raise

@@ -22,7 +22,7 @@ from palermo.core.message import Message
 from palermo.core.topics import Event
 from palermo.core.unique_keys import KeyRequest
 from palermo.core.unique_rules import EnqueueAnswer, EnqueueOutcome
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 
 #: Between attempts to open a session; doubled each time up to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 0.5
@@ -328,7 +328,8 @@ class Sender:
         except BrokerUnavailable as error:
             pending.last = error
             pending.sent.clear()
-            if session is not None and not isinstance(error, LeaderUnavailable):
+            waits = isinstance(error, LeaderUnavailable | BrokerBlocked)
+            if session is not None and (session.is_lost or not waits):
                 self._keeper.give_up(session)
             return False
         finally:
@@ -362,9 +363,9 @@ class Sender:
             silent = (
                 session is not None and self._keeper.last_answer_at <= pending.started_at
             )  # uvloop's clock counts milliseconds
-            blocked = session is not None and session.blocked
-            if session is not None and blocked:
-                pending.last = BrokerUnavailable(f"{session.describe()}.")
+            trouble = None if session is None else session.trouble
+            if trouble is not None:
+                pending.last = BrokerBlocked(trouble.text)
             if age >= self._timeout:
                 pending.error = self._keeper.timeout_error(pending.last)
                 del self._in_flight[pending]
@@ -380,7 +381,7 @@ class Sender:
                 continue
             pending.is_late = True
             # A blocked session is not dead, and stores what it was sent once the alarm ends: sent again it is doubled.
-            if silent and session is not None and not blocked:
+            if silent and session is not None and trouble is None:
                 pending.last = pending.last or BrokerUnavailable(f"{session.describe()} said nothing.")
                 self._keeper.give_up(session)
         self._set_timer()

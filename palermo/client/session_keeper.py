@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 
 #: The most that ending a session may take, in seconds.
 CLOSE_TIMEOUT = 1.0
@@ -102,7 +102,7 @@ class SessionKeeper:
 
         `last` is why the latest attempt failed. `unsure` is for a command that may have been carried out.
         """
-        if isinstance(last, LeaderUnavailable):
+        if isinstance(last, LeaderUnavailable | BrokerBlocked):
             return last
         timeout_error = BrokerUnavailable(
             f"the broker at {self._settings.address} did not answer within {within or self._settings.timeout:g} s."

@@ -33,6 +33,7 @@ from palermo.contract.rows import CANCELLED, MAX_SHOWN, SCHEDULED, Row, as_json,
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
 from palermo.contract.sweep import Keep, Stop, SweepDecision
+from palermo.contract.trouble import unless_blocked
 from palermo.contract.worker_info import RunningJob
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
@@ -135,8 +136,9 @@ async def _look(broker: Broker, id: str, queue: str, *, failed: bool) -> JobLoca
 
 async def _scheduled(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
     try:
-        found = await broker.scheduled(ScheduledFilter(ids=frozenset({id})), limit=1)
-    except BrokerUnavailable as error:  # so many jobs are scheduled that looking takes long
+        look = broker.scheduled(ScheduledFilter(ids=frozenset({id})), limit=1)
+        found = await unless_blocked(broker, look, grace=_LEADER_GRACE)
+    except BrokerUnavailable as error:  # so many jobs are scheduled that looking takes long; or an alarm
         unseen.append(f"scheduled jobs ({error})")
         return None
     for message in found.messages:
@@ -210,6 +212,9 @@ async def _failed(broker: Broker, id: str, unseen: list[str]) -> JobLocation | N
         unseen.append(f"{swept.total - swept.seen:,} failed jobs")
     return None
 
+
+#: Seconds that a leader may take to answer under an alarm: then it answers at once or when the alarm is over.
+_LEADER_GRACE = 1.0
 
 #: The state of a job about which nothing is known; `reason` says why.
 UNKNOWN = "unknown"

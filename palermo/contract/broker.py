@@ -16,6 +16,7 @@ from palermo.contract.plugins import installed, own
 from palermo.contract.recurring_entries import RecurringEntries
 from palermo.contract.scheduled import ScheduledJobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.trouble import Trouble
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.address import Address
@@ -80,6 +81,8 @@ class Overview(Struct, frozen=True, kw_only=True):
     workers: WorkerList
     #: Whether the pause of all queues holds.
     all_paused: bool
+    #: Why the broker stores nothing now. Workers may be unable to answer then.
+    trouble: Trouble | None = None
 
     @classmethod
     def of(
@@ -91,6 +94,7 @@ class Overview(Struct, frozen=True, kw_only=True):
         workers: WorkerList,
         paused: PausedQueues,
         consumers: Mapping[str, int] | None = None,
+        trouble: Trouble | None = None,
     ) -> "Overview":
         """The overview of queues with so many waiting jobs; a paused queue is listed even if it does not exist.
 
@@ -110,7 +114,7 @@ class Overview(Struct, frozen=True, kw_only=True):
             )
             for name in sorted({*pending, *paused.names})
         ]
-        return cls(queues=queues, workers=workers, all_paused=paused.every)
+        return cls(queues=queues, workers=workers, all_paused=paused.every, trouble=trouble)
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -500,8 +504,11 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         """End the session. May be called again."""
 
     @property
-    def blocked(self) -> bool:
-        """Whether the broker has said that it stores nothing for now: it is not dead, so callers wait."""
+    def trouble(self) -> Trouble | None:
+        """Why the broker stores nothing for now, if it has told this session: it is not dead, so callers wait."""
+
+    async def find_trouble(self) -> Trouble | None:
+        """Ask the broker whether it stores anything now. Leaves nothing behind. Raises BrokerUnavailable."""
 
     def describe(self) -> str:
         """The server or file that this session is connected to, for people; never with a password."""

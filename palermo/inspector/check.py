@@ -6,7 +6,7 @@ be known, such as the age of a job in a queue that may not be read, is reported 
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
@@ -14,9 +14,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from palermo.contract.rows import Row, silent_text, waits_since
+from palermo.contract.trouble import Trouble
 from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE
-from palermo.errors import NotBrowsable, NotFound, SettingInvalid
+from palermo.errors import BrokerBlocked, NotBrowsable, NotFound, SettingInvalid
 from palermo.inspector.inspector import Inspector
 
 
@@ -46,6 +47,8 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     all_paused: bool = False
     #: Which workers do not answer, for people; "" if all do.
     silent: str = ""
+    #: Why the broker stores nothing now; "" if it does. Workers may be unable to answer then, which is no problem.
+    trouble: str = ""
     #: The one worker that the check was about, if there is one.
     worker: str | None = None
 
@@ -62,15 +65,17 @@ class CheckResult(Struct, frozen=True, kw_only=True):
 
     def line(self) -> str:
         """The whole result in one line."""
+        remarks = (*self.unknown, *self.paused, *filter(None, (self.silent, self.trouble)))
         if self.problems:
-            return "; ".join((*self.problems, *self.unknown, *self.paused, *filter(None, (self.silent,))))
+            return "; ".join((*self.problems, *remarks))
         if self.worker is not None:
-            return f"worker {self.worker} answers"
+            answers = "runs, and cannot answer" if self.trouble else "answers"
+            return "; ".join((f"worker {self.worker} {answers}", *remarks))
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
             (_count(len(self.queues), "queue"), f"{_count(pending, 'job')} pending", _count(self.workers, "worker"))
         )
-        return "; ".join((seen, *self.unknown, *self.paused, *filter(None, (self.silent,))))
+        return "; ".join((seen, *remarks))
 
     def row(self) -> Row:
         """The whole result for programs."""
@@ -81,6 +86,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
             "queues": list(self.queues),
             "workers": self.workers,
             "silent": self.silent,
+            "trouble": self.trouble,
             "worker": self.worker,
         }
 
@@ -92,19 +98,38 @@ class _Problems(Struct):
 
 def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> CheckResult:
     """Read queues and workers, and judge them. Takes no job."""
-    found = inspector.snapshot()
+    try:
+        found = inspector.snapshot()
+        trouble = found.trouble or inspector.trouble()
+    except BrokerBlocked as error:
+        return CheckResult(unknown=("queues and workers cannot be read",), trouble=str(error))
     at = found.at if now is None else now
     rows = [row for row in found.queues if _is_checked(row["name"], limits.queues)]
-    workers = sum(row["answers"] for row in found.workers)
+    workers = len(found.workers) if found.trouble else sum(row["answers"] for row in found.workers)
     ages: dict[str, float | None] = {}
     if limits.max_age is not None:
         ages = {row["name"]: oldest_age(inspector, row["name"], at) for row in rows if row["pending"]}
-    result = compare(limits, rows, workers=workers, ages=ages)
-    return replace(result, all_paused=found.all_paused, silent=silent_text(found.workers))
+    result = compare(limits, rows, workers=workers, ages=ages, troubled=found.trouble is not None)
+    result = replace(result, all_paused=found.all_paused, silent="" if found.trouble else silent_text(found.workers))
+    return _with_trouble(result, trouble)
 
 
-def compare(limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None]) -> CheckResult:
-    """Find the limits that do not hold. `ages` has None for a queue whose age cannot be known."""
+def _with_trouble(result: CheckResult, trouble: Trouble | None) -> CheckResult:
+    """The result and the broker's trouble, which is a problem if it keeps workers from taking jobs."""
+    if trouble is None:
+        return result
+    if trouble.stops_workers:
+        return replace(result, problems=(*result.problems, trouble.text))
+    return replace(result, trouble=trouble.text)
+
+
+def compare(
+    limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None], troubled: bool = False
+) -> CheckResult:
+    """Find the limits that do not hold. `ages` has None for a queue whose age cannot be known.
+
+    Workers of a `troubled` broker may be unable to answer: then they cannot be counted.
+    """
     found = _Problems()
     for pattern in limits.queues:
         if not any(_is_checked(row["name"], (pattern,)) for row in rows):
@@ -118,9 +143,15 @@ def compare(limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[
         if name in ages and age is None:
             found.unknown.append(f"queue {name}: age unknown")
         if limits.workers is not None and limits.queues and row["workers"] < limits.workers:
-            found.problems.append(f"queue {name}: {_count(row['workers'], 'worker')}, fewer than {limits.workers}")
+            if troubled:
+                found.unknown.append(f"queue {name}: workers cannot be counted")
+            else:
+                found.problems.append(f"queue {name}: {_count(row['workers'], 'worker')}, fewer than {limits.workers}")
     if limits.workers is not None and not limits.queues and workers < limits.workers:
-        found.problems.append(f"{_count(workers, 'worker')}, fewer than {limits.workers}")
+        if troubled:
+            found.unknown.append("workers cannot be counted")
+        else:
+            found.problems.append(f"{_count(workers, 'worker')}, fewer than {limits.workers}")
     return CheckResult(
         problems=tuple(found.problems),
         unknown=tuple(found.unknown),
@@ -134,19 +165,31 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
     id = f"pid:{pid}@{host or socket.gethostname()}"
     if not _exists(pid):
         return CheckResult(problems=(f"there is no process {pid}",), worker=id)
-    ids = [row["id"] for row in inspector.workers() if row["answers"]]
-    problems = () if id in ids else (f"worker {id} does not answer through the broker",)
-    return CheckResult(problems=problems, workers=len(ids), worker=id)
+    ids, trouble = _answering(inspector, lambda row: bool(row["id"] == id))
+    is_blocked = trouble is not None and not trouble.stops_workers
+    problems = () if id in ids or is_blocked else (f"worker {id} does not answer through the broker",)
+    return _with_trouble(CheckResult(problems=problems, workers=len(ids), worker=id), trouble)
 
 
 def check_host(inspector: Inspector) -> CheckResult:
     """Whether any worker of this host lives and answers."""
     here = socket.gethostname()
-    rows = [row for row in inspector.workers() if row["answers"]]
-    own = [row["id"] for row in rows if row["host"] == here]
-    if not own:
-        return CheckResult(problems=(f"no worker of host {here} answers through the broker",), workers=len(rows))
-    return CheckResult(workers=len(rows), worker=own[0])
+    ids, trouble = _answering(inspector, lambda row: bool(row["host"] == here))
+    own = [id for id in ids if id.endswith(f"@{here}")]
+    is_blocked = trouble is not None and not trouble.stops_workers
+    problems = () if own or is_blocked else (f"no worker of host {here} answers through the broker",)
+    worker = own[0] if own else f"of host {here}"
+    return _with_trouble(CheckResult(problems=problems, workers=len(ids), worker=worker), trouble)
+
+
+def _answering(inspector: Inspector, wanted: Callable[[Row], bool]) -> tuple[list[str], Trouble | None]:
+    """The ids of the workers that answer; and what trouble the broker is in, if none of them is wanted."""
+    try:
+        rows = [row for row in inspector.workers() if row["answers"]]
+        trouble = None if any(map(wanted, rows)) else inspector.trouble()
+    except BrokerBlocked as error:
+        return [], Trouble(str(error).rstrip("."), "")
+    return [row["id"] for row in rows], trouble
 
 
 def read_pidfile(path: str) -> int | None:

@@ -14,6 +14,7 @@ from palermo.contract.broker import Broker, QueueInfo
 from palermo.contract.rows import Row, job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.trouble import Trouble, unless_blocked
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -66,10 +67,16 @@ class Context:
             queues=_queue_rows(found.queues),
             workers=self._worker_rows(found.workers),
             all_paused=found.all_paused,
+            trouble=found.trouble,
         )
 
+    def trouble(self) -> Trouble | None:
+        """Why the broker stores nothing now; None if it does. Raises BrokerUnavailable if it does not answer."""
+        return self._ask(lambda broker: broker.find_trouble(), again=True)
+
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        return self._client.run(question, again=again)
+        """The answer. Raises BrokerBlocked soon if the broker has to store something first, and stores nothing."""
+        return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again)
 
     def _record(self, action: str, *, by: str = "", **facts: Any) -> None:
         """Write an action into the journal; see palermo.client.actor.record_action."""
@@ -115,7 +122,8 @@ class Context:
         *,
         ids: Collection[str] = (),
     ) -> SweepProgress:
-        return self._ask(lambda broker: read_failed(broker, judge, progress, ids=ids))
+        # Reading may take minutes, and needs nothing stored.
+        return self._client.run(lambda broker: read_failed(broker, judge, progress, ids=ids))
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)

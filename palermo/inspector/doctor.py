@@ -16,6 +16,7 @@ from palermo.contract import clock
 from palermo.contract.broker import Finding
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row
+from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
 from palermo.core.text import count, nearest
 from palermo.core.topology import is_failed
@@ -41,15 +42,22 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
     found = [*_program(), *settings_findings(client.settings, sources), *_variables()]
     try:
         found += broker_findings(client, mend=mend)
+    except PalermoError as error:
+        return [*found, away(error)]
+    try:
         found += _now(client)
     except PalermoError as error:
-        found.append(away(error))
+        found.append(Finding.problem("queues", f"cannot be read: {error}", "Queues, workers and jobs are not judged."))
     return found
 
 
 def broker_findings(client: Client, *, mend: bool = False) -> list[Finding]:
     """What the broker finds about itself, and the keys of unique jobs. Raises PalermoError."""
-    return [*grouped(client.run(lambda broker: broker.diagnose(), again=True)), _keys(client, mend=mend)]
+    found = grouped(client.run(lambda broker: broker.diagnose(), again=True))
+    try:
+        return [*found, _keys(client, mend=mend)]
+    except PalermoError as error:
+        return [*found, Finding.warning("unique jobs", f"their keys cannot be read: {error}", "They are not judged.")]
 
 
 def away(error: PalermoError) -> Finding:
@@ -102,9 +110,13 @@ def _now(client: Client) -> list[Finding]:
         ages={name: oldest_age(inspector, name, now.at) for name in served[:_AGED]},
         jobs=jobs,
         deaths=lives.deaths(workers, now.at),
+        trouble=now.trouble,
     )
-    found += [each.finding for each in wrong]
-    if not any(each.kind == "silent" for each in wrong):
+    # What trouble the broker is in has been found by trying it out.
+    found += [each.finding for each in wrong if each.kind != "trouble"]
+    if now.trouble is not None:
+        found.append(Finding.ok("workers", f"{count(len(workers), 'worker')}, which may be unable to answer now"))
+    elif not any(each.kind == "silent" for each in wrong):
         found.append(Finding.ok("workers", workers_text(workers)))
     if not any(each.kind in WORST_FIRST for each in wrong):
         found.append(Finding.ok("queues", "each in which jobs wait has a worker that takes them, and none is late"))
@@ -114,7 +126,7 @@ def _now(client: Client) -> list[Finding]:
 def _keys(client: Client, *, mend: bool) -> Finding:
     """Check that every key of a unique job has its job; `mend` frees the keys that have none."""
     check = "unique jobs"
-    strays = client.run(lambda broker: broker.keys.orphaned(), again=True)
+    strays = client.run(lambda broker: unless_blocked(broker, broker.keys.orphaned()), again=True)
     if not strays:
         return Finding.ok(check, "every key has its job")
     names = [stray.key for stray in strays]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from palermo.contract.broker import Finding
 from palermo.contract.rows import Row, silent_text
+from palermo.contract.trouble import Trouble
 from palermo.core.journal_records import RecordKind
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count, duration, some_of
@@ -42,7 +43,7 @@ QueueKind = Literal["unserved", "resting", "late", "paused"]
 JobKind = Literal["failing", "retried"]
 
 #: What is wrong: it says which page helps.
-Kind = Literal[QueueKind, JobKind, "all paused", "silent", "died"]
+Kind = Literal[QueueKind, JobKind, "trouble", "all paused", "silent", "died"]
 
 #: The order in which lists of some of many queues show those with problems.
 WORST_FIRST: tuple[QueueKind, ...] = ("unserved", "resting", "late", "paused")
@@ -98,24 +99,28 @@ def present(
     ages: Mapping[str, float | None],
     jobs: Mapping[str, Outcomes],
     deaths: Sequence[WorkerLife] = (),
+    trouble: Trouble | None = None,
 ) -> list[PresentProblem]:
     """What is wrong, by the rows of queues and workers.
 
     `ages` are the seconds that the first job of each queue has waited, as far as that is known. `deaths` are those of
-    the last DEATHS seconds.
+    the last DEATHS seconds. While the broker is in trouble, no worker is blamed for its silence.
     """
     queues, found = list(queues), list[PresentProblem]()
+    if trouble is not None:
+        found.append(PresentProblem("trouble", Finding.problem("broker", trouble.cause, trouble.advice)))
     if all_paused:
         advice = "palermo resume --all ends that."
         finding = Finding.warning("pauses", "all queues are paused: no worker takes a job", advice)
         found.append(PresentProblem("all paused", finding))
-    if silent := silent_text(workers):
+    silent = silent_text(workers)
+    if silent and trouble is None:
         advice = (
             "Look on its machine whether it is stopped (kill -CONT goes on), swapped out or short of CPU; kill -9 gives"
             " its jobs back at once."
         )
         found.append(PresentProblem("silent", Finding.warning("workers", silent, advice)))
-    if deaths:
+    if deaths and trouble is None:
         found.append(PresentProblem("died", _of_deaths(deaths)))
     wrong: dict[QueueKind, list[_Queue]] = {kind: [] for kind in WORST_FIRST}
     resting = resting_queues(queues, workers)

@@ -10,6 +10,7 @@ from collections import deque
 from msgspec import Struct
 
 from palermo.contract.rows import Row
+from palermo.contract.trouble import Trouble
 
 #: Seconds over which rates are taken, unless another time is asked for.
 RATED = 30.0
@@ -41,6 +42,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     workers: list[Row]
     #: Whether all queues are paused.
     all_paused: bool = False
+    #: Why the broker stores nothing now. Workers may be unable to answer then.
+    trouble: Trouble | None = None
     #: A number that stays the same as long as nothing changes.
     version: int = 0
 

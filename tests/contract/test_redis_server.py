@@ -22,6 +22,7 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Release, fail
 from palermo.core.message import Message
 from palermo.errors import (
+    BrokerBlocked,
     BrokerError,
     BrokerRefused,
     BrokerUnavailable,
@@ -495,8 +496,8 @@ async def idle(broker: RedisBroker, queue: str = "jobs") -> int:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("NOREPLICAS Not enough good replicas to write. script: 73bd, on @user_script:90.", BrokerUnavailable),
-        ("Error running script (call to f_73bd): @user_script:90: -READONLY You can't write", BrokerUnavailable),
+        ("NOREPLICAS Not enough good replicas to write. script: 73bd, on @user_script:90.", BrokerBlocked),
+        ("Error running script (call to f_73bd): @user_script:90: -READONLY You can't write", BrokerBlocked),
         ("Error running script (call to f_73bd): @user_script:90: -OOM command not allowed", PublishRefused),
         ("Script attempted to access a non local key in a cluster node script: 73bd", BrokerRefused),
     ],

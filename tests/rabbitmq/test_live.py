@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import parameters
-from palermo.brokers.rabbitmq.amqp.connection import open_connection
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import PausesAndCancels
 from palermo.brokers.rabbitmq.consuming import poll
@@ -490,7 +490,11 @@ async def test_a_worker_whose_line_is_cut_while_it_asks_what_is_paused_hears_of_
     session: SessionParameters, turns: int
 ) -> None:
     link = await open_connection(session, "test")
-    marks = PausesAndCancels(session.exchange, link, lambda: Publisher.open(link), patience=session.timeout)
+
+    async def reading() -> Connection:
+        return link
+
+    marks = PausesAndCancels(session.exchange, link, reading, lambda: Publisher.open(link), patience=session.timeout)
     steering = Steering(marks, link, on_command=ignore_command, pause=lambda _: None, held=list)
     beginning = asyncio.ensure_future(steering.begin())
     for _ in range(turns):

@@ -16,7 +16,9 @@ router = Router(prefix="/problems", tags=["workers"], responses=PROBLEM_RESPONSE
 class ProblemRow(BaseModel):
     """One thing that is wrong."""
 
-    kind: Literal["unserved", "resting", "late", "paused", "all paused", "silent", "died", "failing", "retried"]
+    kind: Literal[
+        "trouble", "unserved", "resting", "late", "paused", "all paused", "silent", "died", "failing", "retried"
+    ]
     names: list[str] = Field(description="All queues or jobs that it is about, the worst first; none if it is all.")
     check: str = Field(description="What was looked at, as `palermo doctor` names it.")
     level: Literal["warning", "problem"]

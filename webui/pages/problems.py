@@ -61,6 +61,8 @@ def _shown(request: Request, problem: PresentProblem) -> ShownProblem:
             return ShownProblem(finding, "Queues", path(request, "queues"))
         case "died" if only:
             return ShownProblem(finding, f"Worker {only}", path(request, "worker", id=only))
+        case "trouble":
+            return ShownProblem(finding)
         case "silent" | "died":
             return ShownProblem(finding, "Workers", path(request, "workers"))
         case "failing":

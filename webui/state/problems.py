@@ -99,6 +99,7 @@ class Problems:
             ages=ages(oldest, snapshot.at),
             jobs=self._outcomes(),
             deaths=deaths(self._site, since=snapshot.at - DEATHS),
+            trouble=snapshot.trouble,
         )
 
     def _outcomes(self) -> dict[str, Outcomes]:

@@ -7,12 +7,14 @@ it first needs it, so a program that only enqueues has one connection.
 
 import asyncio
 import logging
+import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.alarms import find_alarm, find_limit, trouble_of
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
@@ -35,6 +37,7 @@ from palermo.contract.broker import Consumer, Finding, Overview, Page, QueueInfo
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
@@ -43,7 +46,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -93,15 +96,19 @@ class RabbitmqBroker:
         self._opening = asyncio.Lock()
         self._registry = Registry(self._exchange, self._open_publisher, patience=session.timeout)
         self._pauses_and_cancels = PausesAndCancels(
-            self._exchange, connection, self._open_publisher, patience=session.timeout
+            self._exchange, connection, self._consume_connection, self._open_publisher, patience=session.timeout
         )
         self._missing = MissingQueues(self._open_publisher)
-        self._worker_reports = WorkerReports(connection, self._exchange, self._missing)
-        self._silent_workers = SilentWorkers(self._exchange, self._open_publisher, connection, kind=session.queue_type)
+        self._worker_reports = WorkerReports(connection, self._consume_connection, self._exchange, self._missing)
+        self._silent_workers = SilentWorkers(
+            self._exchange, self._open_publisher, self._consume_connection, kind=session.queue_type
+        )
         self._closed = False
         self._registration = QueueRegistration(self._exchange, self._registry, connection)
         self._wiring = EventTopology(session.prefix)
         self._declarer = self._declarer_on(connection)
+        #: The same for the connection on which queues are read, once they are.
+        self._reading: Declarer | None = None
         self._outbox = Outbox(session, connection, self._declarer)
         self.try_publish = self._outbox.try_publish
         self._failed_sweeps = FailedSweeps(self._outbox.failed_log)
@@ -109,7 +116,12 @@ class RabbitmqBroker:
         self._leader_client = LeaderClient(session, connection, self._declarer_on, self.workers, self._open_publisher)
         self._limits = LimitClient(self._leader_client)
         self.keys = RabbitmqKeys(
-            session, connection, self._outbox, self._leader_client.ask, self._leader_client.silence
+            session,
+            connection,
+            self._outbox,
+            self._leader_client.ask,
+            self._leader_client.silence,
+            self._consume_connection,
         )
         self.tenants = TenantClient(
             self._exchange,
@@ -211,7 +223,7 @@ class RabbitmqBroker:
             lambda message, queue: self._outbox.publish(message, queue, patient=True),
             self._outbox.destinations.failed_place,
             run_log=run_log,
-            crash_history=CrashHistory(run_log, self._connection, self._worker_reports.ask),
+            crash_history=CrashHistory(run_log, connection, self._worker_reports.ask),
             # On its own channel: asking for a queue that does not exist closes the channel.
             count=self._declarer_on(connection).count,
             is_foreign=declarer.is_foreign,
@@ -237,7 +249,9 @@ class RabbitmqBroker:
 
     async def overview(self) -> Overview:
         await self._registration.done()
-        (paused, probes), apart, workers = await together(self._probe_all(), self.tenants.apart(), self.workers())
+        # First: who knows that there is an alarm does not wait for what it holds back.
+        trouble = await self._find_alarm()
+        (paused, probes), apart, workers = await together(self._probe_all(), self._apart(), self.workers())
         serving = Counter(worker.queues for worker in workers if worker.answers)
         return Overview.of(
             {
@@ -250,15 +264,24 @@ class RabbitmqBroker:
             workers=workers,
             paused=paused,
             consumers={name: probe.consumers for name, probe in probes.items() if probe.exists},
+            trouble=trouble,
         )
+
+    async def _apart(self) -> Mapping[str, int]:
+        """By job queue, how many jobs wait in the queues of its tenants; nothing while the leader cannot answer."""
+        try:
+            return await self.tenants.apart()
+        except BrokerBlocked:
+            return {}
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
         """The paused queues, and what RabbitMQ knows of these and of all that are registered, by name."""
-        names, paused = await together(self._registry.names(self._connection), self._pauses_and_cancels.paused())
+        connection = await self._consume_connection()
+        names, paused = await together(self._registry.names(connection), self._pauses_and_cancels.paused())
         # Those that begin with ~ are marks of migrations, see migrate.
         paused = replace(paused, names=frozenset(name for name in paused.names if not name.startswith("~")))
         shown = sorted(name for name in names | {FAILED_QUEUE} | paused.names if not name.startswith("~"))
-        return paused, await self._registry.probe(self._connection, shown)
+        return paused, await self._registry.probe(connection, shown)
 
     async def workers(self) -> WorkerList:
         return await self._silent_workers.add_to(await self._worker_reports.ask())
@@ -289,7 +312,8 @@ class RabbitmqBroker:
         connection = await self._consume_connection()
         reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
         held = await reader.count()
-        kind = await self._declarer.kind(queue) if is_failed(queue) else await self._declarer.ensure(queue)
+        declarer = self._declarer_to_read(connection)
+        kind = await declarer.kind(queue) if is_failed(queue) else await declarer.ensure(queue)
         if kind == QUORUM and is_failed(queue):
             return await self._outbox.failed_log.page(
                 connection, queue, held, offset=offset, limit=limit, newest=newest
@@ -329,7 +353,7 @@ class RabbitmqBroker:
         reader = sweeping.Reader(connection, self._exchange, queue, only_look=only_look)
         held = await reader.count()
         tell = progress or (lambda _: None)
-        logged = is_failed(queue) and await self._declarer.kind(queue) == QUORUM
+        logged = is_failed(queue) and await self._declarer_to_read(connection).kind(queue) == QUORUM
         if logged and only_look:
             return await self._outbox.failed_log.show(connection, queue, held, decide, tell, ids=ids)
 
@@ -390,7 +414,8 @@ class RabbitmqBroker:
         return await self._leader_client.ask(operations.EditScheduled(id, edit))
 
     async def recurring(self) -> list[RecurringEntry]:
-        if not (await self._missing.probe(self._connection, internal(self._exchange, "recurring"))).exists:
+        connection = await self._consume_connection()
+        if not (await self._missing.probe(connection, internal(self._exchange, "recurring"))).exists:
             return []  # Nobody need lead for that.
         return await self._leader_client.ask(operations.ListRecurring())
 
@@ -430,7 +455,8 @@ class RabbitmqBroker:
             await self.pause(ours, by="palermo migrate")
             await self.pause(queue, by="palermo migrate")
         moved = await migration.run() if needed else 0
-        self._declarer.forget(queue)
+        for declarer in filter(None, (self._declarer, self._reading)):
+            declarer.forget(queue)
         if (needed and queue not in paused) or ours in paused:
             await self.resume(queue, by="palermo migrate")
             await self.resume(ours, by="palermo migrate")
@@ -448,7 +474,7 @@ class RabbitmqBroker:
         await self._registration.done()
         from palermo.brokers.rabbitmq.diagnosis import Diagnosis
 
-        return await Diagnosis(self._session, self._connection, self._registry, self._unreadable).run()
+        return await Diagnosis(self._session, await self._consume_connection(), self._registry, self._unreadable).run()
 
     async def _unreadable(self) -> Mapping[str, int]:
         """How many records this session and the workers could not read, by stream or queue; reads all but history."""
@@ -459,7 +485,7 @@ class RabbitmqBroker:
             self._silent_workers.read_run_log(set()),
             self.journal.examine(),
         )
-        await self._outbox.failed_log.known(self._connection, FAILED_QUEUE, most=_EXAMINED)
+        await self._outbox.failed_log.known(await self._consume_connection(), FAILED_QUEUE, most=_EXAMINED)
         return (await self._worker_reports.ask()).unreadable
 
     async def lost(self) -> BrokerError:
@@ -490,13 +516,19 @@ class RabbitmqBroker:
             await asyncio.gather(*(connection.close() for connection in connections))
 
     @property
-    def blocked(self) -> bool:
-        return self._connection.blocked
+    def trouble(self) -> Trouble | None:
+        return trouble_of(self._connection)
+
+    async def find_trouble(self) -> Trouble | None:
+        queue = internal(self._exchange, f"check.{secrets.token_hex(6)}")
+        return await self._find_alarm() or await find_limit(await self._consume_connection(), queue)
+
+    async def _find_alarm(self) -> Trouble | None:
+        return await find_alarm(self._connection, internal(self._exchange, "nowhere"))
 
     def describe(self) -> str:
-        alarm = ", which blocks publishers: its memory or disk alarm is raised" if self.blocked else ""
         version = self._connection.version
-        return f"RabbitMQ{version and f' {version}'} at {self._connection.where}, exchange {self._exchange}{alarm}"
+        return f"RabbitMQ{version and f' {version}'} at {self._connection.where}, exchange {self._exchange}"
 
     def after_failure(self) -> SessionParameters:
         return replace(self._session, address=self._session.address.after(self._connection.host))
@@ -512,6 +544,10 @@ class RabbitmqBroker:
             register_found=registration.register_found,
             wiring=self._wiring,
         )
+
+    def _declarer_to_read(self, connection: Connection) -> Declarer:
+        self._reading = self._reading or self._declarer_on(connection)
+        return self._reading
 
     async def _open_publisher(self) -> Publisher:
         return await self._outbox.open()

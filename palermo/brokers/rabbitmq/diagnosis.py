@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
 from palermo.brokers.rabbitmq import policies
+from palermo.brokers.rabbitmq.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
@@ -245,12 +246,8 @@ class Diagnosis:
         return True
 
     def _unconfirmed(self, connection: Connection) -> Finding:
-        if connection.blocked:
-            return Finding.problem(
-                "alarms",
-                "a memory or disk alarm blocks publishers: enqueuing fails until it is over, and workers go on",
-                "See `rabbitmq-diagnostics alarms`; free memory or disk space, or have workers empty the queues.",
-            )
+        if (trouble := trouble_of(connection)) is not None:
+            return Finding.problem("alarms", trouble.cause, trouble.advice)
         return Finding.problem(
             "publish", f"not confirmed within {_PATIENCE:g} s", "The server is overloaded, or its disk is. See its log."
         )

@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
@@ -113,12 +114,9 @@ class RabbitmqEvents:
             async with asyncio.timeout(self._session.timeout):
                 await self._publish(event)
         except TimeoutError:
-            why = (
-                "its memory or disk alarm blocks publishers" if self._connection.blocked else "it is too busy, or away"
-            )
             raise BrokerUnavailable(
                 f"RabbitMQ at {self._connection.where} did not confirm event {event.message.id} within"
-                f" {self._session.timeout:g} s: {why}."
+                f" {self._session.timeout:g} s: {why_late(self._connection)}"
             ) from None
 
     async def subscribe(self, subscription: Subscription, *, from_start: bool = False) -> int:

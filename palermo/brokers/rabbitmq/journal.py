@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -75,15 +76,14 @@ class StreamJournal:
             if self._publisher is not None and self._publisher.channel.is_open:
                 self._publisher.channel.raw.close()
             raise BrokerUnavailable(
-                f"RabbitMQ did not store a batch of the journal within {self._session.timeout:g} s: it is too busy,"
-                " away, or its memory or disk alarm blocks publishers."
+                f"RabbitMQ did not store a batch of the journal within {self._session.timeout:g} s:"
+                f" {why_late(self._connection)}"
             ) from None
 
     async def read(self, on_batch: OnBatch, start: ReadFrom = FROM_START, wants: Wants | None = None) -> "StreamReader":
         connection = await self._reading()
-        await self._stream.make()
         last = await self._stream.last(connection)
-        if last is None:  # deleted since this session saw it
+        if last is None:
             await self._stream.make()
             last = await self._stream.last(connection)
         if last is None:

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
@@ -40,6 +41,7 @@ from palermo.contract.broker import (
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
 from palermo.core import unique_rules
 from palermo.core.election import Duty
@@ -49,7 +51,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
-from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError
+from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.redis")
 
@@ -157,6 +159,7 @@ class RedisBroker:
         return (await self.overview()).queues
 
     async def overview(self) -> Overview:
+        trouble = await self.find_trouble()
         await self._sync()
         now, found, pauses, rows = await self._store.run("look", "queues")
         living = workers.living(float(now), rows)
@@ -167,6 +170,7 @@ class RedisBroker:
             selections=((QueueSelection(patterns), count) for patterns, count in serving.items()),
             workers=WorkerList(worker.info for worker in living),
             paused=paused_in(pauses),
+            trouble=trouble,
         )
 
     async def workers(self) -> WorkerList:
@@ -290,8 +294,11 @@ class RedisBroker:
         await self._store.close()
 
     @property
-    def blocked(self) -> bool:
-        return False
+    def trouble(self) -> Trouble | None:
+        return self._store.trouble
+
+    async def find_trouble(self) -> Trouble | None:
+        return await self._store.find_trouble()
 
     def describe(self) -> str:
         return f"Redis at {self._store.server}, exchange {self._session.exchange}"
@@ -306,7 +313,8 @@ class RedisBroker:
             raise self._store.closed_error()
         for consumer in self._consumers:
             await consumer.flush()
-        await self._store.run("worker", "reap", "", workers.LEASE)
+        with suppress(PublishRefused):  # a full server can still be read
+            await self._store.run("worker", "reap", "", workers.LEASE)
 
     async def _cancel(self, ids: list[str], mark: str, by: str) -> None:
         """Mark these jobs, free the keys that they hold while they wait, and tell the workers."""

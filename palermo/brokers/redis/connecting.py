@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import MovedError, RedisError
+from redis.exceptions import MovedError, ReadOnlyError, RedisError
 
 from palermo.brokers.redis.connection import translated
 from palermo.core.address import Address
@@ -133,7 +133,7 @@ def _check(told: dict[bytes, Any], address: Address) -> None:
             " NAME that sentinel.conf gives the primary server."
         )
     if told[b"mode"] != b"cluster" and told[b"role"] != b"master":
-        raise BrokerUnavailable(f"Redis at {address} is a replica, and takes no jobs. Name the primary server.")
+        raise ReadOnlyError("READONLY")
 
 
 async def _named_by_sentinel(address: Address, timeout: float) -> Address:

@@ -28,17 +28,41 @@ from redis.exceptions import (
 )
 
 from palermo.contract.socket_lock import SocketLock
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PublishRefused
+from palermo.contract.trouble import Trouble
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PublishRefused
 
-#: What a text that Redis answers with begins with if it stores nothing now, or never: a full memory, a disk that cannot
-#: be written.
-_STORES_NOTHING = ("OOM", "MISCONF")
+#: By how the text begins that Redis answers with if it stores nothing now: what is the matter, and what to do.
+_TROUBLES = {
+    "OOM": (
+        "stores nothing: its memory is full (maxmemory)",
+        "Raise maxmemory, or have workers empty the queues; `redis-cli INFO memory` shows what is used.",
+    ),
+    "MISCONF": (
+        "stores nothing: it cannot write its snapshot or its log to the disk (MISCONF)",
+        "See its log; free disk space or mend the folder that `redis-cli CONFIG GET dir` names.",
+    ),
+    "LOADING": (
+        "is loading its data from the disk (LOADING)",
+        "Wait until it has: `redis-cli INFO persistence` shows how far it is.",
+    ),
+    "READONLY": (
+        "is a replica and stores nothing (READONLY)",
+        "Name the primary server in the URL, or its Sentinels (redis+sentinel://).",
+    ),
+    "NOREPLICAS": (
+        "stores nothing: too few of its replicas answer (min-replicas-to-write)",
+        "Start the replicas; `redis-cli INFO replication` lists those that answer.",
+    ),
+}
+
+#: Those of them for which another session with the same server is of no use: the server stores nothing for anybody.
+_FULL = ("OOM", "MISCONF")
 
 #: The same if it does not let us in. redis-py raises some of these as errors of the connection.
 _NO_ENTRY = ("NOAUTH", "WRONGPASS", "NOPERM", "no permissions", "DENIED", "invalid username-password", "Authentication")
 
 #: The same for a server that is not, or not yet, the one to ask, or has too few replicas just now.
-_NOT_NOW = ("LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "BUSY ", "UNKILLABLE")
+_NOT_NOW = ("MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "BUSY ", "UNKILLABLE")
 
 
 def translated(server: str, error: BaseException) -> BrokerError:
@@ -51,11 +75,11 @@ def translated(server: str, error: BaseException) -> BrokerError:
         )
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return BrokerRefused(f"the certificate of Redis at {server} is not trusted: {text}. Look at ssl_ca_certs.")
-    if isinstance(error, OutOfMemoryError) or _begins(text, _STORES_NOTHING):
-        return PublishRefused(f"Redis at {server} stores nothing: {text}. Look at its memory and its disk.")
+    if (trouble := trouble_of(server, error)) is not None:
+        return (PublishRefused if _kind(error) in _FULL else BrokerBlocked)(trouble.text)
     if isinstance(error, AskError):
         return BrokerUnavailable(f"Redis at {server} is not the node of the cluster that has our keys, or moves them.")
-    if isinstance(error, ReadOnlyError | BusyLoadingError | ClusterDownError) or _begins(text, _NOT_NOW):
+    if isinstance(error, ClusterDownError) or _begins(text, _NOT_NOW):
         return BrokerUnavailable(f"Redis at {server} cannot serve us now: {text}")
     if _begins(text, ("WRONGTYPE",)):
         return BrokerRefused(
@@ -65,6 +89,23 @@ def translated(server: str, error: BaseException) -> BrokerError:
     if isinstance(error, ResponseError):
         return BrokerRefused(f"Redis at {server} refuses a command: {text}")
     return BrokerUnavailable(f"Redis at {server} does not answer: {text or type(error).__name__}")
+
+
+def trouble_of(server: str, error: BaseException) -> Trouble | None:
+    """The trouble that an answer of Redis tells of."""
+    kind = _kind(error)
+    if not kind:
+        return None
+    cause, advice = _TROUBLES[kind]
+    return Trouble(f"Redis at {server} {cause}", advice)
+
+
+def _kind(error: BaseException) -> str:
+    """Which of _TROUBLES an answer of Redis tells of; "" for none. redis-py cuts some beginnings off."""
+    for known, kind in ((OutOfMemoryError, "OOM"), (BusyLoadingError, "LOADING"), (ReadOnlyError, "READONLY")):
+        if isinstance(error, known):
+            return kind
+    return next((kind for kind in _TROUBLES if _begins(str(error), (kind,))), "")
 
 
 def _begins(text: str, beginnings: Iterable[str]) -> bool:

@@ -19,14 +19,15 @@ from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
-from palermo.brokers.redis.connection import Connection, Messages, translated
+from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
 from palermo.brokers.redis.jobs import to_job
 from palermo.contract import clock
 from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 
 T = TypeVar("T")
 
@@ -98,6 +99,8 @@ class Store:
         self.commands = f"commands:{number}" if number else "commands"
         self.cancels = f"cancelled:{number}" if number else "cancelled"
         self.lost: asyncio.Future[BrokerError] = asyncio.get_running_loop().create_future()
+        #: The trouble that the server has told this session of.
+        self.trouble: Trouble | None = None
         self._watch(connection.lost)
 
     def key(self, name: str) -> str:
@@ -107,6 +110,13 @@ class Store:
     async def call(self, command: str, *arguments: Any) -> Any:
         """The answer to a command of Redis. Raises BrokerUnavailable, BrokerRefused, PublishRefused."""
         return await self._within(self._connection.call(command, *arguments))
+
+    async def find_trouble(self) -> Trouble | None:
+        """Store a small value, which expires at once. Raises BrokerUnavailable, BrokerRefused."""
+        with contextlib.suppress(PublishRefused, BrokerBlocked):
+            await self.call("SET", self.key("trouble"), "", "PX", 1)
+            self.trouble = None
+        return self.trouble
 
     async def fields(self, name: str) -> dict[bytes, bytes]:
         """All fields of a hash. Raises what `call` raises."""
@@ -252,9 +262,19 @@ class Store:
 
     def translated(self, error: BaseException) -> BrokerError:
         """Our own error for one that a future of `begin` failed with."""
+        self._note(error)
         if isinstance(error, BrokerError):
             return error
         return translated(self.server, error)
+
+    def _note(self, error: BaseException) -> None:
+        """Keep what trouble an error tells of. A server that has become a replica is of no use any more."""
+        cause = error.__cause__ or error
+        if (trouble := trouble_of(self.server, cause)) is None:
+            return
+        self.trouble = trouble
+        if isinstance(translated(self.server, cause), BrokerBlocked) and not self.lost.done():
+            self.lost.set_result(BrokerUnavailable(trouble.text))
 
     async def _wait_for_replicas(self) -> None:
         """Wait until enough replicas have what this session has written. Raises BrokerUnavailable."""
@@ -277,6 +297,9 @@ class Store:
         try:
             async with asyncio.timeout(self.timeout):
                 return await answer
+        except BrokerError as error:
+            self._note(error)
+            raise
         except TimeoutError:
             raise BrokerUnavailable(f"Redis at {self.server} did not answer within {self.timeout:g} s.") from None
 

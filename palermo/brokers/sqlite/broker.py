@@ -44,6 +44,7 @@ from palermo.contract.broker import (
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import (
     CommandReply,
     OnCommand,
@@ -60,7 +61,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, StoreInvalid
 
 log = logging.getLogger("palermo.sqlite")
 
@@ -189,8 +190,9 @@ class SqliteBroker:
         return (await self.overview()).queues
 
     async def overview(self) -> Overview:
+        trouble = await self.find_trouble()
         await self._sync()
-        return await self._store.read(self._overview)
+        return replace(await self._store.read(self._overview), trouble=trouble)
 
     async def workers(self) -> WorkerList:
         await self._sync()
@@ -358,8 +360,11 @@ class SqliteBroker:
         self._store.close()
 
     @property
-    def blocked(self) -> bool:
-        return False
+    def trouble(self) -> Trouble | None:
+        return self._store.trouble
+
+    async def find_trouble(self) -> Trouble | None:
+        return await self._store.find_trouble()
 
     def describe(self) -> str:
         return f"SQLite file {self._store.display_path}, exchange {self._exchange}"
@@ -374,7 +379,13 @@ class SqliteBroker:
             raise BrokerUnavailable(f"the session with {self._store.display_path} is closed. Open another.")
         for consumer in self._consumers:
             await consumer.flush()
-        if await workers.reap_dead(self._store, self._directory):
+        try:
+            reaped = await workers.reap_dead(self._store, self._directory)
+        except StoreInvalid:
+            if self._store.trouble is None:
+                raise
+            return  # A file on a full disk can still be read.
+        if reaped:
             self._notifier.notify()
 
     def _number(self, db: sqlite3.Connection, queue: str) -> int:

@@ -372,8 +372,8 @@ class Connection:
         self.version = ""
         self.lost = asyncio.Event()
         self.unreadable = Unreadable()
-        #: Set while the broker blocks publishers, by a memory or disk alarm.
-        self.blocked = False
+        #: Why RabbitMQ reads nothing from it, in its words such as "low on memory"; "" while it reads.
+        self.blocked = ""
         #: Open channels that nobody uses now.
         self._spare: list[Channel] = []
         #: How many calls of `persist_queues` there were, and the last one that is done.
@@ -538,12 +538,12 @@ class Connection:
             return None
 
     async def close(self) -> None:
-        """Close the connection by AMQP's handshake; without it if that takes a second, or the call is cancelled."""
+        """Close by AMQP's handshake; without it if it takes a second or RabbitMQ reads nothing, or if cancelled."""
         if self.error is not None:
             return
         try:
             self.raw.close()
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(0.0 if self.blocked else 1.0):
                 await self.lost.wait()
         except (exceptions.AMQPError, TimeoutError):
             self.raw.abort()
@@ -551,6 +551,9 @@ class Connection:
             # A call that still waits for an answer must be told that none will come.
             self.raw.abort()
             raise
+
+    def _block(self, reason: str) -> None:
+        self.blocked = reason
 
     def _on_close(self, error: Exception) -> None:
         self.error = self.translated(error)
@@ -591,8 +594,8 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
             tried.append(refused)
             continue
         connection.version = str((connection.raw.server_properties or {}).get("version", ""))
-        connection.raw.add_on_connection_blocked_callback(lambda *_, one=connection: setattr(one, "blocked", True))
-        connection.raw.add_on_connection_unblocked_callback(lambda *_, one=connection: setattr(one, "blocked", False))
+        connection.raw.add_on_connection_blocked_callback(lambda _, it, one=connection: one._block(it.method.reason))
+        connection.raw.add_on_connection_unblocked_callback(lambda *_, one=connection: one._block(""))
         return connection
     text = " ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time."
     if len(tried) == len(hosts) and all(isinstance(error, BrokerRefused) for error in tried):

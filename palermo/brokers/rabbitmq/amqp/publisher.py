@@ -353,8 +353,12 @@ class Destination(Struct, frozen=True):
             await send()
 
 
-#: Seconds after which a queue that was missing is asked for as if for the first time.
-_TRUSTED = 600.0
+#: Seconds after which a queue that was missing is asked for as if for the first time, and seconds in which RabbitMQ
+#: says so unless an alarm holds back what is published.
+_TRUSTED, _SAID_WITHIN = 600.0, 0.5
+
+#: Seconds without such questions after one that had no answer.
+_REST = 30.0
 
 
 class MissingQueues:
@@ -373,22 +377,35 @@ class MissingQueues:
         #: By queue, until when it is asked for by a message.
         self._until: dict[str, float] = {}
         self._may_ask = True
+        #: Until when no queue is asked for by a message, because the last one had no answer.
+        self._rests_until = 0.0
 
     def note(self, queue: str) -> None:
         """Note that the queue does not exist."""
-        if self._may_ask and queue not in self._until:
-            self._until[queue] = asyncio.get_running_loop().time() + _TRUSTED
+        now = asyncio.get_running_loop().time()
+        if self._may_ask and now >= self._rests_until and queue not in self._until:
+            self._until[queue] = now + _TRUSTED
 
     def found(self, queue: str) -> None:
         """Note that the queue exists."""
         self._until.pop(queue, None)
 
     async def still(self, queue: str) -> bool:
-        """Whether the queue was noted, and does not exist now. If not, the caller has to ask in the usual way."""
+        """Whether the queue was noted, and does not exist now. If not, the caller has to ask in the usual way.
+
+        So it has while an alarm keeps RabbitMQ from reading what is published.
+        """
+        if self._asker is not None and self._asker.channel.connection.blocked:
+            self._until.clear()
+            self._rests_until = asyncio.get_running_loop().time() + _REST
         if asyncio.get_running_loop().time() < self._until.get(queue, 0.0):
             try:
-                if not await (await self._open()).finds(queue):
-                    return True
+                async with asyncio.timeout(_SAID_WITHIN):
+                    if not await (await self._open()).finds(queue):
+                        return True
+            except TimeoutError:
+                self._until.clear()
+                self._rests_until = asyncio.get_running_loop().time() + _REST
             except BrokerRefused:  # this user may not write to it
                 self._may_ask = False
         self.found(queue)
@@ -429,9 +446,9 @@ class RecordQueue:
         self._made = False
         self._destination = Destination(self.ensure, self.forget)
 
-    async def exists(self) -> bool:
-        """Whether the queue was ever made."""
-        return (await self._missing.probe(self._connection, self.name)).exists
+    async def exists(self, reading: Connection | None = None) -> bool:
+        """Whether the queue was ever made. `reading` is a connection that never publishes, if the session has one."""
+        return (await self._missing.probe(reading or self._connection, self.name)).exists
 
     async def ensure(self) -> None:
         """Make the queue, unless this connection has made it."""

@@ -181,8 +181,13 @@ async def ask_all(
     timeout: float,
     enough: Callable[[Sequence[dict[str, Any]]], bool] = lambda replies: False,
 ) -> list[dict[str, Any]]:
-    """The replies of the processes behind a fanout exchange: until there are `count`, or enough, or the time is up."""
+    """The replies of the processes behind a fanout exchange: until there are `count`, or enough, or the time is up.
+
+    None while RabbitMQ reads nothing from the connection.
+    """
     replies: list[dict[str, Any]] = []
+    if connection.blocked:
+        return replies
     done = asyncio.Event()
 
     def on_reply(got: Got) -> None:
@@ -209,7 +214,10 @@ async def _replies(
     try:
         yield channel
     finally:
-        await channel.close()
+        if connection.blocked:
+            channel.abandon()  # RabbitMQ reads nothing from the connection, and so answers no close
+        else:
+            await channel.close()
 
 
 async def _reply_channel(

@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
+from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
@@ -128,10 +129,20 @@ class PausesAndCancels:
     """The pauses and cancels of one exchange, as one session reads and writes them."""
 
     def __init__(
-        self, exchange: str, connection: Connection, publisher: Callable[[], Awaitable[Publisher]], *, patience: float
+        self,
+        exchange: str,
+        connection: Connection,
+        reading: Callable[[], Awaitable[Connection]],
+        publisher: Callable[[], Awaitable[Publisher]],
+        *,
+        patience: float,
     ) -> None:
-        """`patience` is how many seconds reading waits for a stream that is down, and storing one record may take."""
+        """`connection` is the connection to write on; `reading` returns the connection to read on.
+
+        `patience` is how many seconds reading waits for a stream that is down, and storing one record may take.
+        """
         self._connection = connection
+        self._reading = reading
         self._exchange = exchange
         self._patience = patience
         self.pauses = Stream(
@@ -186,7 +197,7 @@ class PausesAndCancels:
         return await self._read(self.cancels, Cancels())
 
     async def _read(self, stream: Stream, state: S) -> S:
-        follower = await stream.follow(self._connection, state.apply)
+        follower = await stream.follow(await self._reading(), state.apply)
         if follower is not None:
             await follower.close()
         return state
@@ -203,5 +214,5 @@ class PausesAndCancels:
         except TimeoutError:
             raise BrokerUnavailable(
                 f"RabbitMQ at {self._connection.where} did not store within {self._patience:g} s {stream.holds}:"
-                " it is too busy, or its memory or disk alarm blocks publishers."
+                f" {why_late(self._connection)}"
             ) from None

@@ -284,8 +284,16 @@ class WorkerReports:
     One that does not answer is waited for once in _SILENT_FOR seconds, and not at each question.
     """
 
-    def __init__(self, connection: Connection, exchange: str, missing: MissingQueues) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        reading: Callable[[], Awaitable[Connection]],
+        exchange: str,
+        missing: MissingQueues,
+    ) -> None:
+        """`connection` is the connection to ask on; `reading` returns the one on which the workers are counted."""
         self._connection = connection
+        self._reading = reading
         self._exchange = exchange
         self._missing = missing
         #: Those that answered the last time, by their queues for questions; how many did not; and when all were last
@@ -299,7 +307,12 @@ class WorkerReports:
         if time.monotonic() - self._waited_at > _SILENT_FOR:
             self._silent, self._waited_at = 0, time.monotonic()
         reports = await _ask_reports(
-            self._connection, self._exchange, self._missing, silent=self._silent, of=self._answered
+            self._connection,
+            self._exchange,
+            self._missing,
+            reading=await self._reading(),
+            silent=self._silent,
+            of=self._answered,
         )
         self._silent = reports.missing or 0
         self._answered = frozenset(inbox for inbox, _ in reports.answers if inbox)
@@ -316,18 +329,20 @@ async def _ask_reports(
     exchange: str,
     missing: MissingQueues | None = None,
     *,
+    reading: Connection | None = None,
     silent: int = 0,
     of: frozenset[str] = frozenset(),
 ) -> Reports:
     """Ask all workers. So many `silent` ones are not waited for, but all those are that have the inboxes `of`."""
-    alive = await census(connection, exchange, missing)
+    reading = reading or connection
+    alive = await census(reading, exchange, missing)
 
     def enough(answers: Sequence[dict[str, Any]]) -> bool:
         return len(answers) >= alive - silent and of.issubset(str(each.get("inbox")) for each in answers)
 
     plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE, enough=enough)
     if len(plain) < alive:
-        alive = await census(connection, exchange)
+        alive = await census(reading, exchange)
     now = time.time()
     answers, unreadable = list[tuple[str, WorkerInfo]](), Counter(connection.unreadable.counts)
     for each in plain:

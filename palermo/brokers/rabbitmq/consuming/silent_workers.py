@@ -25,11 +25,16 @@ class SilentWorkers:
     """The last answers of all workers, as one session knows them."""
 
     def __init__(
-        self, exchange: str, publisher: Callable[[], Awaitable[Publisher]], connection: Connection, *, kind: str
+        self,
+        exchange: str,
+        publisher: Callable[[], Awaitable[Publisher]],
+        reading: Callable[[], Awaitable[Connection]],
+        *,
+        kind: str,
     ) -> None:
-        """`kind` is the type of the queue that counts the workers."""
+        """`reading` returns the connection to read on. `kind` is the type of the queue that counts the workers."""
         self._stream = run_log_stream(exchange, publisher)
-        self._connection = connection
+        self._reading = reading
         #: Whether workers that nobody knows are listed: a quorum queue counts those on a node that is away, too, after
         #: they have moved to another node.
         self._lists_unknown = kind == CLASSIC
@@ -53,11 +58,11 @@ class SilentWorkers:
         return WorkerList(found, complete=False)
 
     async def _still_there(self, answered: set[str]) -> list[WorkerInfo]:
-        found: list[WorkerInfo] = []
+        found, connection = list[WorkerInfo](), await self._reading()
         for inbox, info in list(self._last.items()):
             if inbox in answered:
                 continue
-            if (await self._connection.probe(inbox)).exists:
+            if (await connection.probe(inbox)).exists:
                 found.append(replace(info, answers=False))
             else:
                 self._last.pop(inbox, None)  # another call may have found the same meanwhile
@@ -70,16 +75,17 @@ class SilentWorkers:
         def learn(record: Record) -> None:
             view.add(record)
 
+        connection = await self._reading()
         try:
-            follower = await self._stream.follow(self._connection, learn)
+            follower = await self._stream.follow(connection, learn)
         except PalermoError:
-            if self._connection.error is not None:
+            if connection.error is not None:
                 raise
             return  # the stream is down: then the last answers are all that is known
         if follower is not None:
             await follower.close()
         for seen in view.seen.values():
-            worker = self._connection.unreadable.attempt(self._stream.name, seen, partial(_worker, seen))
+            worker = connection.unreadable.attempt(self._stream.name, seen, partial(_worker, seen))
             if seen.inbox not in answered and worker is not None:
                 self._last.setdefault(seen.inbox, worker)
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
@@ -59,14 +60,19 @@ class RabbitmqKeys:
         outbox: Outbox,
         ask: Ask,
         silence: Callable[[], Awaitable[LeaderUnavailable | None]] | None = None,
+        reading: Callable[[], Awaitable[Connection]] | None = None,
     ) -> None:
-        """Without `silence`, which is LeaderClient.silence, no silence of a leader is noticed."""
+        """Without `silence`, which is LeaderClient.silence, no silence of a leader is noticed.
+
+        `reading` returns the connection to read on; without it that is `connection`.
+        """
         self._session = session
         self._exchange = session.exchange
         self._connection = connection
         self._outbox = outbox
         self._ask = ask
         self._silence = silence
+        self._reading = reading or self._same
         self._there = False
         arguments = versions.arguments(session.queue_type, connection.version)
         self._log = RecordQueue(key_log_queue(session.exchange), connection, outbox.open, arguments)
@@ -163,7 +169,7 @@ class RabbitmqKeys:
                 one = UniqueJob.from_plain(record["unique"])
                 found[one.name] = one
 
-        follower = await self._unique_jobs.follow(self._connection, on_record)
+        follower = await self._unique_jobs.follow(await self._reading(), on_record)
         if follower is not None:
             await follower.close()
         return dict(sorted(found.items()))
@@ -171,8 +177,11 @@ class RabbitmqKeys:
     async def exist(self) -> bool:
         """Whether anybody has ever needed a key here; if not, the leader need not be asked."""
         if not self._there:
-            self._there = await self._log.exists()
+            self._there = await self._log.exists(await self._reading())
         return self._there
+
+    async def _same(self) -> Connection:
+        return self._connection
 
     async def start(self, delivery: Delivery, *, worker: str) -> StartAnswer:
         """Whether a job may be started; waits for the leader's answer as long as the session lasts."""
@@ -241,7 +250,7 @@ class RabbitmqKeys:
         end.set_exception(
             BrokerUnavailable(
                 f"RabbitMQ at {self._connection.where} did not confirm within {self._session.timeout:g} s that"
-                f" job {id} has ended: it is too busy, or away."
+                f" job {id} has ended: {why_late(self._connection)}"
             )
         )
 
@@ -279,8 +288,8 @@ class RabbitmqKeys:
 
     async def _suspects(self) -> looking.Suspects:
         """The keys that the leader would suspect, and those that are found by reading the queues that may be read."""
-        now, keys = clock.wall_clock(), await self.known()
-        found = dict(await looking.suspects(self._exchange, self._connection, keys, now=now, apart=None, patience=0.0))
+        now, keys, reading = clock.wall_clock(), await self.known(), await self._reading()
+        found = dict(await looking.suspects(self._exchange, reading, keys, now=now, apart=None, patience=0.0))
         left = {
             key.name: key.holder
             for key in keys
@@ -311,7 +320,7 @@ class RabbitmqKeys:
 
     async def _waiting(self, name: str) -> set[str]:
         """The ids of the messages that wait in an AMQP queue."""
-        reader = Reader(self._connection, self._exchange, name=name, only_look=True)
+        reader = Reader(await self._reading(), self._exchange, name=name, only_look=True)
         try:
             found: set[str] = set()
             async for _, page in reader.pages(await reader.count_all()):

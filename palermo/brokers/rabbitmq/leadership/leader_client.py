@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from palermo.brokers.rabbitmq.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
@@ -27,7 +28,7 @@ from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.election import LOOK_AGAIN, LOOK_EVERY, Candidate, Duty
 from palermo.core.limits import LimitDemand, RunLater, RunNow
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
 
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.leadership.leader import Leader
@@ -202,6 +203,9 @@ class LeaderClient:
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
         said = ""
         while requests.connection.error is None and loop.time() < until:
+            # A worker waits, however long an alarm lasts; a person is told.
+            if not self._session.takes and (trouble := trouble_of(requests.connection)) is not None:
+                raise BrokerBlocked(trouble.text)
             leader = self._leaders.get(duty) if is_brief and requests is self._requests else None
             parts: list[Part] | None = None
             # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived

@@ -51,7 +51,7 @@ class TenantClient:
         self._paused = paused
 
     async def of(self, queue: str) -> list[Tenant]:
-        if not await self._outbox.tenant_queues.are_there():
+        if not await self._are_there():
             return []
         if queue not in await self._paused():
             return await self._leader_client.ask(operations.ListTenants(queue))
@@ -84,6 +84,9 @@ class TenantClient:
             await reader.close()
         return found
 
+    async def _are_there(self) -> bool:
+        return await self._outbox.tenant_queues.are_there(await self._consuming())
+
     async def totals(self) -> Mapping[str, int]:
         totals = dict(await self.apart())
         paused = await self._paused()
@@ -95,13 +98,13 @@ class TenantClient:
 
     async def apart(self) -> Mapping[str, int]:
         """By job queue, how many jobs wait in the queues of its tenants: all but those that have had their turn."""
-        if not await self._outbox.tenant_queues.are_there():
+        if not await self._are_there():
             return {}
         return await self._leader_client.ask(operations.CountTenantJobs())
 
     async def clear(self, queue: str, tenant: str) -> int:
         found = 0
-        if await self._outbox.tenant_queues.are_there():
+        if await self._are_there():
             connection = await self._consuming()
             async with self._alone(connection, queue):
                 found = await self._leader_client.ask(operations.ClearTenants(queue, tenant))
@@ -124,7 +127,7 @@ class TenantClient:
 
     async def clear_all(self, queue: str) -> int:
         """Remove the waiting jobs of all tenants of the queue; returns how many."""
-        if not await self._outbox.tenant_queues.are_there():
+        if not await self._are_there():
             return 0
         return await self._leader_client.ask(operations.ClearTenants(queue, None))
 
@@ -223,6 +226,6 @@ class TenantClient:
 
     async def _names(self, queue: str) -> list[str]:
         """The tenants that have a queue of their own beside this one, empty or not."""
-        if is_failed(queue) or not await self._outbox.tenant_queues.are_there():
+        if is_failed(queue) or not await self._are_there():
             return []
         return await self._leader_client.ask(operations.ListTenantNames(queue))

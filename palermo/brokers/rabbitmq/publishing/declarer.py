@@ -102,8 +102,8 @@ class QueueRegistration:
             self._working = asyncio.ensure_future(self._register_all_found())
 
     async def done(self) -> None:
-        """Wait for a moment until the queues that were found are registered."""
-        if self._working is not None:
+        """Wait for a moment until the queues that were found are registered, unless an alarm keeps them from that."""
+        if self._working is not None and not self._connection.blocked:
             self._hurry.set()
             await asyncio.wait({self._working}, timeout=_LAST_WORDS)
 

@@ -231,9 +231,9 @@ class TenantQueues:
         """Note that its queue was deleted, so that it is made again next time."""
         self._used.pop(tenant_queue, None)
 
-    async def are_there(self) -> bool:
-        """Whether a tenant's queue was ever made."""
-        return await self.names.exists()
+    async def are_there(self, reading: Connection | None = None) -> bool:
+        """Whether a tenant's queue was ever made. `reading` is as in RecordQueue.exists."""
+        return await self.names.exists(reading)
 
     async def _are_deleted(self) -> bool:
         """Whether the leader is deleting queues now."""

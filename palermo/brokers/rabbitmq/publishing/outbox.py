@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
+from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
@@ -209,10 +210,9 @@ class Outbox:
         log.warning("failed job waits to be stored, the broker's memory or disk alarm blocks it id=%s", message.id)
 
     def _late(self, message: Message) -> BrokerUnavailable:
-        why = "its memory or disk alarm blocks publishers" if self._connection.blocked else "it is too busy, or away"
         return BrokerUnavailable(
             f"RabbitMQ at {self._connection.where} did not confirm job {message.id} within"
-            f" {self._session.timeout:g} s: {why}."
+            f" {self._session.timeout:g} s: {why_late(self._connection)}"
         )
 
     def _post(self, publisher: Publisher, message: Message, place: Place, ended: OnPublished) -> bool:

@@ -96,7 +96,7 @@ async def _open(path: str, display_path: str, timeout: float, *, closed: Callabl
         await _prepare(connection, display_path, lasting=lasting, timeout=timeout)
         store = Store(connection, path, display_path=display_path, machine=machine(), timeout=timeout, closed=closed)
         await store.initialize(lambda db: _check_schema(db, display_path))
-        await store.renew()
+        await store.find_trouble()  # a full disk keeps nobody from reading
     except BaseException:
         connection.close()
         raise

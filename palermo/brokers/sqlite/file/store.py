@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from palermo.brokers.sqlite.file.lock_holder import lock_holder
+from palermo.contract.trouble import Trouble
 from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid
 
 log = logging.getLogger("palermo.sqlite")
@@ -73,6 +74,13 @@ def translated(error: Exception, path: str, *, publishing: bool = False) -> Brok
             f"{path} does not have the tables that Palermo made. Was it changed by hand? (SQLite: {error})"
         )
     return BrokerUnavailable(f"{path} does not answer. (SQLite: {error})")
+
+
+def _trouble(error: Exception, path: str) -> Trouble | None:
+    """The trouble that an error of SQLite tells of: the disk is full."""
+    if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
+        return Trouble(f"{path} has no room: the disk is full", "Make room: nothing is stored until then.")
+    return None
 
 
 def unusable(path: str, error: OSError) -> StoreInvalid:
@@ -156,6 +164,8 @@ class Store:
         self._pid = os.getpid()
         self._inode: int | None = None
         self._renewed = -math.inf
+        #: Why nothing can be written, by the last attempt.
+        self.trouble: Trouble | None = None
 
     async def initialize(self, work: Work[T]) -> T:
         """Do as `write` does, for the very first transaction, when there may be no tables yet."""
@@ -178,6 +188,7 @@ class Store:
         except sqlite3.Error as error:
             if is_busy(error):
                 raise Busy from None
+            self.trouble = _trouble(error, self.display_path)
             raise translated(error, self.display_path) from error
 
     def be_patient(self) -> None:
@@ -188,6 +199,15 @@ class Store:
         """Renew this machine's claim on the file, unless it was renewed a moment ago."""
         if not self.renewed:
             await self.write(lambda db: None)
+
+    async def find_trouble(self) -> Trouble | None:
+        """Write a row anew, to see whether there is room. Raises BrokerUnavailable, StoreInvalid."""
+        try:
+            await self._transact(_WRITE, self._renew, publishing=False)
+        except StoreInvalid:
+            if self.trouble is None:
+                raise
+        return self.trouble
 
     @property
     def renewed(self) -> bool:
@@ -217,6 +237,7 @@ class Store:
                 now = time.monotonic()
                 began = began or now
                 if not is_busy(error) or now > began + self._timeout:
+                    self.trouble = _trouble(error, self.display_path) or self.trouble
                     raise translated(error, self.display_path, publishing=publishing) from error
                 if now > began + _LONG and not told:
                     told = True
@@ -243,6 +264,8 @@ class Store:
                 db.text_factory = _decoded  # slower, and so only for a file that has such text
                 return self._once(begin, work)
             raise
+        if begin == _WRITE:
+            self.trouble = None
         if begin == _WRITE and not self.is_in_place():
             raise BrokerUnavailable(f"{self.display_path} was removed or replaced while in use. Open it again.")
         return result

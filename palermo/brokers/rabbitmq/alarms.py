@@ -1,0 +1,84 @@
+"""Why RabbitMQ stores nothing for now, or makes no queue: an alarm or a limit, and what an operator can do about it.
+
+Under an alarm RabbitMQ reads nothing from a connection that publishes, acks and questions included, until the alarm is
+over. It goes on reading from one that has never published: so a session reads on another connection than it writes on.
+"""
+
+import asyncio
+
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.messages import Properties
+from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
+from palermo.contract.trouble import Trouble
+from palermo.errors import BrokerRefused
+
+#: What RabbitMQ says of each alarm, and our word for it.
+_ALARMS = {"memory": "memory alarm", "disk": "disk alarm"}
+
+_ADVICE = (
+    "Workers finish the jobs that they hold, but no job, result or answer is stored. See `rabbitmq-diagnostics alarms`;"
+    " free {what}, or have workers empty the queues."
+)
+
+_LIMIT_ADVICE = (
+    "A worker needs a queue of its own before it takes jobs. See `rabbitmqctl list_vhost_limits`; raise the limit, or"
+    " delete queues that nobody uses."
+)
+
+#: Seconds in which RabbitMQ confirms a message or says that it holds publishers back.
+_SAID_WITHIN = 1.0
+
+#: A message for no queue, which RabbitMQ drops.
+_NOTHING = Properties(delivery_mode=1, expiration="0")
+
+
+def trouble_of(connection: Connection) -> Trouble | None:
+    """The trouble that RabbitMQ has told this connection of."""
+    reason = connection.blocked
+    if not reason:
+        return None
+    alarms = [kind for kind in _ALARMS if kind in reason]
+    named = " and ".join(_ALARMS[kind] for kind in alarms) or reason
+    what = " and ".join("memory" if kind == "memory" else "disk space" for kind in alarms) or "its resources"
+    cause = f"RabbitMQ at {connection.where} holds back publishers: {named}"
+    return Trouble(cause, _ADVICE.format(what=what), waits=True)
+
+
+def why_late(connection: Connection) -> str:
+    """Why RabbitMQ has not confirmed a message in time: the end of a sentence, or more."""
+    trouble = trouble_of(connection)
+    return "it is too busy, or away." if trouble is None else trouble.text
+
+
+async def find_limit(connection: Connection, queue: str) -> Trouble | None:
+    """Make a queue as each worker does, and delete it: a limit of the virtual host may allow no more."""
+    async with connection.spare_channel() as channel:
+        try:
+            await channel.call(channel.raw.queue_declare, queue, exclusive=True, auto_delete=True)
+            await channel.call(channel.raw.queue_delete, queue)
+        except BrokerRefused as error:
+            if "limit" in str(error):
+                return Trouble(str(error).rstrip("."), _LIMIT_ADVICE, stops_workers=True)
+    return None
+
+
+async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
+    """Publish to a queue that does not exist, since RabbitMQ tells of an alarm only those who publish."""
+    if connection.blocked:
+        return trouble_of(connection)
+    publisher: Publisher | None = None
+    try:
+        async with asyncio.timeout(_SAID_WITHIN):
+            publisher = await Publisher.open(connection)
+            # Twice: the first message of a connection is still read under an alarm.
+            for _ in range(2):
+                try:
+                    await publisher.send("", queue, _NOTHING, b"")
+                except Unroutable:
+                    continue
+    except TimeoutError:
+        pass
+    finally:
+        if publisher is not None:
+            publisher.channel.abandon()
+    return trouble_of(connection)
