@@ -18,6 +18,7 @@ from palermo.contract.socket_lock import SocketLock
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
 from tests.helpers import HANGS
+from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
 
 
 @palermo.job(name="shop.confirmed")
@@ -90,6 +91,22 @@ def test_a_full_queue_refuses_one_and_many_by_name(client: Client, channel: Any,
     for enqueue in (lambda: work.enqueue(1), lambda: work.enqueue_many([(1,), (2,)]), lambda: work.enqueue(3)):
         with pytest.raises(PublishRefused, match="full"):
             enqueue()
+
+
+def test_a_full_quorum_queue_refuses_by_name_and_does_not_time_out(shared_node: Node, exchange: str) -> None:
+    made = Client(Settings(url=url_of(shared_node), exchange=exchange, queue_type="quorum", publish_timeout=30.0))
+    set_policy(shared_node, exchange, f"^{exchange}.jobs$", {"max-length": 1, "overflow": "reject-publish"})
+
+    def enqueue_twenty() -> None:
+        for number in range(20):  # it takes a few more than its limit
+            made.enqueue("shop.confirmed", (number,), {}, queue="jobs")
+
+    try:
+        with pytest.raises(PublishRefused, match="full"):
+            enqueue_twenty()
+    finally:
+        clear_policy(shared_node, exchange)
+        made.close()
 
 
 @on_each

@@ -29,7 +29,7 @@ from palermo.contract.broker import OnPublished, SessionParameters, ignore_count
 from palermo.contract.clock import wall_clock
 from palermo.core.message import Message
 from palermo.core.time_slots import time_slot_of
-from palermo.core.topology import CLASSIC, is_failed
+from palermo.core.topology import CLASSIC, QUORUM, is_failed
 from palermo.errors import BrokerUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
@@ -237,17 +237,19 @@ class Outbox:
         """Publish again and again until the session's timeout: a quorum queue may wait for a leader or a majority.
 
         The nack of a classic queue is raised, unless it is the first one: that may have come from the quorum queue that
-        a migration has put another in place of (4.3).
+        a migration has put another in place of (4.3). The nack of a quorum queue is raised if its leader has just
+        counted jobs in it: then it is full. Without a leader RabbitMQ counts none.
         """
         self.destinations.forget(place)
-        pause, is_first = _FIRST_PAUSE, True
+        pause, is_first, has_leader = _FIRST_PAUSE, True, False
         try:
             async with asyncio.timeout(self._session.timeout):
                 while True:
                     kind = await self.destinations.ensure(place, message.priority)
-                    if kind == CLASSIC and isinstance(error, Nacked) and not is_first:
+                    if (kind == CLASSIC or has_leader) and isinstance(error, Nacked) and not is_first:
                         raise error
                     is_first = False
+                    has_leader = kind == QUORUM and isinstance(place, str) and await self._holds_jobs(place)
                     try:
                         await self._sent(await self.open(), message, place)
                         return
@@ -259,6 +261,10 @@ class Outbox:
                     pause = min(2 * pause, _LAST_PAUSE)
         except TimeoutError:
             raise (error if isinstance(error, Nacked) else self._late(message)) from None
+
+    async def _holds_jobs(self, queue: str) -> bool:
+        counted = await self._declarer.count(queue)
+        return counted is not None and counted[0] > 0
 
     async def kind(self, queue: str) -> str:
         """Make a job queue if need be. Returns its type."""
