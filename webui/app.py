@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 from palermo.client.client import Client
 from palermo.errors import (
     BodyTooLarge,
+    BrokerBlocked,
     BrokerError,
     DuplicateJob,
     HeadersTooLarge,
@@ -42,6 +43,7 @@ from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import NOBODY, VISIT, Authenticate, BoundedInspector, Site, Visit
+from palermo.webui.state.live_state import SeenTrouble
 
 
 def create_app(
@@ -161,7 +163,10 @@ def error_response(
     form = request.method != "GET"
     # Looking again is of no use at an address that no page has.
     renews = not form and (status != 404 or "endpoint" in request.scope)
-    return page(request, template, status=status, headers=headers, error=text, form=form, renews=renews, away=away)
+    more = {"trouble": SeenTrouble.of_error(text)} if away else {}
+    return page(
+        request, template, status=status, headers=headers, error=text, form=form, renews=renews, away=away, **more
+    )
 
 
 async def _error_in_thread(
@@ -174,7 +179,7 @@ async def _error_in_thread(
 async def on_palermo_error(request: Request, error: Exception) -> Response:
     """The response to an exception that Palermo raised."""
     assert isinstance(error, PalermoError)
-    away = isinstance(error, BrokerError)
+    away = isinstance(error, BrokerError) and not isinstance(error, BrokerBlocked)
     return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}", away=away)
 
 

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from palermo.contract.rows import Row
 from palermo.contract.worker_info import SILENT, STATES
 from palermo.core.topology import is_failed
-from palermo.errors import PalermoError, SettingInvalid
+from palermo.errors import BrokerBlocked, PalermoError, SettingInvalid
 from palermo.inspector.rates import Snapshot
 from palermo.metrics import check_installed
 from palermo.metrics.totals import Names
@@ -71,6 +71,8 @@ class BrokerHealth:
         try:
             # A short answer, whatever the number of queues and workers is.
             self._inspector.all_paused()
+        except BrokerBlocked:
+            return True  # It answers, and a new process would find the same.
         except PalermoError:
             return False
         return True

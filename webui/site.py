@@ -21,6 +21,7 @@ from palermo.client.failed_queues import sweep_failed
 from palermo.contract.broker import Broker
 from palermo.contract.rows import MAX_SHOWN
 from palermo.contract.sweep import SweepDecision
+from palermo.contract.trouble import unless_blocked
 from palermo.core.message import Message
 from palermo.errors import PalermoError
 from palermo.inspector.context import Progress
@@ -240,7 +241,8 @@ class BoundedInspector(Inspector):
         self._longest = client.settings.publish_timeout if longest is None else longest
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        return self._client.run(question, again=again, within=self._longest + (0 if again else _MORE))
+        within = self._longest + (0 if again else _MORE)
+        return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again, within=within)
 
     def _sweep_failed(
         self,

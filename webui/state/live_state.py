@@ -61,6 +61,9 @@ _SEEN_KEPT = 86_400.0
 #: Seconds without a request for a page after which nobody looks.
 _VIEWED = 60.0
 
+#: Seconds after which a sample that has no answer counts as the broker's silence: the first one may take ten.
+_SILENT = 15.0
+
 #: Seconds that samples are kept: the time that the chart shows.
 WINDOW = 600.0
 
@@ -110,6 +113,22 @@ class Totals(Struct, frozen=True, kw_only=True):
     busy: int
     #: Which workers do not answer, for people; "" if all do.
     silent: str
+
+
+class SeenTrouble(Struct, frozen=True):
+    """The trouble that the broker is in, as each page shows it."""
+
+    #: A sentence without its full stop, and what to do about it.
+    cause: str
+    advice: str
+    #: Whether the broker does not answer: the pages show what was known last.
+    away: bool
+
+    @classmethod
+    def of_error(cls, error: str) -> "SeenTrouble":
+        """The trouble that an error of the broker tells of."""
+        advice = "Workers go on by themselves once it is back. These pages show what was known last, and ask again."
+        return cls(error.rstrip("."), advice, away=True)
 
 
 class LiveState:
@@ -328,6 +347,11 @@ def failed_count(site: Site) -> int | None:
     return _failed(snapshot) if snapshot else None
 
 
+def seen_trouble(site: Site) -> SeenTrouble | None:
+    """What is wrong with the broker, as far as it is known; from now on it is watched. It does not ask the broker."""
+    return live_state(site).sampler.trouble()
+
+
 def _failed(snapshot: Snapshot) -> int:
     return sum(row["pending"] for row in snapshot.queues if is_failed(row["name"]))
 
@@ -379,6 +403,9 @@ class Sampler:
         self.seen: dict[str, float] = {}
         self.usage = WorkerUsage(inspector)
         self._last_request = 0.0
+        #: When the sample that is under way was begun, and why the last one failed.
+        self._asked_at = 0.0
+        self._error = ""
         #: Seconds that the last sample took.
         self._took = 0.0
         self._is_invalid = False
@@ -407,6 +434,20 @@ class Sampler:
             return asked.result(self._patience)
         except TimeoutError:
             return last  # A sample takes up to ten seconds while many jobs or records are read for the first time.
+
+    def trouble(self) -> SeenTrouble | None:
+        """What is wrong with the broker by the last sample. The broker is sampled from now on, and not waited for."""
+        self._last_request = self._clock()
+        self._start_thread()
+        with self._lock:
+            asked, error, last = self._asked, self._error, self._samples.last
+            silent_for = self._clock() - self._asked_at
+        if error:
+            return SeenTrouble.of_error(error)
+        if asked is not None and silent_for > _SILENT:
+            return SeenTrouble.of_error(f"The broker has not answered for {silent_for:.0f} s")
+        trouble = None if last is None else last.trouble
+        return None if trouble is None else SeenTrouble(trouble.cause, trouble.advice, away=False)
 
     def invalidate(self) -> None:
         """Have the next call ask the broker, however new the last snapshot is: a user has changed something."""
@@ -482,7 +523,7 @@ class Sampler:
         """The sample that is under way; a new one if there is none. The caller holds the lock."""
         if self._asked is None:
             asked: Future[Snapshot] = Future()
-            self._asked = asked
+            self._asked, self._asked_at = asked, self._clock()
             threading.Thread(target=self._sample, args=(asked,), name="palermo-web-sample", daemon=True).start()
         return self._asked
 
@@ -494,10 +535,11 @@ class Sampler:
         except BaseException as error:
             with self._lock:
                 self._asked = None if self._asked is asked else self._asked
+                self._error = str(error) or type(error).__name__
             asked.set_exception(error)
             return
         with self._lock:
-            self._took = fresh.at - began
+            self._took, self._error = fresh.at - began, ""
             fresh = replace(fresh, version=self._version_of(fresh))
             # A sample that began before a user changed something is of no use to others.
             if self._asked is asked:
@@ -529,4 +571,5 @@ class Sampler:
 
 def _shown(snapshot: Snapshot) -> tuple[object, ...]:
     """What pages show of a snapshot, without when each worker was heard of last."""
-    return snapshot.queues, [{**row, "last_seen": None} for row in snapshot.workers], snapshot.all_paused
+    workers = [{**row, "last_seen": None} for row in snapshot.workers]
+    return snapshot.queues, workers, snapshot.all_paused, snapshot.trouble

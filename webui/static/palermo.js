@@ -95,7 +95,7 @@
   const tellState = () => {
     const [state, text] =
       every() === 0 || !one("#live")?.dataset.events ? ["off", "Not live"]
-      : failing ? ["lost", "Out of date"]
+      : failing || one("#trouble[data-away]") ? ["lost", "Out of date"]
       : held() ? ["held", "Held"]
       : ["on", "Live"];
     for (const element of all(".live-state")) {
@@ -158,8 +158,11 @@
   document.addEventListener("htmx:sendError", () => failed(true));
   document.addEventListener("htmx:responseError", ({ detail }) => {
     // The session has ended: the page itself leads to where one signs in.
-    if (detail.xhr.status === 401) location.reload();
-    else failed(true);
+    if (detail.xhr.status === 401) { location.reload(); return; }
+    // The page of an error says what is wrong with the broker.
+    const banner = new DOMParser().parseFromString(detail.xhr.responseText, "text/html").querySelector("#trouble");
+    if (banner) one("#trouble")?.replaceWith(banner);
+    failed(true);
   });
   // What changes while the page is asked for is asked for after it: htmx would drop a second request.
   document.addEventListener("htmx:beforeRequest", () => { asking = true; });
@@ -179,6 +182,7 @@
   });
   document.addEventListener("htmx:afterSwap", () => {
     if (failing) connect();
+    tellState();
     reveal();
     readClock();
     showTimes();

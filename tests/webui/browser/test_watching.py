@@ -4,12 +4,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pika
 import pytest
-from playwright.sync_api import APIResponse, Page, Route, expect
+from msgspec.structs import replace
+from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
+from palermo.settings.settings import Settings
 from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
+from tests.tcp_proxy import TcpProxy
 from tests.webui.browser.conftest import Open, path_of
+from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 Start = Callable[..., WorkerHandle]
@@ -200,6 +205,31 @@ def test_an_open_page_says_that_it_is_out_of_date_until_it_is_renewed(web: Web, 
 
     page.unroute("**/queues")
     expect(state).to_have_text("Live")
+
+
+@pytest.mark.parametrize("path", ["/failures", "/queues"])
+def test_an_open_page_says_that_the_broker_is_away_and_not_that_it_is_live(
+    chromium: Browser, serve: Serve, settings: Settings, path: str
+) -> None:
+    address = pika.URLParameters(settings.url)
+    with TcpProxy(address.host, address.port) as proxy, chromium.new_context() as window:
+        through = settings.url.replace(f":{address.port}/", f":{proxy.port}/")
+        web = serve(replace(settings, url=through, publish_timeout=5.0))
+        web.client.enqueue("browser.send", ["first@example.com"], queue="mail")
+        page = window.new_page()
+        page.goto(web.url + path)
+        banner, state = page.locator("#trouble"), page.locator(".live-state")
+        expect(state).to_have_text("Live")
+        expect(banner).to_be_hidden()
+
+        proxy.refuse()
+        proxy.hang_up()
+        expect(banner).to_contain_text("Workers go on by themselves once it is back")
+        expect(state).to_have_text("Out of date")
+
+        proxy.listen()
+        expect(banner).to_be_hidden()
+        expect(state).to_have_text("Live")
 
 
 def test_the_answer_to_a_form_of_an_old_page_stays(web: Web, open_page: Open) -> None:

@@ -1,0 +1,240 @@
+"""A broker that stores nothing, and a worker that lives: what each command, probe and page says, and how soon.
+
+Commands that only look work, or say the cause. Probes stay green, since a worker that is merely blocked is healthy.
+"""
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests import rabbitmq_found
+from tests.acceptance.place import Place
+from tests.helpers import eventually
+from tests.rabbitmq_node import url_of, with_durable_streams
+from tests.redis_node import running
+from tests.webui.process import WebProcess
+
+#: Seconds within which anything must answer: five in truth, on a machine that others keep busy too.
+ANSWER = 15.0
+
+#: Seconds that a page waits for the broker at first; what is known later is shown at once.
+SEEN = 30.0
+
+
+class Trouble(NamedTuple):
+    """A kind of trouble."""
+
+    #: Starts a broker; yields its URL and what brings it into trouble.
+    broker: Callable[[], AbstractContextManager[tuple[str, Callable[[], object]]]]
+    #: What must be said of it.
+    cause: str
+
+
+@contextmanager
+def _rabbitmq(*raised: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    with rabbitmq_found.find()() as node:
+        with_durable_streams(node)
+
+        def alarm() -> None:
+            node.ctl(*raised)
+            # Its own tick is ten seconds for the disk.
+            eventually(lambda: "alarm" in node.ctl("status").lower())
+
+        yield url_of(node), alarm
+
+
+@contextmanager
+def _redis(*change: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    with running("--save", "") as node:
+        yield node.url, lambda: node.ask(*change)
+
+
+@contextmanager
+def _redis_without_snapshots() -> Iterator[tuple[str, Callable[[], object]]]:
+    with running("--save", "") as node:
+
+        def fail() -> None:
+            node.ask("CONFIG", "SET", "save", "3600 1")
+            # A folder in the place of the snapshot, which no user can overwrite.
+            (node.socket.parent / "dump.rdb").mkdir()
+            node.ask("BGSAVE")
+            eventually(lambda: b"rdb_last_bgsave_status:err" in node.ask("INFO", "persistence"))
+
+        yield node.url, fail
+
+
+@contextmanager
+def _full_disk() -> Iterator[tuple[str, Callable[[], object]]]:
+    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"palermo-full-{os.getpid()}"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=True)
+    try:
+
+        def fill() -> None:
+            with (folder / "filling").open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+
+        yield f"sqlite:///{folder}/jobs.db", fill
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+        folder.rmdir()
+
+
+TROUBLES = {
+    "memory": Trouble(lambda: _rabbitmq("set_vm_memory_high_watermark", "0.000001"), "memory alarm"),
+    "disk": Trouble(lambda: _rabbitmq("set_disk_free_limit", "900000000000000"), "disk alarm"),
+    "redis-full": Trouble(lambda: _redis("CONFIG", "SET", "maxmemory", "1"), "its memory is full"),
+    "redis-snapshot": Trouble(_redis_without_snapshots, "cannot write its snapshot"),
+    "redis-replica": Trouble(lambda: _redis("REPLICAOF", "127.0.0.1", "1"), "is a replica"),
+}
+if os.geteuid() == 0 and os.path.exists("/proc/mounts"):
+    TROUBLES["sqlite-full"] = Trouble(_full_disk, "the disk is full")
+
+
+class Troubled(NamedTuple):
+    """A broker in trouble, with all that was there before."""
+
+    place: Place
+    web: WebProcess
+    cause: str
+    failed_id: str
+    pidfile: str
+
+
+@pytest.fixture(scope="module", params=list(TROUBLES))
+def troubled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Troubled]:
+    trouble = TROUBLES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    with ExitStack() as stack:
+        url, begin = stack.enter_context(trouble.broker())
+        place = stack.enter_context(Place(folder, url, "palermo", patience=5.0))
+        pidfile = str(folder / "worker.pid")
+        worker = place.worker("-q", "jobs,mail", "--pidfile", pidfile)
+        place.ready(worker)
+        failed_id = place.enqueue("fail", "before the trouble")
+        place.enqueue("note", "waits", queue="unserved")
+        eventually(lambda: failed_id in place.failed())
+        web = stack.enter_context(WebProcess(folder, "--no-token", PALERMO_URL=url))
+        assert web.http.get("/queues").status_code == 200
+        begin()
+        yield Troubled(place, web, trouble.cause, failed_id, pidfile)
+        assert worker.alive, worker.log
+
+
+def _run(troubled: Troubled, *arguments: str) -> "tuple[subprocess.CompletedProcess[str], str]":
+    began = time.monotonic()
+    done = troubled.place.run(*arguments)
+    took = time.monotonic() - began
+    said = done.stdout + done.stderr
+    assert took < ANSWER, (took, said)
+    assert "Traceback" not in said
+    assert "unexpected" not in said
+    return done, said
+
+
+#: Commands that look or change something: each does what it is for, or says why it cannot.
+COMMANDS = (
+    "queues",
+    "workers",
+    "jobs unserved",
+    "tenants unserved",
+    "limits",
+    "stats",
+    "failed list",
+    "failed groups",
+    "scheduled list",
+    "retries list",
+    "recurring list",
+    "unique list",
+    "topics list",
+    "history",
+    "audit",
+    "status ID",
+    "cancel ID",
+    "failed requeue ID",
+    "enqueue shop.note -q unserved",
+    "pause mail",
+    "resume mail",
+    "control quiet --all",
+    "purge unserved --yes",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_works_or_names_the_cause_soon(troubled: Troubled, command: str) -> None:
+    done, said = _run(troubled, *command.replace("ID", troubled.failed_id).split())
+
+    assert done.returncode == 0 or troubled.cause in said, said
+
+
+@pytest.mark.parametrize("command", ["queues", "check", "doctor", "enqueue shop.note -q unserved"])
+def test_what_people_run_first_names_the_cause(troubled: Troubled, command: str) -> None:
+    _, said = _run(troubled, *command.split())
+
+    assert troubled.cause in said
+
+
+@pytest.mark.parametrize("options", ["", "--pidfile PIDFILE", "--this-host", "--workers 1", "-q jobs --workers 1"])
+def test_a_probe_of_a_blocked_worker_stays_green(troubled: Troubled, options: str) -> None:
+    done, said = _run(troubled, "check", *options.replace("PIDFILE", troubled.pidfile).split())
+
+    assert done.returncode == 0, said
+
+
+def test_the_health_of_the_web_server_stays_green(troubled: Troubled) -> None:
+    eventually(lambda: troubled.web.http.get("/healthz").status_code == 200, within=SEEN)
+
+
+PAGES = ("/", "/queues", "/queues/unserved", "/workers", "/failures", "/scheduled", "/history", "/problems", "/limits")
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_each_page_shows_one_banner_with_the_cause(troubled: Troubled, path: str) -> None:
+    def banner() -> str:
+        began = time.monotonic()
+        page = troubled.web.http.get(path)
+        assert time.monotonic() - began < ANSWER
+        assert page.status_code in (200, 503)
+        (found,) = re.findall(r'<div id="trouble".*?</div>', page.text, re.DOTALL)
+        return found if troubled.cause in found else ""
+
+    assert eventually(banner, within=SEEN)
+
+
+@pytest.mark.parametrize("path", ["/", "/queues", "/workers", "/failures"])
+def test_the_pages_of_queues_workers_and_failures_can_be_read(troubled: Troubled, path: str) -> None:
+    # A replica is no broker: the pages say so, and show nothing that may be old.
+    readable = 503 if "replica" in troubled.cause else 200
+    assert eventually(lambda: troubled.web.http.get(path).status_code == readable, within=SEEN)
+
+
+def test_check_fails_while_a_queue_limit_keeps_a_worker_from_its_jobs(tmp_path: Path) -> None:
+    with rabbitmq_found.find()() as node, Place(tmp_path, url_of(with_durable_streams(node)), "palermo") as place:
+        place.enqueue("note", "waits")
+        node.ctl("set_vhost_limits", "-p", "/", '{"max-queues": 1}')
+        pidfile = str(tmp_path / "worker.pid")
+        worker = place.worker("--pidfile", pidfile)
+        eventually(lambda: "cannot take jobs" in worker.log)
+
+        for options in ((), ("--pidfile", pidfile), ("--this-host",)):
+            said = place.palermo("check", *options, code=1)
+            assert "queue limit in vhost" in said
+            assert "rabbitmqctl list_vhost_limits" in said
+
+
+def test_each_command_names_a_connection_limit_soon(tmp_path: Path) -> None:
+    with rabbitmq_found.find()() as node, Place(tmp_path, url_of(node), "palermo") as place:
+        node.ctl("set_vhost_limits", "-p", "/", '{"max-connections": 0}')
+
+        for command in ("queues", "check", "doctor", "failed list"):
+            done = place.run(*command.split())
+            assert done.returncode != 0
+            assert "connection limit" in done.stdout + done.stderr
