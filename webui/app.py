@@ -43,7 +43,7 @@ from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import NOBODY, VISIT, Authenticate, BoundedInspector, Site, Visit
-from palermo.webui.state.live_state import SeenTrouble
+from palermo.webui.state.trouble import SeenTrouble
 
 
 def create_app(

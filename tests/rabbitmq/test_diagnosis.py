@@ -149,7 +149,7 @@ def test_an_alarm_is_found_and_what_was_tried_is_removed_all_the_same(module_nod
         module_node.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
 
     assert found["alarms"].level == "problem"
-    assert "blocks publishers" in found["alarms"].text
+    assert "memory alarm" in found["alarms"].text
     assert took < 30
     assert "doctor" not in names_of(module_node)
 

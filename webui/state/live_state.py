@@ -29,6 +29,7 @@ from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
 from palermo.webui.state.recent_jobs import RecentJobs
+from palermo.webui.state.trouble import SeenTrouble
 from palermo.webui.state.usage import WorkerUsage
 from palermo.webui.state.waiting import WaitingHistory, WaitingJobs
 
@@ -60,9 +61,6 @@ _SEEN_KEPT = 86_400.0
 
 #: Seconds without a request for a page after which nobody looks.
 _VIEWED = 60.0
-
-#: Seconds after which a sample that has no answer counts as the broker's silence: the first one may take ten.
-_SILENT = 15.0
 
 #: Seconds that samples are kept: the time that the chart shows.
 WINDOW = 600.0
@@ -113,22 +111,6 @@ class Totals(Struct, frozen=True, kw_only=True):
     busy: int
     #: Which workers do not answer, for people; "" if all do.
     silent: str
-
-
-class SeenTrouble(Struct, frozen=True):
-    """The trouble that the broker is in, as each page shows it."""
-
-    #: A sentence without its full stop, and what to do about it.
-    cause: str
-    advice: str
-    #: Whether the broker does not answer: the pages show what was known last.
-    away: bool
-
-    @classmethod
-    def of_error(cls, error: str) -> "SeenTrouble":
-        """The trouble that an error of the broker tells of."""
-        advice = "Workers go on by themselves once it is back. These pages show what was known last, and ask again."
-        return cls(error.rstrip("."), advice, away=True)
 
 
 class LiveState:
@@ -440,14 +422,8 @@ class Sampler:
         self._last_request = self._clock()
         self._start_thread()
         with self._lock:
-            asked, error, last = self._asked, self._error, self._samples.last
-            silent_for = self._clock() - self._asked_at
-        if error:
-            return SeenTrouble.of_error(error)
-        if asked is not None and silent_for > _SILENT:
-            return SeenTrouble.of_error(f"The broker has not answered for {silent_for:.0f} s")
-        trouble = None if last is None else last.trouble
-        return None if trouble is None else SeenTrouble(trouble.cause, trouble.advice, away=False)
+            silent = 0.0 if self._asked is None else self._clock() - self._asked_at
+            return SeenTrouble.of_sample(self._error, silent, self._samples.last)
 
     def invalidate(self) -> None:
         """Have the next call ask the broker, however new the last snapshot is: a user has changed something."""

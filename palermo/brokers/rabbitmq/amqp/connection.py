@@ -552,9 +552,6 @@ class Connection:
             self.raw.abort()
             raise
 
-    def _block(self, reason: str) -> None:
-        self.blocked = reason
-
     def _on_close(self, error: Exception) -> None:
         self.error = self.translated(error)
         self.code = reply_code(error) if isinstance(error, exceptions.ConnectionClosedByBroker) else 0
@@ -594,8 +591,10 @@ async def open_connection(session: SessionParameters, purpose: str, *, heartbeat
             tried.append(refused)
             continue
         connection.version = str((connection.raw.server_properties or {}).get("version", ""))
-        connection.raw.add_on_connection_blocked_callback(lambda _, it, one=connection: one._block(it.method.reason))
-        connection.raw.add_on_connection_unblocked_callback(lambda *_, one=connection: one._block(""))
+        connection.raw.add_on_connection_blocked_callback(
+            lambda _, it, me=connection: setattr(me, "blocked", it.method.reason)
+        )
+        connection.raw.add_on_connection_unblocked_callback(lambda *_, me=connection: setattr(me, "blocked", ""))
         return connection
     text = " ".join(map(str, tried)) or f"RabbitMQ at {hosts[0][0]} did not answer in time."
     if len(tried) == len(hosts) and all(isinstance(error, BrokerRefused) for error in tried):

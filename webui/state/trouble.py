@@ -1,0 +1,34 @@
+"""The trouble that the broker is in, as the banner of each page shows it."""
+
+from msgspec import Struct
+
+from palermo.inspector.rates import Snapshot
+
+#: Seconds after which a sample that has no answer counts as the broker's silence: the first one may take ten.
+_SILENT = 15.0
+
+
+class SeenTrouble(Struct, frozen=True):
+    """What the banner says."""
+
+    #: A sentence without its full stop, and what to do about it.
+    cause: str
+    advice: str
+    #: Whether the broker does not answer: the pages show what was known last.
+    away: bool
+
+    @classmethod
+    def of_error(cls, error: str) -> "SeenTrouble":
+        """The trouble that an error of the broker tells of."""
+        advice = "Workers go on by themselves once it is back. These pages show what was known last, and ask again."
+        return cls(error.rstrip("."), advice, away=True)
+
+    @classmethod
+    def of_sample(cls, error: str, silent: float, last: Snapshot | None) -> "SeenTrouble | None":
+        """The trouble by the error of the last sample, the seconds that one is under way, and the last that came."""
+        if error:
+            return cls.of_error(error)
+        if silent > _SILENT:
+            return cls.of_error(f"The broker has not answered for {silent:.0f} s")
+        trouble = None if last is None else last.trouble
+        return None if trouble is None else cls(trouble.cause, trouble.advice, away=False)
