@@ -21,7 +21,7 @@ from palermo.webui.security import tokens
 from palermo.webui.security.auth import HOST
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
-from palermo.webui.state.live_state import failed_count, seen_trouble
+from palermo.webui.state.live_state import failed_count, live_state
 from palermo.webui.state.offers import offers, time_zones
 from palermo.webui.state.problems import problems
 from palermo.webui.state.search import suggestions
@@ -104,7 +104,7 @@ def page(
     known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
-    known["trouble"] = seen_trouble(visit.site)
+    known["trouble"] = live_state(visit.site).sampler.trouble()
     known |= {"suggestions": suggestions(visit.site), "problem_count": problems(visit.site).count()}
     # Whether this browser has a session that it can end.
     signs_out = visit.site.existing(SignIn) is not None and "authorization" not in request.headers

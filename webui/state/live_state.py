@@ -329,11 +329,6 @@ def failed_count(site: Site) -> int | None:
     return _failed(snapshot) if snapshot else None
 
 
-def seen_trouble(site: Site) -> SeenTrouble | None:
-    """What is wrong with the broker, as far as it is known; from now on it is watched. It does not ask the broker."""
-    return live_state(site).sampler.trouble()
-
-
 def _failed(snapshot: Snapshot) -> int:
     return sum(row["pending"] for row in snapshot.queues if is_failed(row["name"]))
 
