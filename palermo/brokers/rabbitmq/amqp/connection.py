@@ -365,8 +365,7 @@ class Connection:
         self.host = host
         self.where = f"{host[0]}:{host[1]}"
         self.error: PalermoError | None = None
-        #: The broker's reply code when it closed the connection, else 0.
-        self.code = 0
+        self.code = 0  #: The broker's reply code when it closed the connection, else 0.
         self.raw: AsyncioConnection
         #: The server's version, such as `3.10.8`, kept when the connection is lost; "" if the server does not tell it.
         self.version = ""
@@ -374,8 +373,7 @@ class Connection:
         self.unreadable = Unreadable()
         #: Why RabbitMQ reads nothing from it, in its words such as "low on memory"; "" while it reads.
         self.blocked = ""
-        #: Open channels that nobody uses now.
-        self._spare: list[Channel] = []
+        self._spare: list[Channel] = []  #: Open channels that nobody uses now.
         #: How many calls of `persist_queues` there were, and the last one that is done.
         self._persists_wanted = self._persisted = 0
         self._persisting = asyncio.Lock()
