@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.alarms import find_alarm, find_limit, trouble_of
+from palermo.brokers.rabbitmq.amqp.alarms import find_alarm, find_limit, trouble_of
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection, together
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 
 from palermo.brokers.rabbitmq import policies
-from palermo.brokers.rabbitmq.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Properties

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import read, to_properties
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex

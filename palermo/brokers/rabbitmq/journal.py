@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from palermo.brokers.rabbitmq.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import CALL_TIMEOUT, Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT, Got, Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from palermo.brokers.rabbitmq.alarms import why_late
+from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue

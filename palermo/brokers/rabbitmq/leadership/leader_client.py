@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palermo.brokers.rabbitmq.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp import rpc
+from palermo.brokers.rabbitmq.amqp.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc

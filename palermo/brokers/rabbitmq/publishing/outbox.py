@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 
-from palermo.brokers.rabbitmq.alarms import why_late
 from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.alarms import why_late
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import written
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, Publisher, PublishFuture, unfit
