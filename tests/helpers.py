@@ -1,6 +1,7 @@
 """Helpers for every test: waiting for something to become true, and bounds on time."""
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -72,6 +73,11 @@ def eventually(probe: Callable[[], T], *, within: float = HANGS, every: float = 
         if watch.is_over(within):
             raise failure or AssertionError(f"still {value!r} after {within} s")
         time.sleep(every)
+
+
+def has_traceback(log: str) -> bool:
+    """Whether a worker's log has a traceback of Palermo's own; those of failed jobs are indented."""
+    return re.search(r"^Traceback", log, re.MULTILINE) is not None
 
 
 def idle_share(pids: Iterable[int], *, over: float = 5.0) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.chaos.outpost import Outpost
+from tests.helpers import has_traceback
 from tests.scale import chosen
 
 
@@ -69,4 +70,4 @@ def test_all_goes_on_by_itself_after(outpost: Outpost, fault: Callable[[Outpost]
     fault(outpost)
 
     outpost.all_is_well()
-    assert "Traceback" not in "".join(outpost.logs.values())
+    assert not has_traceback("".join(outpost.logs.values()))

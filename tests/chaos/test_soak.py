@@ -18,6 +18,7 @@ from tests.chaos.account import Account
 from tests.chaos.faults import Faults
 from tests.chaos.parts import PARTS
 from tests.chaos.site import Site, held
+from tests.helpers import has_traceback
 from tests.rabbitmq_node import Node
 
 #: In the ordinary suite a few faults, the same ones each time; each kind of fault comes about from a minute on.
@@ -71,7 +72,7 @@ def test_every_job_runs_once_but_for_good_reasons_whatever_happens_to_workers_br
         )
         assert held(private_node) == {}
         assert set(codes.values()) == {0}, codes
-        assert [log for log in site.logs.values() if "Traceback" in log] == []
+        assert [log for log in site.logs.values() if has_traceback(log)] == []
         assert all(after[name] - before[name] < GROWTH for name in site.steady)
 
 

@@ -15,7 +15,7 @@ from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.acceptance.place import Place, Worker
 from tests.chaos.records import runs
-from tests.helpers import eventually
+from tests.helpers import eventually, has_traceback
 from tests.rabbitmq_node import Node, url_of
 
 #: Jobs of each kind.
@@ -95,7 +95,7 @@ def test_another_leads_while_the_leader_is_stopped_and_nothing_is_done_twice_whe
     assert place.errors() == {}
     assert place.inspector.unique_keys() == []
     assert all(worker.alive for worker in (runner, *keepers.values()))
-    assert "Traceback" not in runner.log + "".join(worker.log for worker in keepers.values())
+    assert not has_traceback(runner.log + "".join(worker.log for worker in keepers.values()))
 
 
 def test_the_error_of_a_unique_job_names_the_stopped_leader(place: Place, module_node: Node) -> None:

@@ -43,7 +43,7 @@ def test_an_end_is_told_by_signal_or_status(status: int, text: str) -> None:
 
 UNDER_FIRE = """
 import os, subprocess, sys
-from palermo.worker.process import new_event_loop
+from palermo.event_loop import new_event_loop
 from palermo.worker.signals import ignore_signals, listen
 
 loop = new_event_loop()
