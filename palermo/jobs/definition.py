@@ -12,13 +12,13 @@ from msgspec import Struct
 
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
+from palermo.jobs.models import JobModels
 from palermo.jobs.origin import Origin, variables_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
     from palermo.contract.unique_jobs import UniqueJob
     from palermo.core.retry_policy import ErrorTypes, RetryPolicy
-    from palermo.jobs.models import JobModels
     from palermo.settings.settings import Settings
 
 MAX_JOB_NAME_BYTES = 255
@@ -146,10 +146,8 @@ class JobDefinition:
         return classes_in(hint for name, hint in self._hints.items() if name == "return")
 
     @cached_property
-    def models(self) -> "JobModels | None":
+    def models(self) -> JobModels | None:
         """The pydantic models that the annotations name; None for none."""
-        from palermo.jobs.models import JobModels
-
         return JobModels.of(self.name, self._hints, self.signature, batched=self.batch is not None)
 
     def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:

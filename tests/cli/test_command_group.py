@@ -241,4 +241,4 @@ def test_the_help_of_a_command_leads_to_the_options_of_all_commands(palermo: Pal
 
 def test_flags_may_stand_before_the_command(palermo: Palermo) -> None:
     assert "UrlInvalid" in palermo("--url", "nonsense", "queues", code=2).stderr
-    assert palermo("--url", "nonsense", "queues", "--url", "sqlite:///other.db").exit_code == 0
+    assert palermo("--url", "nonsense", "enqueue", "shop.send", "--url", "sqlite:///other.db").exit_code == 0

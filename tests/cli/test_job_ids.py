@@ -60,7 +60,7 @@ def test_the_beginning_of_several_ids_does_nothing_and_lists_them(
 def test_fewer_than_eight_characters_are_no_beginning(palermo: Palermo, client: Client) -> None:
     client.enqueue("break", id=FIRST, delay=3600)
 
-    assert palermo("scheduled", "cancel", FIRST[:7], code=1).stdout == f"{FIRST[:7]}: fired already or not there.\n"
+    assert palermo("scheduled", "cancel", FIRST[:7], code=4).stdout == f"{FIRST[:7]}: fired already or not there.\n"
     assert len(json.loads(palermo("scheduled", "list", "--json").stdout)) == 1
 
 

@@ -137,6 +137,7 @@ def test_flask_palermo_runs_the_worker_of_the_application(tmp_path: Path) -> Non
 def test_flask_palermo_has_the_other_commands(make: Make, tmp_path: Path) -> None:
     app = make(PALERMO={"url": f"sqlite:///{tmp_path}/jobs.db"})
 
+    app.test_cli_runner().invoke(args=["palermo", "enqueue", "shop.send"])
     found = app.test_cli_runner().invoke(args=["palermo", "queues", "--json"])
     wrong = app.test_cli_runner().invoke(args=["palermo", "queuse"])
 

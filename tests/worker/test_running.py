@@ -204,12 +204,16 @@ def test_a_password_on_the_command_line_does_not_stay_in_the_title(site: Site) -
         ("jobless", "no job in jobless, so there is no queue to serve"),
     ],
 )
-def test_a_module_that_is_of_no_use_ends_the_worker_with_one_line(site: Site, module: str, text: str) -> None:
+def test_a_useless_module_ends_the_worker_with_one_line_and_the_users_frames(
+    site: Site, module: str, text: str
+) -> None:
     worker = site.start(modules=(module,))
 
     assert worker.wait() == 1
-    assert text in worker.log
-    assert len(worker.log.splitlines()) == 1
+    *frames, line = worker.log.splitlines()
+    assert text in line
+    assert not any("/palermo/worker/" in frame for frame in frames)
+    assert bool(frames) == (module == "unimportable")
 
 
 def test_a_module_that_enqueues_while_it_is_imported_is_named_once_with_the_line_and_the_job(site: Site) -> None:
