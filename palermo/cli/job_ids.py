@@ -13,6 +13,7 @@ from palermo.client.status import State, browsed_pages
 from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.sweep import Keep, SweepDecision
+from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
 from palermo.core.message import Message
 from palermo.core.text import some_of
@@ -41,7 +42,7 @@ def whole_ids(context: Context, ids: Sequence[str], find: FindIds) -> tuple[str,
     beginnings = tuple(id for id in ids if may_be_beginning(id))
     if not beginnings:
         return tuple(ids)
-    found = context.client().run(lambda broker: find(broker, beginnings), again=True)
+    found = context.client().run(lambda broker: unless_blocked(broker, find(broker, beginnings)), again=True)
     return tuple(chosen_id(id, found) if id in beginnings else id for id in ids)
 
 
@@ -57,7 +58,7 @@ def _known_id(context: Context, beginning: str) -> str:
     client = context.client()
     if results.status(client, client.job_by_id(beginning)).state is not State.UNKNOWN:
         return beginning
-    found = client.run(lambda broker: all_ids(broker, (beginning,)), again=True)
+    found = client.run(lambda broker: unless_blocked(broker, all_ids(broker, (beginning,))), again=True)
     if client.settings.journal != JournalLevel.OFF:
         ended = context.inspector().history(HistoryFilter(text=beginning), limit=_ENDED)
         found |= {row["id"] for row in ended}

@@ -40,7 +40,7 @@ from palermo.core.lifecycle import JobState, result_of_record
 from palermo.core.message import Message, parent_in
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import Key, key_in
-from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
+from palermo.errors import BrokerBlocked, BrokerUnavailable, NotBrowsable, NotFound
 
 #: How many jobs of a queue are looked at from its front and from its end; how many queues, if none is named; and how
 #: many failed jobs.
@@ -205,7 +205,11 @@ async def _failed(broker: Broker, id: str, unseen: list[str]) -> JobLocation | N
             found.append(message)
         return Stop() if found else Keep()
 
-    swept = await read_failed(broker, judge, ids=(id,), most=FAILED)
+    try:
+        swept = await unless_blocked(broker, read_failed(broker, judge, ids=(id,), most=FAILED), grace=_LEADER_GRACE)
+    except BrokerBlocked as error:
+        unseen.append(f"failed jobs ({error})")
+        return None
     if found:
         return JobLocation(state=JobState.FAILED, message=found[0], worker=found[0].worker)
     if swept.total > swept.seen:
