@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from palermo.client.decorator import JobClass, job
     from palermo.client.handle import Job
     from palermo.client.subscribe import subscribe
+    from palermo.contract.row_types import FailedRow, JobRow, QueueRow, ScheduledRow, WorkerRow
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
     from palermo.errors import PalermoError
@@ -40,15 +41,20 @@ __all__ = [
     "DontEnqueue",
     "DontProcess",
     "Exponential",
+    "FailedRow",
     "Fixed",
     "Inspector",
     "Job",
     "JobClass",
+    "JobRow",
     "Linear",
     "PalermoError",
+    "QueueRow",
     "Retry",
+    "ScheduledRow",
     "Settings",
     "Snooze",
+    "WorkerRow",
     "connect",
     "current_job",
     "enqueue",
@@ -78,6 +84,11 @@ _HOMES = {
     "JobClass": "palermo.client.decorator",
     "Job": "palermo.client.handle",
     "PalermoError": "palermo.errors",
+    "FailedRow": "palermo.contract.row_types",
+    "JobRow": "palermo.contract.row_types",
+    "QueueRow": "palermo.contract.row_types",
+    "ScheduledRow": "palermo.contract.row_types",
+    "WorkerRow": "palermo.contract.row_types",
     "DontEnqueue": "palermo.jobs.hooks",
     "DontProcess": "palermo.jobs.hooks",
     "failure_backend": "palermo.jobs.hooks",

@@ -20,6 +20,7 @@ from palermo import errors
 from palermo.cli import COMMANDS, main
 from palermo.client.decorator import FunctionJob
 from palermo.client.status import JobStatus
+from palermo.contract.row_types import RunningRow
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector.failed_filter import FailedFilter
@@ -109,6 +110,12 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
             ("palermo.inspector.waiting.WaitingFilter", WaitingFilter),
             ("palermo.contract.scheduled.ScheduledFilter", ScheduledFilter),
             ("palermo.contract.rows.Listing", Listing),
+            ("palermo.QueueRow", palermo.QueueRow),
+            ("palermo.JobRow", palermo.JobRow),
+            ("palermo.FailedRow", palermo.FailedRow),
+            ("palermo.ScheduledRow", palermo.ScheduledRow),
+            ("palermo.WorkerRow", palermo.WorkerRow),
+            ("palermo.contract.row_types.RunningRow", RunningRow),
         ],
     ),
     (

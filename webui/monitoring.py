@@ -7,6 +7,7 @@ from the journal and count from the start of this process.
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -123,7 +124,7 @@ def _snapshot(site: Site) -> Snapshot | None:
         return None
 
 
-def _queues(families: "Families", rows: list[Row], site: Site) -> None:
+def _queues(families: "Families", rows: Sequence[Row], site: Site) -> None:
     """The metrics of each queue. Queues with one label are summed; of age, workers and paused the largest is kept."""
     now = datetime.now(UTC)
     try:

@@ -72,7 +72,7 @@ def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
     yield from registry.names()
     for row in (*inspector.workers(), *inspector.recurring()):
         yield from (job["job"] for job in row["jobs"]) if "jobs" in row else [row["job"]]
-    yield from (row["job"] for row in inspector.failed(limit=_FAILED, newest=True, count=False))
+    yield from (row["job"] for row in inspector.failed(limit=_FAILED, newest=True, count=False) if row["job"])
 
 
 complete_queue, complete_worker = complete(_queues), complete(_workers)

@@ -95,7 +95,7 @@ def show(context: Context, /, id: str, as_json: bool) -> None:
         return
     error = row["error"] or {"class": None, "message": None, "traceback": ""}
     arguments = None if row["args"] is None else [*map(repr, row["args"])]
-    arguments = arguments and [*arguments, *(f"{name}={value!r}" for name, value in row["kwargs"].items())]
+    arguments = arguments and [*arguments, *(f"{name}={value!r}" for name, value in (row["kwargs"] or {}).items())]
     print_facts(
         (
             ("id", row["id"]),

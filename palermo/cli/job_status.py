@@ -78,8 +78,11 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
             codes.add(exit_code(found))
             note(f"palermo: {type(found).__name__}: {found}")
             continue
-        row = status_at_end(found).row()
-        row["result"], row["refused"] = results.result_as_json(client, found), found.get("refused")
+        row = {
+            **status_at_end(found).row(),
+            "result": results.result_as_json(client, found),
+            "refused": found.get("refused"),
+        }
         rows.append(row)
         if row["state"] != "done":
             codes.add(FAILED)

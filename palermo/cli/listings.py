@@ -109,7 +109,14 @@ def clients(
 
 
 def print_page(
-    listing: Listing, columns: Sequence[Column], none: str, *, page: int, limit: int, as_json: bool, what: str = "job"
+    listing: Listing[Row],
+    columns: Sequence[Column],
+    none: str,
+    *,
+    page: int,
+    limit: int,
+    as_json: bool,
+    what: str = "job",
 ) -> None:
     """Print a page of a list, and say that there is more. `none` completes "no …" for a page without rows."""
     print_rows(listing.rows, columns, as_json=as_json, none=none_here(none, listing.total, limit))

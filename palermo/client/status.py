@@ -338,7 +338,9 @@ def status_at_location(id: str, place: JobLocation, serializers: Serializers) ->
         running = place.running
         shown = running_row(running, serializers)
         return JobStatus(
-            **{name: shown[name] for name in ("args", "kwargs", "preview")},
+            args=shown["args"],
+            kwargs=shown["kwargs"],
+            preview=shown["preview"],
             state=state,
             id=id,
             job=running.job,

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import Enum
-from typing import Any, overload
+from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Struct
 
 from palermo.contract.broker import QueueInfo
+from palermo.contract.row_types import JobRow, QueueRow, RunningRow, WorkerRow
 from palermo.contract.serialization import MAX_DECOMPRESSED, Serializers, Unrestored
 from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo
 from palermo.core.arguments import preview, unpack
@@ -27,7 +28,10 @@ from palermo.core.own_headers import own_headers
 from palermo.core.text import count
 from palermo.errors import SerializationError
 
-Row = dict[str, Any]
+#: Any row, to be read.
+Row = Mapping[str, Any]
+
+R = TypeVar("R", bound=Row, covariant=True)
 
 #: The state of a job that waits and was cancelled: the worker that takes it drops it. All other states are JobState's.
 CANCELLED = "cancelled"
@@ -47,29 +51,31 @@ _MAX_INTEGER_BITS = 14_000
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Sequence[Row]):
+class Listing(Sequence[R], Generic[R]):
     """A page of rows, and a sequence of them."""
 
-    rows: list[Row]
+    rows: list[R]
     #: How many rows there are in all; None if there are more and nobody counted them.
     total: int | None
     #: How many more failed jobs there are than could be looked at; below 0 if some of those looked at have gone.
     unseen: int = 0
 
     @overload
-    def __getitem__(self, index: int) -> Row: ...
+    def __getitem__(self, index: int) -> R: ...
 
     @overload
-    def __getitem__(self, index: slice) -> list[Row]: ...
+    def __getitem__(self, index: slice) -> list[R]: ...
 
-    def __getitem__(self, index: int | slice) -> Row | list[Row]:
+    def __getitem__(self, index: int | slice) -> R | list[R]:
         return self.rows[index]
 
     def __len__(self) -> int:
         return len(self.rows)
 
 
-def job_row(message: Message, state: JobState, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
+def job_row(
+    message: Message, state: JobState, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED
+) -> JobRow:
     """One job that waits or has failed. This unpickles nothing, and decodes no body above `max_bytes` bytes."""
     arguments = arguments_of(message, serializers, max_bytes=max_bytes)
     args, kwargs = arguments if arguments is not None else (None, None)
@@ -139,7 +145,7 @@ def waits_since(row: Row) -> str | None:
     return max((at for at in (row["created_at"], row["run_at"]) if at is not None), default=None)
 
 
-def queue_row(info: QueueInfo) -> Row:
+def queue_row(info: QueueInfo) -> QueueRow:
     """One queue."""
     return {
         "name": printable(info.name),
@@ -161,11 +167,12 @@ def limit_row(info: LimitInfo) -> Row:
     }
 
 
-def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
+def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> RunningRow:
     """One job that a worker runs. Of a long body only the preview is shown."""
     shown = job_row(running.message(), JobState.WORKING, serializers, max_bytes=max_bytes)
     if running.arguments.body is None:
-        shown |= {"args": None, "kwargs": None, "preview": as_json(running.arguments.preview)}
+        shown["args"] = shown["kwargs"] = None
+        shown["preview"] = as_json(running.arguments.preview)
     return {
         "id": as_json(running.id),
         "job": as_json(running.job),
@@ -176,11 +183,14 @@ def running_row(running: RunningJob, serializers: Serializers, *, max_bytes: int
         "line": as_json(running.line),
         "key": as_json(running.key) or None,
         "parent": as_json(running.parent) or None,
-        **{name: shown[name] for name in ("args", "kwargs", "preview", "content_type")},
+        "args": shown["args"],
+        "kwargs": shown["kwargs"],
+        "preview": shown["preview"],
+        "content_type": shown["content_type"],
     }
 
 
-def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> Row:
+def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = MAX_DECOMPRESSED) -> WorkerRow:
     """One worker, with the jobs it runs. Of one that does not answer, what nobody knows is None."""
     return {
         "id": as_json(info.id),

@@ -8,7 +8,7 @@ import os
 import random
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from palermo.client.client import Client
@@ -92,7 +92,8 @@ class DemoSteps:
         others = row["failed"] - len(damaged_files())
         why = f"; {others:,} of them parsed files of Python's own tests, which are damaged too" if others > 0 else ""
         self._screen.line(f"{count(row['failed'], 'job')} failed{why}", style="red")
-        self._failed = {row["args"][0]: row for row in self._inspector.failed(limit=_MANY)}
+        listed: Sequence[Row] = self._inspector.failed(limit=_MANY)
+        self._failed = {row["args"][0]: row for row in listed}
         expect(len(self._failed) == row["failed"], f"`failed` holds {len(self._failed)} jobs, not {row['failed']}")
         sound = [path.name for path in damaged_files() if str(path) not in self._failed]
         expect(not sound, f"these damaged files did not fail: {', '.join(sound)}")
@@ -125,7 +126,7 @@ class DemoSteps:
         self._screen.command(f"{self._program} failed groups")
         paths = {row["id"]: path for path, row in self._failed.items()}
         self._screen.groups(self._inspector.groups(), lambda group: Path(paths[group["id"]]).name)
-        row = self._inspector.failed_job(self._failed[str(BAD_ENCODING)]["id"])
+        row: Row = self._inspector.failed_job(self._failed[str(BAD_ENCODING)]["id"])
         self._screen.command(f"{self._program} failed show {row['id']}")
         self._screen.facts([(name, row[name]) for name in ("job", "args", "kwargs", "queue", "worker", "failed_at")])
         self._screen.traceback(row["error"]["traceback"])
@@ -154,7 +155,7 @@ class DemoSteps:
         self._inspector.requeue(id)
         self._runs += 1
         self._wait(worker)
-        row = self._inspector.failed_job(id)
+        row: Row = self._inspector.failed_job(id)
         expect(row["retries"] == 1, f"the job that was requeued once has retries {row['retries']}")
         self._screen.line(f"it failed again, retries {row['retries']}: {row['error']['message']}", style="red")
 
@@ -162,7 +163,8 @@ class DemoSteps:
         """Wait until the worker has run as many jobs as it must have; returns the worker's row."""
         done, since = -1, time.monotonic()
         while True:
-            for row in self._inspector.workers():
+            workers: Sequence[Row] = self._inspector.workers()
+            for row in workers:
                 if row["pid"] != worker.pid:
                     continue
                 tell(row["processed"], row["failed"])

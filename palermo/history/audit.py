@@ -90,7 +90,7 @@ class AuditLog:
         with self._index.read():
             rows = self._db.execute(question, (hash(id), limit)).fetchall()
         found = [(at, _row((at, *rest))) for at, *rest in reversed(rows)]
-        return [(at, row) for at, row in found if id in row.pop("ids")]
+        return [(at, {name: row[name] for name in row if name != "ids"}) for at, row in found if id in row["ids"]]
 
     def names(self, what: str) -> list[str]:
         """The people, or the actions, to choose from; `what` is "by" or "action"."""

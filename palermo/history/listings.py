@@ -27,7 +27,7 @@ _MOST_STEPS = 1_000
 
 def history(
     client: Client, filter: HistoryFilter, *, offset: int, limit: int, progress: OnProgress | None = None
-) -> Listing:
+) -> Listing[Row]:
     """Finished jobs, newest first; their total is None where not all of the journal had to be read.
 
     Without `since` in the filter the journal is read from its end back, in portions, until the page is full.
@@ -129,7 +129,7 @@ def recorded(index: Index, audit: AuditLog, id: str) -> RecordedJob | None:
 
 def audit(
     client: Client, filter: AuditFilter, *, offset: int, limit: int, progress: OnProgress | None = None
-) -> Listing:
+) -> Listing[Row]:
     """The actions of people, newest first."""
     start = FROM_START if filter.since is None else ReadFrom(since=filter.since)
     with closing(AuditLog()) as found:

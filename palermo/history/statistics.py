@@ -425,7 +425,7 @@ def rate(report: Report, tally: Tally | None = None) -> float | None:
 
 def _parts(found: Sequence[Named], alive: Mapping[str, Row], absent: Row, key: str) -> Iterable[Row]:
     """The names that were counted, with their present state; then the present names that did nothing."""
-    nothing: dict[str, Any] = Tally().row()
+    nothing = Tally().row()
     counted = set()
     for each in found:
         name = None if each.name is None else printable(each.name)

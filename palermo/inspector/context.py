@@ -11,7 +11,8 @@ from palermo.client.failed_queues import read_failed, sweep_failed
 from palermo.client.status import locate_waiting
 from palermo.contract import clock
 from palermo.contract.broker import Broker, QueueInfo
-from palermo.contract.rows import Row, job_row, queue_row, worker_row
+from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
+from palermo.contract.rows import job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.trouble import Trouble, unless_blocked
@@ -48,11 +49,11 @@ class Context:
         self._hidden = client.settings.web_redact if hidden is None else hidden
         self._actor = actor or Actor.here("python")
 
-    def queues(self) -> list[Row]:
+    def queues(self) -> list[QueueRow]:
         """All queues by name, always with `failed`."""
         return _queue_rows(self._ask(lambda broker: broker.queues(), again=True))
 
-    def workers(self) -> list[Row]:
+    def workers(self) -> list[WorkerRow]:
         """All workers that are alive, by id, with the jobs they run.
 
         One that does not answer has `answers` False, the state "silent" and what was known of it last.
@@ -128,24 +129,24 @@ class Context:
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
 
-    def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[Row]:
+    def _worker_rows(self, found: Iterable[WorkerInfo]) -> list[WorkerRow]:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         return [worker_row(info, serializers, max_bytes=max_bytes) for info in found]
 
-    def _rows(self, messages: Sequence[Message], state: JobState) -> list[Row]:
+    def _rows(self, messages: Sequence[Message], state: JobState) -> list[JobRow]:
         serializers, max_bytes = self._client.serializers, self._max_shown_bytes
         return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
 
 
-def _queue_rows(found: Iterable[QueueInfo]) -> list[Row]:
+def _queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
     """The rows of all queues, by name. One of `failed` is always among them."""
     rows = {info.name: queue_row(info) for info in found}
-    none = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
+    none: QueueRow = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
     rows.setdefault(FAILED_QUEUE, none)
     return [rows[name] for name in sorted(rows)]
 
 
-def waiting_job(context: Context, id: str, queue: str = "") -> tuple[Row, Message] | None:
+def waiting_job(context: Context, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
     """A job that `locate` sees in a queue, its row and its message.
 
     `queue` is the one to look in, "" if that is not known.

@@ -92,7 +92,7 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
         for order, answers in zip(orders[start:], await asyncio.gather(*asked), strict=False):
             for answer in answers:
                 told = {name: as_json(answer.values.get(name)) for name in ("state", "job", "queue")}
-                rows[order.id].update(worker=answer.worker, **told)
+                rows[order.id] = {**rows[order.id], "worker": answer.worker, **told}
     waiting = [id for id, row in rows.items() if row["state"] == "marked"]
     if everyone and waiting:
         # They were enqueued by a clock that is ahead of this one: a mark of this second does not hold for them.

@@ -13,6 +13,7 @@ from palermo.client.actor import OTHER_ARGUMENTS
 from palermo.client.failed_queues import browse_failed
 from palermo.client.failed_queues import trim_failed as trim
 from palermo.contract import clock
+from palermo.contract.row_types import FailedRow
 from palermo.contract.rows import Listing, Row
 from palermo.contract.serialization import SIGNED, Serializers, media_type
 from palermo.core.arguments import preview, unpack
@@ -59,7 +60,7 @@ def failed(
     newest: bool = False,
     filter: FailedFilter = ALL,
     count: bool = True,
-) -> Listing:
+) -> Listing[FailedRow]:
     """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
 
     `total` counts a job once of which the page has two copies. `queues` counts messages, and so both copies.
@@ -78,7 +79,7 @@ def failed(
     return Listing(context._rows(tuple(unique.values()), JobState.FAILED), page.total - copies, page.unseen)
 
 
-def failed_job(context: Context, id: str) -> Row:
+def failed_job(context: Context, id: str) -> FailedRow:
     """One failed job. Raises NotFound."""
     finding = FindJudge(id)
     context._read_failed(finding, ids=(id,))

@@ -22,7 +22,7 @@ def history(
     offset: int = 0,
     limit: int = 100,
     progress: Progress | None = None,
-) -> Listing:
+) -> Listing[Row]:
     """Finished jobs, newest first; the total is None if not all of the journal had to be read."""
     from palermo.history import listings
 
@@ -62,7 +62,7 @@ def audit(
     offset: int = 0,
     limit: int = 100,
     progress: Progress | None = None,
-) -> Listing:
+) -> Listing[Row]:
     """The actions of people, newest first."""
     from palermo.history import listings
 

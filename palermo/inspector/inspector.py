@@ -18,6 +18,7 @@ from palermo.client import dequeue as dequeuing
 from palermo.client.actor import Actor
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page, Tenant
+from palermo.contract.row_types import JobRow, WorkerUsageRow
 from palermo.contract.rows import CANCELLED, Listing, Row, as_json
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.failure import printable
@@ -58,7 +59,7 @@ class Inspector(Context):
 
     def jobs(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, text: str | None = None
-    ) -> Listing:
+    ) -> Listing[JobRow]:
         """Jobs that wait in a queue, oldest first; those whose state is "cancelled" will not run.
 
         With `text` only those jobs of the page that have it: see WaitingFilter.
@@ -86,7 +87,7 @@ class Inspector(Context):
                 return info.pending
         return self._browse(queue, limit=1).total
 
-    def peek(self, queue: str, *, start: int = 0, count: int = 1) -> list[Row]:
+    def peek(self, queue: str, *, start: int = 0, count: int = 1) -> list[JobRow]:
         """The next jobs of a queue, from `start` on. Raises NotFound."""
         return self.jobs(queue, offset=start, limit=count).rows
 
@@ -120,7 +121,7 @@ class Inspector(Context):
         totals = self._ask(lambda broker: broker.tenants.totals(), again=True)
         return {queue: totals[queue] for queue in sorted(totals) if totals[queue]}
 
-    def tenants(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing:
+    def tenants(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
         """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
 
         With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
@@ -280,7 +281,7 @@ class Inspector(Context):
 
     # -- workers
 
-    def worker(self, id: str) -> Row:
+    def worker(self, id: str) -> WorkerUsageRow:
         """The row of one worker, with `memory` and `cpu` as in `usage`, None if it does not say. Raises NotFound."""
         row = next((row for row in self.workers() if row["id"] == id), None)
         if row is None:

@@ -4,6 +4,7 @@ The class Inspector takes these functions as its methods.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from palermo.contract.rows import Listing, Row, iso_instant, limit_row
 from palermo.core.failure import printable
@@ -23,7 +24,7 @@ def unique_keys(context: Context) -> list[Row]:
     return [_row(key) for key in context._ask(lambda broker: broker.keys.known(), again=True)]
 
 
-def listed(context: Context, text: str, *, offset: int, limit: int) -> Listing:
+def listed(context: Context, text: str, *, offset: int, limit: int) -> Listing[Row]:
     """A page of `unique_keys`: only the keys with this text in their name, or in their job's name or id."""
     page = context._ask(lambda broker: broker.keys.page(text, offset=offset, limit=limit), again=True)
     return Listing([_row(key) for key in page.keys], page.total)
@@ -74,7 +75,7 @@ def stray_keys(context: Context) -> list[Row]:
 
 def _row(key: Key) -> Row:
     holder, kept, closed = key.holder, key.next, key.closed
-    row: Row = {
+    row: dict[str, Any] = {
         "key": printable(key.name),
         **dict.fromkeys(("id", "job", "queue", "unique", "state", "worker", "since", "until", "run_at", "next")),
     }

@@ -9,7 +9,7 @@ from collections import deque
 
 from msgspec import Struct
 
-from palermo.contract.rows import Row
+from palermo.contract.row_types import QueueRow, WorkerRow
 from palermo.contract.trouble import Trouble
 
 #: Seconds over which rates are taken, unless another time is asked for.
@@ -38,8 +38,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     #: Unix seconds.
     at: float
-    queues: list[Row]
-    workers: list[Row]
+    queues: list[QueueRow]
+    workers: list[WorkerRow]
     #: Whether all queues are paused.
     all_paused: bool = False
     #: Why the broker stores nothing now. Workers may be unable to answer then.
@@ -91,12 +91,18 @@ def difference(before: Snapshot, after: Snapshot) -> Sample:
         earlier = known.get(worker["id"])
         if earlier is None or earlier["started_at"] != worker["started_at"]:
             # What a worker did before it was first seen is not of this moment, unless the worker is that young.
-            earlier = {"processed": 0, "failed": 0} if _is_young(worker, before) else worker
-        processed += max(0, worker["processed"] - earlier["processed"])
-        failed += max(0, worker["failed"] - earlier["failed"])
+            earlier = None if _is_young(worker, before) else worker
+        known_processed, known_failed = (0, 0) if earlier is None else _counts(earlier)
+        now_processed, now_failed = _counts(worker)
+        processed += max(0, now_processed - known_processed)
+        failed += max(0, now_failed - known_failed)
     return Sample(at=after.at, span=after.at - before.at, processed=processed, failed=failed)
 
 
-def _is_young(worker: Row, before: Snapshot) -> bool:
+def _counts(worker: WorkerRow) -> tuple[int, int]:
+    return worker["processed"] or 0, worker["failed"] or 0
+
+
+def _is_young(worker: WorkerRow, before: Snapshot) -> bool:
     started = worker["started_at"]
     return started is not None and started > time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(before.at))

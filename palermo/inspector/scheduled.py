@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from palermo.client.dequeue import SameArguments
 from palermo.contract import clock
+from palermo.contract.row_types import ScheduledRow
 from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
 from palermo.core.lifecycle import JobState
@@ -47,7 +48,7 @@ def scheduled(
     due: tuple[float, float] | None = None,
     offset: int = 0,
     limit: int = 100,
-) -> Listing:
+) -> Listing[ScheduledRow]:
     """Jobs that are due later, soonest first; `queue` and `job` may hold `*` and `?`.
 
     With `due` only jobs due from one instant to another are listed, both included, in Unix seconds.
@@ -60,7 +61,7 @@ def scheduled(
     return listed(context, chosen, offset=offset, limit=limit)
 
 
-def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing:
+def listed(context: Context, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing[ScheduledRow]:
     """`scheduled` for any choice, also of ids."""
     found = context._ask(lambda broker: broker.scheduled(chosen, offset=offset, limit=limit), again=True)
     rows = context._rows(found.messages, JobState.PENDING)
@@ -85,7 +86,7 @@ def retries(
     due: tuple[float, float] | None = None,
     offset: int = 0,
     limit: int = 100,
-) -> Listing:
+) -> Listing[ScheduledRow]:
     """Jobs that have failed and wait for the instant of their next try, soonest first.
 
     `error` says why, `attempts` what went wrong each time, `run_at` when the job is tried again. A job whose instant
@@ -165,7 +166,8 @@ def _move_later(context: Context, chosen: ScheduledFilter, seconds: float) -> li
     """
     due: dict[int, list[str]] = {}
     for row in listed(context, chosen, limit=_ALL).rows:
-        due.setdefault(int(parse_instant(row["run_at"])), []).append(row["id"])
+        if row["run_at"] is not None:
+            due.setdefault(int(parse_instant(row["run_at"])), []).append(row["id"])
     if len(due) > MAX_TIMES:
         raise OptionInvalid(
             f"these jobs are due at {len(due):,} different times, and a delay moves at most {MAX_TIMES:,}:"

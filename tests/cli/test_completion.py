@@ -9,6 +9,7 @@ import pytest
 from palermo.client.client import Client
 from palermo.worker.handle import start_worker
 from tests.helpers import eventually
+from tests.inspector.jobs import failure, message, publish_failed
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -50,6 +51,12 @@ def test_jobs_are_completed_by_what_the_configured_modules_declare(process: Proc
     found = completed(process, "palermo enqueue comp", PALERMO_IMPORTS="completed_jobs")
 
     assert found == ["completed_jobs.resize"]
+
+
+def test_a_failed_job_without_a_name_does_not_break_the_completion(process: Process, client: Client) -> None:
+    publish_failed(client, (message("1", job=""), failure()), (message("2", job="shop.send"), failure()))
+
+    assert completed(process, "palermo failed list --job s") == ["shop.send"]
 
 
 def test_workers_are_completed(process: Process, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ def job(
     if written is not None and not found.state:
         created = next((step["at"] for step in told if step["kind"] == RecordKind.ENQUEUED), None)
         retries = last["attempt"] - 1 if last and last["attempt"] else None
-        row = recorded_as(visit.site, written)[0] | {"created_at": created, "retries": retries}
+        row = {**recorded_as(visit.site, written)[0], "created_at": created, "retries": retries}
     if written is not None and found.row is None:
         found = replace(found, row=row)
     message = found.message or (written.message if written else None)

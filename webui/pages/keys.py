@@ -7,7 +7,7 @@ from fastapi import Form, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from palermo.contract.rows import Listing
+from palermo.contract.rows import Listing, Row
 from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.render.formats import element_key
@@ -36,11 +36,11 @@ def limits(request: Request, visit: Visiting, text: Text = "", number: Number = 
 def unique(request: Request, visit: Visiting, text: Text = "", number: Number = 1) -> Response:
     """The keys that jobs have, by name; only those that contain the text, if one is given."""
     listing = listings.keys(visit, text=text, page=number, limit=_LIMIT)
-    rows = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
+    rows: list[Row] = [{**row, "digest": element_key(row["key"])} for row in listing.rows]
     return _page(request, "unique", Listing(rows, listing.total), text, number)
 
 
-def _page(request: Request, route: str, listing: Listing, text: str, number: int) -> Response:
+def _page(request: Request, route: str, listing: Listing[Row], text: str, number: int) -> Response:
     address = path(request, route, {"text": text})
     listed = {"text": text, "page": str(number) if number > 1 else ""}
     return page(

@@ -133,7 +133,7 @@ def queue(
     line = live.queue_summary(snapshot, rows[0])
     if line.failed:
         return redirect(request, path(request, "failures"))
-    found, unseen = Listing([], 0), ""
+    found, unseen = Listing[Row]([], 0), ""
     wanted = waiting_filter(text, job)
     try:
         if line.pending:
@@ -244,7 +244,7 @@ def waiting_filter(text: str, job: str) -> WaitingFilter:
     return WaitingFilter(text=field_text("text", text) or None, job=field_text("job", job) or None)
 
 
-def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int, depth: int) -> Listing:
+def _jobs(visit: Visit, name: str, wanted: WaitingFilter, *, newest: bool, number: int, depth: int) -> Listing[Row]:
     """A page of the jobs that the filter matches, among the first `depth` jobs; the total is how many match."""
     if wanted == WaitingFilter():
         return listings.jobs(visit, name, page=number, limit=LIMIT, newest=newest)

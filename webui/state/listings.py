@@ -17,7 +17,9 @@ MAX_LIMIT, MAX_DEPTH = 500, 10_000
 _CACHED = 2.0
 
 
-def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False, text: str | None = None) -> Listing:
+def jobs(
+    visit: Visit, queue: str, *, page: int, limit: int, newest: bool = False, text: str | None = None
+) -> Listing[Row]:
     """A page of a queue's waiting jobs; with `text` those of them that have it.
 
     Raises NotFound, NotBrowsable, and Refused (422) if the page is too deep.
@@ -30,13 +32,13 @@ def jobs(visit: Visit, queue: str, *, page: int, limit: int, newest: bool = Fals
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 
-def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
+def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
     """A page of the keys of limited jobs that contain the text, by name."""
     found = [row for row in visit.inspector.limits() if text in row["key"]]
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
-def scheduled(visit: Visit, chosen: ScheduledFilter, *, page: int, limit: int, soon: bool = False) -> Listing:
+def scheduled(visit: Visit, chosen: ScheduledFilter, *, page: int, limit: int, soon: bool = False) -> Listing[Row]:
     """A page of scheduled jobs, soonest first; `soon` as ScheduledView.soon. Raises Refused (422) if it is too deep."""
     view = scheduled_view(visit.site)
     listing = (view.soon if soon else view.page)(chosen, offset=(page - 1) * limit, limit=limit)
@@ -48,7 +50,7 @@ def recurring(visit: Visit) -> list[Row]:
     return [masked_arguments(row, visit.site.hidden) for row in scheduled_view(visit.site).recurring()]
 
 
-def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing:
+def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
     """A page of the keys of unique jobs, by name: those whose key, job or id contains the text."""
     return inspector_keys.listed(visit.inspector, text, offset=(page - 1) * limit, limit=limit)
 

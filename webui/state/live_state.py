@@ -166,10 +166,10 @@ class LiveState:
             return len(WORST_FIRST) if problem is None else WORST_FIRST.index(problem)
 
         # The rows are by name, and sorting keeps that order among those of one place.
-        rows = [row for row in snapshot.queues if wanted in row["name"].casefold()] if wanted else snapshot.queues
-        failed = [row for row in rows if is_failed(row["name"])]
-        jobs = sorted((row for row in rows if not is_failed(row["name"])), key=order)
-        jobs = mixed(jobs, order, page=QUEUES_SHOWN, most=TROUBLED_SHOWN)
+        rows = [row for row in snapshot.queues if wanted in row["name"].casefold()]
+        failed: list[Row] = [row for row in rows if is_failed(row["name"])]
+        ordered = sorted((row for row in rows if not is_failed(row["name"])), key=order)
+        jobs = mixed(ordered, order, page=QUEUES_SHOWN, most=TROUBLED_SHOWN)
         failed.sort(key=lambda row: not row["pending"])
         oldest = self.oldest.of(jobs)
         return QueuePage(

@@ -71,9 +71,9 @@ class ListingKey(NamedTuple):
 class CachedListing(Struct):
     """One listing, under way or finished."""
 
-    listing: Future[Listing] = field(default_factory=Future)
+    listing: Future[Listing[Row]] = field(default_factory=Future)
     #: The listing before, for callers that do not wait for the new one, and when it had been read.
-    previous: Listing | None = None
+    previous: Listing[Row] | None = None
     previous_at: float = -math.inf
     started_at: float = 0.0
     ended_at: float | None = None
@@ -102,7 +102,7 @@ class ScheduledView:
 
     def page(
         self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100, timeout: float | None = None
-    ) -> Listing:
+    ) -> Listing[Row]:
         """A page of the chosen jobs, soonest first, from the cache or the broker.
 
         Raises BrokerError, and Refused (422) if the page is too deep.
@@ -112,7 +112,7 @@ class ScheduledView:
         waits = self._timeout if timeout is None else timeout
         return self._listing(ListingKey(chosen, offset, limit), waits)
 
-    def soon(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing:
+    def soon(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
         """`page` for people: the list of a few seconds ago, or StillReading, where reading it takes a while."""
         key = ListingKey(chosen, offset, limit)
         with self._lock:
@@ -230,7 +230,7 @@ class ScheduledView:
         with self._lock:
             self._cache.clear()
 
-    def _listing(self, key: ListingKey, timeout: float) -> Listing:
+    def _listing(self, key: ListingKey, timeout: float) -> Listing[Row]:
         with self._lock:
             cached = self._cache.get(key)
             if cached is None or cached.is_old(time.monotonic()):
@@ -277,7 +277,7 @@ class ScheduledView:
         if previous is not None and previous.listing.exception() is None:
             cached.previous, cached.previous_at = previous.listing.result(), previous.ended_at or -math.inf
 
-        def read() -> Listing:
+        def read() -> Listing[Row]:
             try:
                 with self._read_lock:
                     cached.started_at = time.monotonic()

@@ -303,8 +303,8 @@ def _scheduled(visit: Visit, query: SearchQuery, depth: int, soon: bool) -> _Row
         listing = listings.scheduled(visit, chosen, page=1, limit=depth, soon=soon)
     except StillReading:
         return _Rows([], ("scheduled jobs and retries, which are still being read",), reading=True)
-    rows = [
-        _row(row, row["failed_at"] or row["created_at"]) | {"run_at": row["run_at"]}
+    rows: list[Row] = [
+        {**_row(row, row["failed_at"] or row["created_at"]), "run_at": row["run_at"]}
         for row in _fitting(query, listing.rows)
     ]
     total = listing.total or 0
@@ -322,7 +322,7 @@ def _waiting(
     most_queues = QUEUES if depth == DEPTHS[0] else None
     # Reading a page of a queue holds all jobs before it.
     most = min(depth, listings.MAX_DEPTH)
-    looks: dict[str, Future[Listing | None]] = {}
+    looks: dict[str, Future[Listing[Row] | None]] = {}
 
     def begin(snapshot: Snapshot) -> list[str]:
         """Have the queues with the fewest jobs looked at; the names of those left out."""
@@ -336,7 +336,7 @@ def _waiting(
                 looks[name] = pool.submit(look, name)
         return [name for name in names if name not in looks]
 
-    def look(name: str) -> Listing | None:
+    def look(name: str) -> Listing[Row] | None:
         return (
             None
             if time.monotonic() > until

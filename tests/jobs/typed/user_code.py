@@ -5,7 +5,7 @@ Class jobs derive from palermo.JobClass, so mypy needs no plugin. Checked by tes
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 
 import palermo
 from palermo.errors import DuplicateJob, JobFailed
@@ -133,10 +133,33 @@ def connect() -> None:
     palermo.Settings.load(url=3)  # wrong
 
 
+def busiest(queues: list[palermo.QueueRow]) -> str:
+    return max(queues, key=lambda row: row["pending"])["name"]
+
+
 def look() -> None:
     inspector = palermo.inspector()
-    for row in inspector.failed(limit=10):
-        print(row["id"])
+    for failed in inspector.failed(limit=10):
+        assert_type(failed["id"], str)
+        assert_type(failed["args"], list[Any] | None)
+        if failed["error"] is not None:
+            assert_type(failed["error"]["message"], str)
+            print(failed["error"]["mesage"])  # wrong
+        print(failed["faild_at"])  # wrong
+    for queue in inspector.queues():
+        assert_type(queue["pending"], int)
+        print(queue["pendng"])  # wrong
+    for job in inspector.jobs("mail"):
+        print(job["created"])  # wrong
+    for later in inspector.scheduled():
+        assert_type(later["run_at"], str | None)
+        print(later["runs_at"])  # wrong
+    for worker in inspector.workers():
+        for running in worker["jobs"]:
+            assert_type(running["progress"], float | None)
+            print(running["job_id"])  # wrong
+        print(worker["host"], worker["hostname"])  # wrong
+    print(inspector.worker("pid:1@here")["memory"], busiest(inspector.queues()))
     inspector.pause("mail")
     with palermo.start_worker(["shop.tasks"], queues=["mail"], burst=True):
         pass
