@@ -38,6 +38,7 @@ from palermo.contract.worker_info import RunningJob
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
 from palermo.core.message import Message, parent_in
+from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import Key, key_in
 from palermo.errors import BrokerBlocked, BrokerUnavailable, NotBrowsable, NotFound
@@ -183,7 +184,8 @@ async def _pages(broker: Broker, queue: str, unseen: list[str], *, only: bool = 
             yield page
         else:
             if (middle := sizes[name] - 2 * DEPTH) > 0:
-                unseen.append(f"the middle of queue {name!r}, where {middle:,} jobs wait")
+                wait = "waits" if middle == 1 else "wait"
+                unseen.append(f"the middle of queue {name!r}, where {count(middle, 'job')} {wait}")
 
 
 async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:

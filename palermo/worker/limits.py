@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.errors import LockExpired, SettingInvalid
 
 #: Seconds between two checks of the memory of running jobs.
@@ -56,7 +57,7 @@ class Limits(Struct, frozen=True, kw_only=True, dict=True):
     def replace_reason(self, *, jobs: int, age: float, pid: int | None) -> str:
         """Why a slot's process must be replaced; "" if it need not be."""
         if self.max_jobs is not None and jobs >= self.max_jobs:
-            return f"it has run {jobs} jobs"
+            return f"it has run {count(jobs, 'job')}"
         if self.max_lifetime is not None and age >= self.max_lifetime:
             return f"it is {age:.0f} s old"
         return self.memory_excess(pid)

@@ -18,6 +18,7 @@ from typing import NoReturn
 import setproctitle
 
 from palermo import tracing
+from palermo.core.text import count
 
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
@@ -138,7 +139,8 @@ class SharedTitle:
         if now - self._changed_at < 1 / _BURST:
             return
         self._shown, self._changed_at = busy, now
-        set_title(f"{self._prefix}{f'{busy} of {self._slots} slots busy' if busy else 'idle'}")
+        state = f"{busy} of {count(self._slots, 'slot')} busy" if busy else "idle"
+        set_title(f"{self._prefix}{state}")
 
 
 def die_with(parent: int) -> None:

@@ -120,7 +120,7 @@ async def test_places_that_are_not_looked_at_are_named(
 
         assert await states(broker, "jobs-0", "jobs-1", "jobs-2", "jobs-4") == ["pending", "pending", "", "pending"]
         middle, elsewhere = await locate(broker, "jobs-2", "jobs"), await locate(broker, "other-0")
-        assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 jobs wait",))
+        assert (middle.gone, middle.unseen) == (False, ("the middle of queue 'jobs', where 1 job waits",))
         assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
 
 

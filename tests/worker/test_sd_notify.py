@@ -60,7 +60,7 @@ def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(site: Sit
     eventually(lambda: "READY=1" in manager.lines())
     assert manager.lines().count("READY=1") == 1
     site.hold()
-    eventually(lambda: status(manager).startswith("STATUS=working: 1 of 1 slots busy"))
+    eventually(lambda: status(manager).startswith("STATUS=working: 1 of 1 slot busy"))
     eventually(lambda: manager.lines().count("WATCHDOG=1") >= 4)
     worker.send(signal.SIGTERM)
     eventually(lambda: "STOPPING=1" in manager.lines())

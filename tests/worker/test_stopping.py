@@ -39,7 +39,7 @@ def test_the_running_job_is_finished_and_no_other_is_taken(site: Site, number: s
 
     worker.send(number)
     eventually(lambda: site.worker()["state"] == "stopping")
-    eventually(lambda: worker.title() == "palermo worker: stopping, 1 of 1 slots busy")
+    eventually(lambda: worker.title() == "palermo worker: stopping, 1 of 1 slot busy")
     site.open_gate()
 
     assert worker.wait() == 0

@@ -8,6 +8,7 @@ from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
+from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
 from palermo.worker.parent.worker import parent_title
@@ -109,3 +110,8 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, object], text: 
 
     with pytest.raises(SettingInvalid, match=text):
         WorkerOptions(**options)  # type: ignore[arg-type]
+
+
+def test_one_slot_and_one_job_are_not_called_slots_and_jobs() -> None:
+    assert parent_title(state="working", queues="mail", busy=1, slots=1) == "palermo worker: 1 of 1 slot busy"
+    assert Limits(max_jobs=1).replace_reason(jobs=1, age=0.0, pid=None) == "it has run 1 job"

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from palermo.contract.worker_info import WorkerInfo
+from palermo.core.text import count
 from palermo.settings.environment import ServiceManager, service_manager
 
 #: The most seconds between two checks of the worker's state.
@@ -93,8 +94,8 @@ class Notifier:
 
 def _status(info: WorkerInfo, available: asyncio.Event) -> str:
     session = "" if available.is_set() else ", no session with the broker"
-    busy = f"{len(info.jobs)} of {info.slots} slots busy"
-    return f"STATUS={info.state}{session}: {busy}, {info.processed} jobs done, {info.failed} of them failed"
+    busy = f"{len(info.jobs)} of {count(info.slots, 'slot')} busy"
+    return f"STATUS={info.state}{session}: {busy}, {count(info.processed, 'job')} done, {info.failed} of them failed"
 
 
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:

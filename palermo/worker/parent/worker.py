@@ -29,6 +29,7 @@ from palermo.core.limits import PutAside
 from palermo.core.message import Message
 from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
+from palermo.core.text import count
 from palermo.core.topology import worker_tag
 from palermo.core.version import VERSION
 from palermo.errors import BrokerError, PalermoError
@@ -523,10 +524,10 @@ def parent_title(*, state: str, queues: str, busy: int, slots: int) -> str:
     """The title of the parent process, by the worker's state."""
     match state:
         case "working":
-            return f"palermo worker: {busy} of {slots} slots busy"
+            return f"palermo worker: {busy} of {count(slots, 'slot')} busy"
         case "idle":
             return f"palermo worker: waiting for {queues}"
         case "paused" | "quiet" | "stopping" if busy:
-            return f"palermo worker: {state}, {busy} of {slots} slots busy"
+            return f"palermo worker: {state}, {busy} of {count(slots, 'slot')} busy"
         case _:
             return f"palermo worker: {state}"
