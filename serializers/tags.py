@@ -84,6 +84,8 @@ _UNGUESSED: Final[frozenset[type]] = frozenset({str, bytes})
 _HASHED: Final = ("set", "frozenset", "dict")
 #: The most members with one hash in a set or a dict that is made to run a job.
 _SAME_HASH: Final = 100
+#: The handle of a job. It holds a client, and this layer must not import it.
+_HANDLE: Final = "palermo.client.handle.Job"
 _NESTED: Final[frozenset[type]] = frozenset({list, dict, *_COLLECTIONS.values()})
 
 
@@ -205,6 +207,8 @@ def _tagged(value: Any, form: Format, room: int) -> object:
         member = value.value if isinstance(value, Flag) else value.name
         return form.wrap("enum", _tagged(member, form, room - 1), dotted_name(kind))
     if is_dataclass(kind):
+        if dotted_name(kind) == _HANDLE:
+            raise _Unwritable("is a Job handle, which cannot be an argument; pass its .id.")
         values = {each.name: getattr(value, each.name) for each in fields(value) if hasattr(value, each.name)}
         return form.wrap("dataclass", _fields(values, form, room, "."), dotted_name(kind))
     raise _Unwritable(_refusal(kind, form))

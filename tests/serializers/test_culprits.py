@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from palermo.client.handle import Job
 from palermo.contract.serialization import Serializers
 from palermo.errors import EncodeError
 from tests.serializers.samples import Color
@@ -52,6 +53,7 @@ def refused(args: list[object], kwargs: dict[str, object], serializer: str) -> s
 @pytest.mark.parametrize(
     ("args", "kwargs", "text"),
     [
+        ([Job("7c9e", "mail", "shop.pay")], {}, "args[0] is a Job handle, which cannot be an argument; pass its .id."),
         ([LOCK], {}, "args[0] is of type _thread.lock, which "),
         ([{"when": [1, LOCK]}], {}, 'args[0]["when"][1] is of type _thread.lock'),
         ([1], {"order": {"when": LOCK}}, 'kwargs["order"]["when"] is of type _thread.lock'),
