@@ -51,7 +51,7 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(site: Site) 
     worker = _holding(site)
 
     worker.send(signal.SIGINT)
-    eventually(lambda: "action=interrupt" in worker.log)
+    eventually(lambda: "finishing 1 running job and ending; a second Ctrl-C kills what still runs" in worker.log)
     worker.send(signal.SIGINT)
 
     assert worker.wait() == 1

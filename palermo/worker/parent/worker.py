@@ -197,6 +197,9 @@ class Worker:
         log.info("signal received signal=%s action=%s", row.name, action)
         if resumes and self._quiet:
             log.info("worker stays quiet until it ends or is told `palermo control resume`")
+        busy = sum(slot.running is not None for slot in self._slots)
+        if row.action is Action.INTERRUPT and busy and not self._shutdown.begun.is_set():
+            log.warning("finishing %s and ending; a second Ctrl-C kills what still runs", count(busy, "running job"))
         self.order(row.action)
 
     def order(self, action: Action) -> None:
