@@ -16,7 +16,7 @@ from palermo.errors import NotFound, QueueNameInvalid
 from palermo.inspector.control import ACTIONS, choose
 
 _CANCELLED = {
-    "marked": "marked: it will not run if it still waits",
+    "marked": "marked: no worker reports running it; if it waits, it will not run",
     "cancelled": "cancelled while running on {worker}",
     "cancelling": "cancelled while running on {worker}, which kills it if it does not end by itself",
     "done": "too late: it has just finished on {worker}",

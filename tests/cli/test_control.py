@@ -122,8 +122,8 @@ def test_cancelled_jobs_are_marked_and_shown(palermo: Palermo, client: Client) -
     result = palermo("cancel", "2", "nobody")
 
     assert result.stdout.splitlines() == [
-        "2: marked: it will not run if it still waits.",
-        "nobody: marked: it will not run if it still waits.",
+        "2: marked: no worker reports running it; if it waits, it will not run.",
+        "nobody: marked: no worker reports running it; if it waits, it will not run.",
     ]
     assert [row["state"] for row in json.loads(palermo("jobs", "mail", "--json").stdout)] == ["pending", "cancelled"]
     assert "cancelled" in palermo("jobs", "mail").stdout
