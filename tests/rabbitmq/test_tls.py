@@ -18,9 +18,9 @@ from palermo.client.client import Client
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
+from palermo.event_loop import new_event_loop
 from palermo.settings.settings import Settings
 from palermo.worker.parent.shutdown import UNREACHABLE
-from palermo.worker.process import new_event_loop
 from tests import rabbitmq_found
 from tests.acceptance.place import Place
 from tests.certificates import Authority, Certificate, openssl

@@ -36,6 +36,9 @@ class Work:
     def after_process(self, text):
         trace(f"after_process {text}")
 
+    def on_success(self, result, text):
+        trace(f"on_success {text}")
+
     def on_failure(self, error, text):
         trace(f"on_failure {text} {type(error).__name__}")
 

@@ -119,6 +119,8 @@ def test_the_page_is_selected_at_once_and_so_is_all_that_matches(web: Web, open_
     page.get_by_role("button", name="Requeue selected").click()
     page.get_by_role("dialog", name="Requeue 30 jobs?").get_by_label("Queue").fill("elsewhere")
     page.get_by_role("dialog").get_by_role("button", name="Requeue 30 jobs").click()
+    expect(page.get_by_text("no worker serves queue 'elsewhere'")).to_be_visible()
+    page.get_by_role("button", name="Requeue 30 jobs").click()
 
     expect(page.get_by_text("Requeued 30 jobs.")).to_be_visible()
     assert eventually(lambda: web.inspector.size("elsewhere") == 30)

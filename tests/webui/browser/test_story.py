@@ -60,6 +60,8 @@ def test_a_scheduled_job_is_changed_on_its_page(web: Web, open_page: Open) -> No
     page.get_by_role("combobox", name="Queue", exact=True).fill("slow")
     page.get_by_role("textbox", name="Time a delay from now").fill("3d")
     page.get_by_role("button", name="Save").click()
+    expect(page.get_by_text("no worker serves queue 'slow'")).to_be_visible()
+    page.get_by_role("button", name="Save").click()
 
     expect(page.get_by_text("Changed 1 job.")).to_be_visible()
     expect(page.locator("#args")).to_contain_text("new")
