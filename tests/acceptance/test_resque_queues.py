@@ -116,6 +116,7 @@ def test_R11_all_workers_are_paused_and_go_on(place: Place) -> None:
 
 def test_R11_a_pause_of_all_holds_for_workers_and_queues_that_come_later(place: Place) -> None:
     refused = place.run("pause", "*")
+    place.inspector.queues()  # makes the file of the embedded broker
     place.palermo("pause", "--all")
     place.enqueue("note", "new", queue="new")
 
