@@ -104,7 +104,9 @@ class RabbitmqBroker:
             self._exchange, self._open_publisher, self._consume_connection, kind=session.queue_type
         )
         self._closed = False
-        self._registration = QueueRegistration(self._exchange, self._registry, connection)
+        self._registration = QueueRegistration(
+            self._exchange, self._registry, connection, lambda: self._consuming or connection
+        )
         self._wiring = EventTopology(session.prefix)
         self._declarer = self._declarer_on(connection)
         #: The same for the connection on which queues are read, once they are.

@@ -74,8 +74,12 @@ class QueueRegistration:
     Our own are registered before they are made, those of others once a session finds them.
     """
 
-    def __init__(self, exchange: str, registry: Registry, connection: Connection) -> None:
+    def __init__(
+        self, exchange: str, registry: Registry, connection: Connection, reading: Callable[[], Connection]
+    ) -> None:
+        """`reading` returns the connection to read on: under an alarm nothing is read of one that publishes."""
         self._exchange = exchange
+        self._reading = reading
         self._registry = registry
         self._connection = connection
         self._working: asyncio.Task[None] | None = None
@@ -114,9 +118,10 @@ class QueueRegistration:
         with suppress(PalermoError):  # the session is lost; the next session finds the queue again
             while self._found:
                 found, self._found = self._found, set()
-                for queue in sorted(found - await self._registry.names(self._connection)):
+                connection = self._reading()
+                for queue in sorted(found - await self._registry.names(connection)):
                     # It may have been deleted since it was found.
-                    if (await self._connection.probe(amqp_queue(self._exchange, queue))).exists:
+                    if (await connection.probe(amqp_queue(self._exchange, queue))).exists:
                         await self._registry.add(queue)
 
 
