@@ -63,7 +63,7 @@ REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connec
   tests/test_examples.py tests/rabbitmq/test_tls.py tests/cli/test_process.py tests/cli/test_whole_way.py tests/client/test_outages.py tests/rabbitmq/test_live.py tests/scheduling/test_foreign.py \
   tests/worker/test_silent_workers.py tests/rabbitmq/test_fail_over.py tests/inspector/test_interrupted.py tests/contract/test_redis_sentinel.py \
   tests/contrib/test_guides.py tests/contrib/test_examples.py tests/contrib/test_django_worker.py tests/demo/test_demo.py \
-  tests/contract/test_sqlite_in_memory.py tests/jobs/test_typing.py tests/test_packaging.py tests/test_compose.py tests/test_bench_peers.py tests/test_rabbitmq_node.py
+  tests/contract/test_sqlite_in_memory.py tests/jobs/test_typing.py tests/test_packaging.py tests/test_deployment.py tests/test_bench_peers.py tests/test_rabbitmq_node.py
 test: $(VENV)/installed-dev
 	$(PYTEST) $(REST:%=--ignore=%) $(ARGS)
 

@@ -1,4 +1,4 @@
-"""The links between the documents lead somewhere, and the files, modules and functions that they name exist."""
+"""The files, modules and functions that the documents name exist. `make docs` checks their links."""
 
 import ast
 import importlib
@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-
-from tests.test_architecture import modules
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -22,9 +20,6 @@ HOMES = (ROOT, ROOT / "palermo", _BROKERS / "rabbitmq", _BROKERS / "redis", _BRO
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 #: Blocks that set examples up and check them, which no reader sees.
 _HIDDEN = re.compile(r"^<!-- .*?-->$", re.MULTILINE | re.DOTALL)
-_CODE = re.compile(r"`[^`\n]*`")
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
-_HEADING = re.compile(r"^#+ +(.+?) *#*$", re.MULTILINE)
 _PATH = re.compile(r"(?<![\w/.*…])[\w-]+(?:/[\w-]+)*\.py\b")
 _NAME_IN_FILE = re.compile(r"`([A-Za-z_][\w.]*)`\s+\(([\w/]+\.py)\)")
 _METHOD = re.compile(r"`([A-Z]\w*)\.(\w+)`")
@@ -41,18 +36,6 @@ _OTHER_NAMES = re.compile(
 def prose(page: Path) -> str:
     """The page without its blocks of code, which show files of users."""
     return _HIDDEN.sub("", _FENCED.sub("", page.read_text()))
-
-
-@cache
-def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
-    found: set[str] = set()
-    for heading in _HEADING.findall(prose(page)):
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
-        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
-        number = sum(1 for other in found if re.fullmatch(re.escape(slug) + r"(-\d+)?", other))
-        found.add(f"{slug}-{number}" if number else slug)
-    return found
 
 
 @cache
@@ -110,27 +93,11 @@ def wrong(check: Callable[[Path], set[str]]) -> dict[str, set[str]]:
     return {page.relative_to(ROOT).as_posix(): found for page in PAGES if (found := check(page))}
 
 
-def test_every_link_leads_somewhere() -> None:
-    def leading_nowhere(page: Path) -> set[str]:
-        found = set()
-        for link in _LINK.findall(_CODE.sub("", prose(page))):
-            path, _, anchor = link.partition("#")
-            target = (page.parent / path).resolve() if path else page
-            if "://" in link or link.startswith("mailto:"):
-                continue
-            if not target.exists() or (anchor and anchor not in anchors(target)):
-                found.add(link)
-        return found
-
-    assert len(PAGES) > 30
-    assert wrong(leading_nowhere) == {}
-
-
-def test_every_python_file_that_a_page_names_exists() -> None:
+def test_every_python_file_named_in_the_documents_exists() -> None:
     assert wrong(lambda page: {path for path in _PATH.findall(prose(page)) if not file_exists(path)}) == {}
 
 
-def test_every_dotted_name_that_a_page_mentions_exists() -> None:
+def test_every_dotted_name_in_the_documents_exists() -> None:
     def missing(page: Path) -> set[str]:
         named = {name for name in _DOTTED.findall(prose(page)) if not _OTHER_NAMES.match(name)}
         return {name for name in named if not name_exists(name)}
@@ -138,7 +105,7 @@ def test_every_dotted_name_that_a_page_mentions_exists() -> None:
     assert wrong(missing) == {}
 
 
-def test_every_name_in_the_tour_is_defined_where_the_tour_says() -> None:
+def test_every_name_in_the_tour_is_defined_where_it_says() -> None:
     text = prose(ROOT / "docs" / "internals" / "tour.md")
     files = {path: next(home / path for home in HOMES if (home / path).is_file()) for path in _PATH.findall(text)}
     known = {path: defined_in(file) for path, file in files.items()}
@@ -148,47 +115,3 @@ def test_every_name_in_the_tour_is_defined_where_the_tour_says() -> None:
     assert [(name, path) for name, path in named if name not in known[path]] == []
     everywhere = set().union(*known.values())
     assert [".".join(each) for each in _METHOD.findall(text) if ".".join(each) not in everywhere] == []
-
-
-def test_the_tour_draws_every_folder() -> None:
-    text = (ROOT / "docs" / "internals" / "tour.md").read_text()
-    drawn = re.findall(r"^([\w/]+)/ {2,}", text[text.index("## The folders") :], re.MULTILINE)
-    packages = {
-        Path(folder).relative_to(ROOT / "palermo").as_posix()
-        for folder, _, files in os.walk(ROOT / "palermo", followlinks=True)
-        if "__init__.py" in files
-    }
-
-    assert set(drawn) == packages - {".", "brokers"}
-
-
-def test_no_folder_imports_from_one_that_the_tour_draws_above_it() -> None:
-    text = (ROOT / "docs" / "internals" / "tour.md").read_text()
-    # A module that is drawn by itself has a place of its own.
-    drawn = re.findall(r"^([\w/]+)(?:/|\.py) {2,}", text[text.index("## The folders") :], re.MULTILINE)
-    place = {f"palermo.{name.replace('/', '.')}": number for number, name in enumerate(drawn)}
-
-    def folder(module: str) -> str:
-        return module if module in place else module.rpartition(".")[0]
-
-    upward = {
-        (folder(module.name), folder(imported))
-        for module in modules()
-        for imported in module.imports
-        if place.get(folder(imported), len(place)) < place.get(folder(module.name), -1)
-    }
-    assert upward == set()
-
-
-def test_the_list_of_pages_has_every_page() -> None:
-    listed = {(ROOT / "docs" / link).resolve() for link in _LINK.findall((ROOT / "docs" / "README.md").read_text())}
-
-    assert {page for page in (ROOT / "docs").rglob("*.md") if page.parent != ROOT / "docs"} - listed == set()
-
-
-def test_every_page_that_a_page_names_in_plain_text_exists() -> None:
-    def missing(page: Path) -> set[str]:
-        named = set(re.findall(r"(?<![\w/.(])docs/[\w/-]+\.md", prose(page)))
-        return {name for name in named if not (ROOT / name).is_file()}
-
-    assert wrong(missing) == {}
