@@ -19,7 +19,7 @@ from palermo.brokers.rabbitmq.amqp.replies import Difference
 from palermo.brokers.rabbitmq.cluster.registry import Registry
 from palermo.contract.broker import SessionParameters
 from palermo.core.topics import distributor, gateway
-from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name, internal
+from palermo.core.topology import CLASSIC, LITERAL, PRIORITY, QUORUM, amqp_queue, check_queue_name, internal, is_failed
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 
@@ -248,6 +248,8 @@ class Declarer:
                 log.debug("queue declared queue=%s type=%s new=%s", queue, kind, "yes" if is_new else "no")
                 self.kinds[queue] = kind
                 self._asked[queue] = asyncio.get_running_loop().time()
+                if queue in self._prioritized and not is_failed(queue) and not self._wiring.is_group(queue):
+                    self.mind(queue)
             return self.kinds[queue]
 
     async def _make(self, queue: str) -> str:
