@@ -94,7 +94,9 @@ class DemoSteps:
         self._screen.line(f"{count(row['failed'], 'job')} failed{why}", style="red")
         listed: Sequence[Row] = self._inspector.failed(limit=_MANY)
         self._failed = {row["args"][0]: row for row in listed}
-        expect(len(self._failed) == row["failed"], f"`failed` holds {len(self._failed)} jobs, not {row['failed']}")
+        expect(
+            len(self._failed) == row["failed"], f"`failed` holds {count(len(self._failed), 'job')}, not {row['failed']}"
+        )
         sound = [path.name for path in damaged_files() if str(path) not in self._failed]
         expect(not sound, f"these damaged files did not fail: {', '.join(sound)}")
         self._show_results()
@@ -141,7 +143,9 @@ class DemoSteps:
         self._wait(worker)
         left = {row["id"] for row in self._inspector.failed(limit=_MANY)}
         expect(id not in left, f"the mended job {id} failed again")
-        expect(len(left) == len(self._failed) - 1, f"`failed` holds {len(left)} jobs, not {len(self._failed) - 1}")
+        expect(
+            len(left) == len(self._failed) - 1, f"`failed` holds {count(len(left), 'job')}, not {len(self._failed) - 1}"
+        )
         found = self._result(self._client.job_by_id(id)).functions
         expect(found == 1, f"the mended job found {count(found, 'function')}, not 1")
         self._screen.line(f"it ran, and has left the failed jobs: {len(left):,} now", style="green")

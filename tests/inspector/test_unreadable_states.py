@@ -27,7 +27,7 @@ def test_the_doctor_names_a_state_in_sqlite_that_cannot_be_read(tmp_path: Path) 
             db.execute("update unique_job set state = '[1]'")
         db.close()
 
-        assert _warnings(client) == ["1 row(s) of table unique_job cannot be read and are passed over: shop.unique"]
+        assert _warnings(client) == ["in table unique_job Palermo passes over 1 row that cannot be read: shop.unique"]
         assert client.enqueue("shop.unique").enqueued
 
 
@@ -37,7 +37,7 @@ def test_the_doctor_names_a_state_in_redis_that_cannot_be_read(node: RedisNode, 
         client.run(lambda broker: broker._store.call("HSET", broker._store.key("unique-jobs"), "shop.unique", "[1]"))  # type: ignore[attr-defined]
 
         assert _warnings(client) == [
-            "1 field(s) of the hash unique-jobs cannot be read and are passed over: shop.unique"
+            "in the hash unique-jobs Palermo passes over 1 field that cannot be read: shop.unique"
         ]
         assert client.enqueue("shop.unique").enqueued
 

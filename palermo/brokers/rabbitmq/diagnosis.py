@@ -58,7 +58,7 @@ async def look_at_events(session: SessionParameters, connection: Connection) -> 
     if there == 1:
         text = "one of the exchanges is gone: no event comes to any group"
         found.append(Finding.problem("events", text, "Start a worker of any group, or publish one event."))
-    return found or [Finding.ok("events", f"{len(known)} group(s) subscribe, by {gateway(session.prefix)}")]
+    return found or [Finding.ok("events", f"subscribed: {count(len(known), 'group')}, by {gateway(session.prefix)}")]
 
 
 #: Seconds that one publish may take before something is wrong.
@@ -282,11 +282,11 @@ def records(unreadable: Mapping[str, int]) -> list[Finding]:
     return [
         Finding.warning(
             "records",
-            f"{source} has {count} record(s) that cannot be read; they are skipped, and everything else works",
+            f"in {source} Palermo skips {count(number, 'record')} that cannot be read; everything else works",
             f"Another program publishes to {source}: find it, for example by `rabbitmqctl list_connections`. The log of"
             " each worker has the first record.",
         )
-        for source, count in unreadable.items()
+        for source, number in unreadable.items()
     ] or [Finding.ok("records", "Palermo's own streams and queues have none that cannot be read")]
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.contract.broker import Finding
+from palermo.core.text import count
 
 #: The plugin's default port; and the seconds and bytes that its answer may take.
 PORT, _PATIENCE, _MOST = 15672, 2.0, 50_000_000
@@ -85,7 +86,8 @@ def findings(found: Definitions | None, queues: Iterable[str], own: str, where: 
         for name, text in harms.items()
     ] or [
         Finding.ok(
-            "policies", f"none takes jobs away from the {len(named & found.keys())} queue(s) that the plugin shows"
+            "policies",
+            f"none takes jobs away from the {count(len(named & found.keys()), 'queue')} that the plugin shows",
         )
     ]
 

@@ -256,7 +256,10 @@ async def _unreadable(store: Store) -> list[Finding]:
             if name != VERSION.encode() and read(name, state) is None
         ]
         if bad:
-            text = f"{len(bad)} field(s) of the hash {key} cannot be read and are passed over: {', '.join(bad[:5])}"
+            text = (
+                f"in the hash {key} Palermo passes over {count(len(bad), 'field')}"
+                f" that cannot be read: {', '.join(bad[:5])}"
+            )
             remedy = "Another program has changed them. A worker with the code of these jobs writes them again."
             found.append(Finding.warning("records", text, remedy))
     return found

@@ -113,9 +113,9 @@ def _wrong_types(db: sqlite3.Connection) -> list[Finding]:
             continue
         may = ", ".join(f"'{each}'" for each in (*_HOLDS[type], *(() if required else ("null",))))
         wrong = f"typeof({column}) not in ({may})"
-        ((count,),) = db.execute(f"select count(*) from {table} where {wrong}").fetchall()
-        if count:
-            text = f"{count} row(s) of table {table} have a {column} of a wrong type and are passed over"
+        ((number,),) = db.execute(f"select count(*) from {table} where {wrong}").fetchall()
+        if number:
+            text = f"in table {table} Palermo passes over {count(number, 'row')} with a {column} of a wrong type"
             remedy = (
                 f'Another program has changed the file. Remove them: sqlite3 FILE "delete from {table} where {wrong}"'
             )
@@ -138,7 +138,10 @@ def _unreadable(db: sqlite3.Connection, exchange: str) -> list[Finding]:
         rows = db.execute(f"select name, state from {table} where exchange = ?", (exchange,)).fetchall()
         names = [str(name) for name, state in rows if read(name, state) is None]
         if names:
-            text = f"{len(names)} row(s) of table {table} cannot be read and are passed over: {', '.join(names[:5])}"
+            text = (
+                f"in table {table} Palermo passes over {count(len(names), 'row')}"
+                f" that cannot be read: {', '.join(names[:5])}"
+            )
             remedy = "Another program has changed the file. A worker with the code of these jobs writes them again."
             found.append(Finding.warning("records", text, remedy))
     return found
