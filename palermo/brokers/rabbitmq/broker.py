@@ -509,11 +509,11 @@ class RabbitmqBroker:
 
     async def close(self) -> None:
         self._closed = True
-        connections = [self._connection] if self._consuming is None else [self._consuming, self._connection]
         try:
             await self._leader_client.close()
             await self._registration.done()
         finally:
+            connections = [self._connection] if self._consuming is None else [self._consuming, self._connection]
             # Both at once: where both connections are silent, the second must not wait for the first.
             await asyncio.gather(*(connection.close() for connection in connections))
 
@@ -559,6 +559,10 @@ class RabbitmqBroker:
     async def _consume_connection(self) -> Connection:
         async with self._opening:
             if self._consuming is None:
-                self._consuming = await open_connection(self._session, self._session.name)
-                self._consuming.unreadable = self._connection.unreadable
+                opened = await open_connection(self._session, self._session.name)
+                opened.unreadable = self._connection.unreadable
+                if self._closed:  # in the meantime: nothing else would close this connection
+                    await opened.close()
+                    raise BrokerUnavailable(f"the session with RabbitMQ at {opened.where} is closed.")
+                self._consuming = opened
             return self._consuming
