@@ -159,7 +159,7 @@ Check = Callable[[Record | None, bool], Awaitable[Record | None]]
 class Waiter:
     """A caller that waits for a job to end."""
 
-    __slots__ = ("cancelled", "check", "created", "end", "future", "id", "last", "on_record", "past")
+    __slots__ = ("cancelled", "check", "created", "end", "future", "id", "on_record")
 
     def __init__(self, id: str, created: int | None, on_record: OnRecord | None) -> None:
         self.id = id
@@ -170,22 +170,7 @@ class Waiter:
         self.check: Check | None = None
         #: The end that was heard while the past was being read; more may follow.
         self.end: Record | None = None
-        #: Whether what is told may be the past of a job that has ended: its progress is held back until that is known.
-        self.past = True
-        #: The last record that was read meanwhile, lines aside.
-        self.last: Record | None = None
         self.future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
-
-    def tell(self, record: Record) -> None:
-        """Hand on what the journal tells of the job, but not the progress of a run that may be over."""
-        if self.on_record is not None and not (self.past and record["kind"] == RecordKind.PROGRESS):
-            self.on_record(record)
-
-    def go_on(self) -> None:
-        """The job has not ended: tell how far it is by now, and from now on all that it tells."""
-        self.past = False
-        if self.last is not None and self.last["kind"] == RecordKind.PROGRESS:
-            self.tell(self.last)
 
 
 class JournalWatch:
@@ -258,7 +243,7 @@ class JournalWatch:
         """Wait until the job has ended; returns the record of its end. Arguments and errors as of `find_end`.
 
         `check` is called at the beginning, and may raise then; and again when somebody cancels the job. `on_record`
-        gets all that the journal tells of the job meanwhile, and of the past all but the progress that is over.
+        gets all that the journal tells of the job meanwhile.
         """
         waiter = self._join(id, created, on_record, since)
         try:
@@ -266,8 +251,6 @@ class JournalWatch:
             if check is not None and not waiter.future.done():
                 waiter.check = check
                 found = await check(found, waiter.cancelled)
-            if found is None and not waiter.future.done():
-                waiter.go_on()
             return found or await waiter.future
         finally:
             self._leave(waiter)
@@ -372,7 +355,6 @@ class JournalWatch:
             except PalermoError as raised:
                 error = raised
             for waiter, _, future in asked:
-                waiter.last = waiter.last or search.last.get(waiter)
                 if future.done():
                     continue
                 if error is not None:
@@ -494,9 +476,8 @@ class JournalWatch:
                 look.add_done_callback(self._looks.discard)
 
     def _tell(self, waiter: Waiter, record: Record, *, ended: bool) -> None:
-        if record["kind"] != RecordKind.LOG:
-            waiter.last = record
-        waiter.tell(record)
+        if waiter.on_record is not None:
+            waiter.on_record(record)
         if ended:
             waiter.end = record
             if self._caught_up.is_set() and not waiter.future.done():
@@ -517,8 +498,6 @@ class _Search:
     def __init__(self, waiters: list[Waiter], *, before: int) -> None:
         """The waiters get what is stored before the position `before`: from there on they hear it anyway."""
         self.found: dict[Waiter, Record] = {}
-        #: The last record of each job, lines aside.
-        self.last: dict[Waiter, Record] = {}
         self.later_ends = RecentEnds(0.0)
         self._before = before
         self._waiters: dict[str, list[Waiter]] = {}
@@ -542,9 +521,7 @@ class _Search:
                     continue
                 if ended:
                     self.found[waiter] = record
-                if untold:
-                    if record["kind"] != RecordKind.LOG:
-                        self.last[waiter] = record
-                    waiter.tell(record)
+                if untold and waiter.on_record is not None:
+                    waiter.on_record(record)
             if ended and self.found and not self.later_ends.full:
                 self.later_ends.add(record)
