@@ -201,7 +201,7 @@ class Store:
             await self.write(lambda db: None)
 
     async def find_trouble(self) -> Trouble | None:
-        """Write a row anew, to see whether there is room. Raises BrokerUnavailable, StoreInvalid."""
+        """Rewrite a row, to see whether there is room. Raises BrokerUnavailable, StoreInvalid."""
         try:
             await self._transact(_WRITE, self._renew, publishing=False)
         except StoreInvalid:
