@@ -104,7 +104,7 @@ class PendingPublish:
         return [key_request.message for key_request, answer in answers if answer.outcome in there]
 
     def confirm(self, count: int) -> None:
-        """Note that so many of its messages are stored on its present session; another one may have stored more."""
+        """Note how many of its messages are stored in its present session; another one may have stored more."""
         self.confirmed = max(self.confirmed, count)
 
     @property

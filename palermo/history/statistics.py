@@ -296,7 +296,7 @@ class Summary:
     """The sums of what happened since an instant, and before another, as far as the journal was read."""
 
     def __init__(self, since: float, until: float = math.inf, *, cell: float = 0.0, **chosen: str) -> None:
-        """`since` and `until` in Unix seconds. With `cell` the report has cells of so many seconds.
+        """`since` and `until` in Unix seconds. `cell` is the length of the report's cells in seconds.
 
         `chosen` names one queue, job or worker of which the report is, by its dimension.
         """

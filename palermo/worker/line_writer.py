@@ -19,7 +19,7 @@ class LineWriter:
     """The lines on their way to one open file."""
 
     def __init__(self, file: int, dropped_line: Callable[[int], str], *, buffer: int = BUFFER) -> None:
-        """`file` is a descriptor; `dropped_line` gives the line that says that so many were dropped."""
+        """`file` is a descriptor; `dropped_line` gives the line that says how many lines were dropped."""
         self._file = file
         self._dropped_line = dropped_line
         self._buffer = buffer
@@ -44,7 +44,7 @@ class LineWriter:
                 self._changed.notify_all()
 
     def drain(self, within: float) -> None:
-        """Wait until all lines are written, for at most so many seconds."""
+        """Wait until all lines are written, for at most this many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._idle, within)
 

@@ -67,7 +67,7 @@ def write_in_background() -> None:
 
 
 def drain(within: float = 1.0) -> None:
-    """Wait at most so many seconds until the log is written."""
+    """Wait until the log is written, for at most this many seconds."""
     for handler in _own_handlers():
         handler.drain(within)
 
@@ -97,7 +97,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._writer = LineWriter(self.stream.fileno(), dropped_line)
 
     def drain(self, within: float) -> None:
-        """Wait at most so many seconds until all lines are written."""
+        """Wait until all lines are written, for at most this many seconds."""
         if self._writer is not None:
             self._writer.drain(within)
 
