@@ -19,7 +19,7 @@ T = TypeVar("T")
 #: What all properties together may measure, so that they fit one frame.
 ROOM = FRAME_MAX - 8 - 12
 
-#: Jobs of tests/worker/programs/hostile.py: one that writes a line, two that fail, and one that is not there.
+#: Jobs of tests/programs/hostile.py: one that writes a line, two that fail, and one that is not there.
 NOTE, RAISES, LONG_NAME, UNKNOWN = "hostile.note", "hostile.raises", "hostile.raises_at_length", "hostile.nowhere"
 
 #: Headers with a meaning, beside those that Palermo writes itself.
@@ -275,7 +275,7 @@ def _array(*values: bytes) -> bytes:
     return b"A" + long(b"".join(values))
 
 
-#: Jobs of tests/acceptance/programs/mixed.py, by what is wrong with each: properties as they go over the wire.
+#: Jobs of tests/programs/mixed.py, by what is wrong with each: properties as they go over the wire.
 MESSAGES: dict[str, bytes] = {
     "tables nested 450 deep": _headers(deep=nested(450)),
     "tables nested 600 deep": _headers(deep=nested(600)),

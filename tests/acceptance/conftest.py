@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests import redis_node
-from tests.acceptance.place import Place
 from tests.acceptance.restarting import RestartingBroker
 from tests.brokers import BROKERS, url_of_broker
+from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import url_of
 
@@ -20,10 +20,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def place(url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
+def rig(url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
     """The user's place, on each broker."""
-    with Place(tmp_path, url, exchange) as place:
-        yield place
+    with Rig(tmp_path, url, exchange, module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture
@@ -44,14 +44,14 @@ def restarting(request: pytest.FixtureRequest) -> Iterator[RestartingBroker]:
 
 
 @pytest.fixture
-def sqlite_place(exchange: str, tmp_path: Path) -> Iterator[Place]:
+def sqlite_rig(exchange: str, tmp_path: Path) -> Iterator[Rig]:
     """The user's place, on the embedded broker."""
-    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", exchange) as place:
-        yield place
+    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", exchange, module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture
-def rabbitmq_place(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
+def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
     """The user's place, on RabbitMQ."""
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
-        yield place
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        yield rig

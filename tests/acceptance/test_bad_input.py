@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from palermo.errors import BodyTooLarge, EncodeError, IdInvalid, QueueNameInvalid
-from tests.acceptance.place import COMMAND, Place
+from tests.harness.rig import COMMAND, Rig
 from tests.helpers import HANGS, Stopwatch, eventually, has_traceback
 from tests.rabbitmq_node import free_port
 
@@ -31,11 +31,11 @@ def one_line(done: "subprocess.CompletedProcess[str]", code: int) -> str:
     return line
 
 
-def test_a_broker_that_never_answers_is_given_up_within_the_setting(sqlite_place: Place, silent_port: int) -> None:
+def test_a_broker_that_never_answers_is_given_up_within_the_setting(sqlite_rig: Rig, silent_port: int) -> None:
     url = f"amqp://me:s3cret@127.0.0.1:{silent_port}/"
 
     watch = Stopwatch()
-    done = sqlite_place.run("enqueue", "shop.note", "-q", "jobs", "--url", url, PALERMO_PUBLISH_TIMEOUT="1")
+    done = sqlite_rig.run("enqueue", "shop.note", "-q", "jobs", "--url", url, PALERMO_PUBLISH_TIMEOUT="1")
     took = watch.seconds()
     line = one_line(done, 3)
     assert "BrokerUnavailable" in line
@@ -45,9 +45,9 @@ def test_a_broker_that_never_answers_is_given_up_within_the_setting(sqlite_place
     assert took < 1 + 20  # and the interpreter's own start
 
 
-def test_a_worker_whose_broker_is_down_says_so_each_time_in_one_line(sqlite_place: Place) -> None:
+def test_a_worker_whose_broker_is_down_says_so_each_time_in_one_line(sqlite_rig: Rig) -> None:
     port = free_port()
-    worker = sqlite_place.worker("--url", f"amqp://me:s3cret@127.0.0.1:{port}/")
+    worker = sqlite_rig.worker("--url", f"amqp://me:s3cret@127.0.0.1:{port}/")
 
     # One reading: the next line may come at any time.
     log = eventually(lambda: log if (log := worker.log).count("broker unavailable") >= 3 else "")
@@ -78,11 +78,11 @@ def test_a_worker_whose_broker_is_down_says_so_each_time_in_one_line(sqlite_plac
     ids=["import", "raises", "syntax", "no jobs", "name twice", "option of later", "queue name"],
 )
 def test_a_module_that_gives_a_worker_nothing_ends_it_with_the_reason(
-    sqlite_place: Place, content: str, code: int, told: str
+    sqlite_rig: Rig, content: str, code: int, told: str
 ) -> None:
-    (sqlite_place.path / "odd.py").write_text(content)
+    (sqlite_rig.path / "odd.py").write_text(content)
 
-    done = sqlite_place.run("worker", "odd", "--burst")
+    done = sqlite_rig.run("worker", "odd", "--burst")
 
     assert done.returncode == code, done.stderr
     assert told in done.stderr
@@ -101,16 +101,14 @@ def test_a_module_that_gives_a_worker_nothing_ends_it_with_the_reason(
         ["--shutdown-timeout", "soon"],
     ],
 )
-def test_a_worker_that_is_told_nonsense_ends_before_it_opens_anything(
-    sqlite_place: Place, arguments: list[str]
-) -> None:
-    one_line(sqlite_place.run("worker", "shop", *arguments), 2)
+def test_a_worker_that_is_told_nonsense_ends_before_it_opens_anything(sqlite_rig: Rig, arguments: list[str]) -> None:
+    one_line(sqlite_rig.run("worker", "shop", *arguments), 2)
 
-    assert not list(sqlite_place.path.glob("jobs.db*"))
+    assert not list(sqlite_rig.path.glob("jobs.db*"))
 
 
-def test_what_cannot_be_enqueued_is_refused_and_nothing_is_stored(place: Place) -> None:
-    enqueue = place.client.enqueue
+def test_what_cannot_be_enqueued_is_refused_and_nothing_is_stored(rig: Rig) -> None:
+    enqueue = rig.client.enqueue
 
     with pytest.raises(BodyTooLarge, match="must fit 16,777,216"):
         enqueue("shop.note", ["x" * 16 * 1024 * 1024])
@@ -123,30 +121,30 @@ def test_what_cannot_be_enqueued_is_refused_and_nothing_is_stored(place: Place) 
         with pytest.raises(IdInvalid):
             enqueue("shop.note", ["x"], id=id)
 
-    assert {row["name"]: row["pending"] for row in place.inspector.queues()} == {"failed": 0}
+    assert {row["name"]: row["pending"] for row in rig.inspector.queues()} == {"failed": 0}
 
 
-def test_a_body_of_16_mebibytes_runs_and_its_failure_is_stored(place: Place) -> None:
+def test_a_body_of_16_mebibytes_runs_and_its_failure_is_stored(rig: Rig) -> None:
     text = "x" * (16 * 1024 * 1024 - 4)  # and four bytes of ["…"]
-    id = place.enqueue("fail", text)
+    id = rig.enqueue("fail", text)
 
-    place.burst()
+    rig.burst()
 
-    (row,) = place.failed().values()
+    (row,) = rig.failed().values()
     assert (row["id"], row["error"]["class"]) == (id, "ValueError")
     assert row["args"] == [text]
 
 
 def test_headers_that_leave_no_room_for_the_failure_are_dropped_by_name_and_the_job_is_kept(
-    rabbitmq_place: Place,
+    rabbitmq_rig: Rig,
 ) -> None:
-    rabbitmq_place.enqueue("note", "makes the queue", queue="mail")
+    rabbitmq_rig.enqueue("note", "makes the queue", queue="mail")
     headers = {"job-class": "shop.fail", "x-large": "y" * 120_000, "x-small": "kept"}
-    rabbitmq_place.put("mail", b'["text"]', headers=headers, message_id="m-1")
+    rabbitmq_rig.put("mail", b'["text"]', headers=headers, message_id="m-1")
 
-    rabbitmq_place.burst("-q", "mail")
+    rabbitmq_rig.burst("-q", "mail")
 
-    properties, body = rabbitmq_place.get("failed")
+    properties, body = rabbitmq_rig.get("failed")
     assert (properties.message_id, body) == ("m-1", b'["text"]')
     assert properties.headers["exception-class"] == "ValueError"
     assert properties.headers["x-small"] == "kept"
@@ -167,22 +165,22 @@ MESSAGES: dict[str, tuple[bytes, dict[str, object], str]] = {
 }
 
 
-def test_every_message_that_cannot_be_run_is_a_failed_job_with_its_body_untouched(rabbitmq_place: Place) -> None:
-    place = rabbitmq_place
-    place.enqueue("note", "makes the queue")
+def test_every_message_that_cannot_be_run_is_a_failed_job_with_its_body_untouched(rabbitmq_rig: Rig) -> None:
+    rig = rabbitmq_rig
+    rig.enqueue("note", "makes the queue")
     for name, (body, properties, _) in MESSAGES.items():
-        place.put("jobs", body, **{"message_id": name, "headers": {"job-class": "shop.note"}, **properties})
-    place.enqueue("note", "after")
+        rig.put("jobs", body, **{"message_id": name, "headers": {"job-class": "shop.note"}, **properties})
+    rig.enqueue("note", "after")
 
-    log = place.burst()
+    log = rig.burst()
 
-    assert place.lines() == ["makes the queue", "after"]
-    errors = {id: row["error"]["class"] for id, row in place.failed().items()}
+    assert rig.lines() == ["makes the queue", "after"]
+    errors = {id: row["error"]["class"] for id, row in rig.failed().items()}
     assert errors == {name: f"palermo.errors.{error}" for name, (*_, error) in MESSAGES.items()}
     assert not has_traceback(log)
 
     def bodies() -> dict[str, bytes]:
-        return {one.id: one.body for one in place.client.run(lambda broker: broker.browse("failed")).messages}
+        return {one.id: one.body for one in rig.client.run(lambda broker: broker.browse("failed")).messages}
 
     # After one look RabbitMQ may count a job less for an instant.
     eventually(lambda: bodies() == {name: body for name, (body, *_) in MESSAGES.items()})
@@ -190,17 +188,17 @@ def test_every_message_that_cannot_be_run_is_a_failed_job_with_its_body_untouche
 
 @pytest.mark.parametrize("command", [["enqueue", "shop.note", "-q", "jobs"], ["worker", "shop", "--burst"]])
 @pytest.mark.parametrize("file", ["not a database", "a folder", "a missing folder"])
-def test_a_sqlite_file_that_cannot_be_one_is_one_line(sqlite_place: Place, command: list[str], file: str) -> None:
-    path = sqlite_place.path / "odd.db"
+def test_a_sqlite_file_that_cannot_be_one_is_one_line(sqlite_rig: Rig, command: list[str], file: str) -> None:
+    path = sqlite_rig.path / "odd.db"
     match file:
         case "not a database":
             path.write_text("this is a letter, and it shall stay one. " * 200)
         case "a folder":
             path.mkdir()
         case _:
-            path = sqlite_place.path / "nowhere" / "odd.db"
+            path = sqlite_rig.path / "nowhere" / "odd.db"
 
-    done = sqlite_place.run(*command, "--url", f"sqlite:///{path}")
+    done = sqlite_rig.run(*command, "--url", f"sqlite:///{path}")
 
     assert done.returncode == 3, done.stderr
     assert done.stderr.splitlines()[-1].startswith("palermo: StoreInvalid")
@@ -208,17 +206,17 @@ def test_a_sqlite_file_that_cannot_be_one_is_one_line(sqlite_place: Place, comma
     assert "Traceback" not in done.stderr
 
 
-def test_a_disk_that_is_full_refuses_the_job_in_one_line_and_keeps_those_it_has(sqlite_place: Place) -> None:
-    place = sqlite_place
-    ids = [place.enqueue("note", "x" * 1_000) for _ in range(20)]
-    place.client.close()
+def test_a_disk_that_is_full_refuses_the_job_in_one_line_and_keeps_those_it_has(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    ids = [rig.enqueue("note", "x" * 1_000) for _ in range(20)]
+    rig.client.close()
     # Of any file, the log to which the job would be written first among them.
     size = 100_000
 
     done = subprocess.run(
         [COMMAND, "enqueue", "shop.note", "-q", "jobs", "--args", '["%s"]' % ("x" * 100_000)],
-        env=place.environment,
-        cwd=place.path,
+        env=rig.environment,
+        cwd=rig.path,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)),
         capture_output=True,
         text=True,
@@ -229,5 +227,5 @@ def test_a_disk_that_is_full_refuses_the_job_in_one_line_and_keeps_those_it_has(
     assert done.returncode in (1, 3), done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
-    assert [row["id"] for row in place.inspector.jobs("jobs")] == ids
-    place.enqueue("note", "fits again")
+    assert [row["id"] for row in rig.inspector.jobs("jobs")] == ids
+    rig.enqueue("note", "fits again")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import RESTARTS
@@ -30,48 +30,46 @@ class WallClock:
 
 
 @pytest.fixture
-def clock(tmp_path: Path, place: Place) -> WallClock:
+def clock(tmp_path: Path, rig: Rig) -> WallClock:
     """That of a worker which waits for jobs."""
     clock = WallClock(tmp_path)
-    place.ready(place.worker(program="misled.py", CLOCK=str(clock.path)))
+    rig.ready(rig.worker(program="misled.py", CLOCK=str(clock.path)))
     return clock
 
 
-def enqueue(place: Place, text: str, delay: float) -> None:
-    place.client.enqueue("shop.note", (text,), {}, delay=delay)
+def enqueue(rig: Rig, text: str, delay: float) -> None:
+    rig.client.enqueue("shop.note", (text,), {}, delay=delay)
 
 
-def test_what_is_due_by_a_clock_that_jumped_forward_comes_at_once(place: Place, clock: WallClock) -> None:
-    enqueue(place, "in an hour", HOUR)
-    enqueue(place, "in two days", 48 * HOUR)
-    place.enqueue("note", "now")
-    place.await_lines(1)
+def test_what_is_due_by_a_clock_that_jumped_forward_comes_at_once(rig: Rig, clock: WallClock) -> None:
+    enqueue(rig, "in an hour", HOUR)
+    enqueue(rig, "in two days", 48 * HOUR)
+    rig.enqueue("note", "now")
+    rig.await_lines(1)
 
     clock.set(HOUR + 1)
 
-    assert place.await_lines(2) == ["now", "in an hour"]
-    eventually(lambda: place.inspector.scheduled().total == 1)
+    assert rig.await_lines(2) == ["now", "in an hour"]
+    eventually(lambda: rig.inspector.scheduled().total == 1)
 
 
-def test_a_clock_that_jumped_back_makes_nothing_early(place: Place, clock: WallClock) -> None:
+def test_a_clock_that_jumped_back_makes_nothing_early(rig: Rig, clock: WallClock) -> None:
     # Long enough for the clock to be set in time.
-    enqueue(place, "soon", 6)
+    enqueue(rig, "soon", 6)
     due = time.time() + 6
     clock.set(-HOUR)
 
     eventually(lambda: time.time() > due + 1)
-    place.enqueue("note", "now")
+    rig.enqueue("note", "now")
 
-    assert place.await_lines(1) == ["now"]
-    eventually(lambda: [row["args"] for row in place.inspector.scheduled()] == [["soon"]])
+    assert rig.await_lines(1) == ["now"]
+    eventually(lambda: [row["args"] for row in rig.inspector.scheduled()] == [["soon"]])
     clock.set(0)
-    assert place.await_lines(2) == ["now", "soon"]
+    assert rig.await_lines(2) == ["now", "soon"]
 
 
 @pytest.mark.parametrize("how", RESTARTS)
-def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
-    away: Place, module_node: Node, how: str
-) -> None:
+def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(away: Rig, module_node: Node, how: str) -> None:
     worker = away.worker()
     away.ready(worker)
     enqueue(away, "in an hour", HOUR)
@@ -98,7 +96,7 @@ def test_what_came_due_while_the_broker_was_away_comes_once_it_is_back(
 
 
 @pytest.fixture
-def away(module_node: Node, tmp_path: Path, exchange: str) -> Iterator[Place]:
+def away(module_node: Node, tmp_path: Path, exchange: str) -> Iterator[Rig]:
     """On a broker that the test may harm."""
-    with Place(tmp_path, url_of(module_node), exchange) as place:
-        yield place
+    with Rig(tmp_path, url_of(module_node), exchange, module="shop") as rig:
+        yield rig

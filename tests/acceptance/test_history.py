@@ -7,7 +7,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.settings.settings import Settings
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.scale import scaled
 from tests.webui.server import Web
@@ -34,12 +34,12 @@ def finished(web: Web) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(scaled(400, 1_800))
-def test_nothing_is_missing_of_what_ran_while_the_web_process_was_stopped(rabbitmq_place: Place) -> None:
-    place, settings = (
-        rabbitmq_place,
-        Settings(url=rabbitmq_place.url, exchange=rabbitmq_place.exchange, journal="all", publish_timeout=60),
+def test_nothing_is_missing_of_what_ran_while_the_web_process_was_stopped(rabbitmq_rig: Rig) -> None:
+    rig, settings = (
+        rabbitmq_rig,
+        Settings(url=rabbitmq_rig.url, exchange=rabbitmq_rig.exchange, journal="all", publish_timeout=60),
     )
-    place.ready(place.worker("-c", "4", "--pool", "thread", PALERMO_JOURNAL="all"))
+    rig.ready(rig.worker("-c", "4", "--pool", "thread", PALERMO_JOURNAL="all"))
     with Client(settings) as client:
         with Web(settings) as web:
             first = [client.enqueue("shop.note", [f"{n}"]).id for n in range(3)]
@@ -48,8 +48,8 @@ def test_nothing_is_missing_of_what_ran_while_the_web_process_was_stopped(rabbit
         calls = (("shop.note", (f"{n}",), {}) for n in range(JOBS))
         ids = [job.id for job in client.enqueue_many(calls)]
         bad = client.enqueue("shop.fail", ["why"]).id
-        place.await_lines(3 + JOBS, within=scaled(120, 1_200))
-        eventually(lambda: place.inspector.failed().total == 1)
+        rig.await_lines(3 + JOBS, within=scaled(120, 1_200))
+        eventually(lambda: rig.inspector.failed().total == 1)
 
         with Web(settings) as web, Web(settings) as other:
             eventually(lambda: told(web) == told(other) == JOBS + 4, within=scaled(60, 300))
@@ -62,5 +62,5 @@ def test_nothing_is_missing_of_what_ran_while_the_web_process_was_stopped(rabbit
             assert kinds[0] == "enqueued"
             assert kinds[-1] == "succeeded"
 
-    assert [row["id"] for row in place.rows("history", "--state", "failed")] == [bad]
-    assert place.rows("history", "--limit", "7") == rows[:7]
+    assert [row["id"] for row in rig.rows("history", "--state", "failed")] == [bad]
+    assert rig.rows("history", "--limit", "7") == rows[:7]

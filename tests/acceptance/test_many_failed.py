@@ -11,7 +11,7 @@ from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import fail
 from palermo.core.message import Message
-from tests.acceptance.place import COMMAND, Place
+from tests.harness.rig import COMMAND, Rig
 from tests.helpers import Stopwatch, eventually
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.rabbitmq_node import Node, url_of
@@ -27,18 +27,18 @@ Say = Callable[[str], None]
 
 
 @pytest.fixture(scope="module")
-def place(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def rig(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """`failed` with so many jobs in it, "0" the oldest. The tests below take them in their order."""
-    with Place(tmp_path_factory.mktemp("many"), url_of(module_node), "palermo") as place:
-        publish_failed(place.client, (failed_job(0), failure()))
-        with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+    with Rig(tmp_path_factory.mktemp("many"), url_of(module_node), "palermo", module="shop") as rig:
+        publish_failed(rig.client, (failed_job(0), failure()))
+        with pika.BlockingConnection(pika.URLParameters(rig.url)) as connection:
             channel = connection.channel()
             for number in range(1, JOBS):
                 # With the headers a worker gives them, and published faster than one by one.
                 made = fail(failed_job(number), failure(), worker="pid:1@test/worker-1")
                 channel.basic_publish("palermo", "failed", made.body, to_properties(made))
-        eventually(lambda: place.pending("failed") == JOBS)
-        yield place
+        eventually(lambda: rig.pending("failed") == JOBS)
+        yield rig
 
 
 @pytest.fixture
@@ -54,53 +54,53 @@ def failed_job(number: int) -> Message:
     return message(str(number), f"user-{number}@example.org", queue="mail")
 
 
-def timed(place: Place, *arguments: str) -> tuple[str, float]:
+def timed(rig: Rig, *arguments: str) -> tuple[str, float]:
     watch = Stopwatch()
-    printed = place.palermo(*arguments)
+    printed = rig.palermo(*arguments)
     return printed, watch.seconds()
 
 
-def test_the_first_page_of_many_failed_jobs_comes_at_once_and_in_order(place: Place, say: Say) -> None:
-    printed, seconds = timed(place, "failed", "list", "--json")
+def test_the_first_page_of_many_failed_jobs_comes_at_once_and_in_order(rig: Rig, say: Say) -> None:
+    printed, seconds = timed(rig, "failed", "list", "--json")
 
     say(f"first page of {JOBS:,} failed jobs: {seconds:.2f} s (goal 1 s)")
     assert [row["id"] for row in json.loads(printed)] == [str(number) for number in range(100)]
     assert seconds < 20
-    eventually(lambda: place.pending("failed") == JOBS)
+    eventually(lambda: rig.pending("failed") == JOBS)
 
 
-def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in_order(place: Place, say: Say) -> None:
+def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in_order(rig: Rig, say: Say) -> None:
     middle = str(JOBS // 2)
 
-    _, seconds = timed(place, "failed", "requeue", middle)
+    _, seconds = timed(rig, "failed", "requeue", middle)
 
     say(f"requeue of one in the middle of {JOBS:,}: {seconds:.2f} s (goal 10 s)")
     assert seconds < 20
-    assert [row["id"] for row in place.inspector.jobs("mail")] == [middle]
-    left = [row["id"] for row in place.inspector.failed(limit=JOBS)]
+    assert [row["id"] for row in rig.inspector.jobs("mail")] == [middle]
+    left = [row["id"] for row in rig.inspector.failed(limit=JOBS)]
     assert left == [str(number) for number in range(JOBS) if number != JOBS // 2]
 
 
-def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(place: Place, say: Say) -> None:
+def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(rig: Rig, say: Say) -> None:
     command = [COMMAND, "failed", "requeue", "--all", "--yes"]
-    host, port = parse_url(place.url).hosts[0]
+    host, port = parse_url(rig.url).hosts[0]
     with TcpProxy(host, port) as proxy:
         # So slow that it is not done before it is killed, even if nobody looks for some seconds.
         proxy.delay = 0.1
-        url = place.url.replace(f"@{host}:{port}", f"@127.0.0.1:{proxy.port}")
-        environment = {**place.environment, "PALERMO_URL": url}
-        with subprocess.Popen(command, env=environment, cwd=place.path, stdout=subprocess.DEVNULL) as requeue:
-            eventually(lambda: place.pending("mail") > JOBS // 3, every=0.005)
+        url = rig.url.replace(f"@{host}:{port}", f"@127.0.0.1:{proxy.port}")
+        environment = {**rig.environment, "PALERMO_URL": url}
+        with subprocess.Popen(command, env=environment, cwd=rig.path, stdout=subprocess.DEVNULL) as requeue:
+            eventually(lambda: rig.pending("mail") > JOBS // 3, every=0.005)
             requeue.kill()
     assert requeue.returncode == -9
 
-    eventually(lambda: place.pending("mail") + place.pending("failed") >= JOBS)
-    between = (place.pending("mail"), place.pending("failed"))
-    _, seconds = timed(place, "failed", "requeue", "--all", "--yes")
+    eventually(lambda: rig.pending("mail") + rig.pending("failed") >= JOBS)
+    between = (rig.pending("mail"), rig.pending("failed"))
+    _, seconds = timed(rig, "failed", "requeue", "--all", "--yes")
 
-    twice = place.pending("mail") - JOBS
+    twice = rig.pending("mail") - JOBS
     say(f"killed with {between[0]:,} requeued and {between[1]:,} not; again {seconds:.2f} s, {twice} are there twice\n")
     assert between[1] > 0, "it was not killed half-way"
-    assert place.pending("failed") == 0
-    assert {row["id"] for row in place.inspector.jobs("mail", limit=2 * JOBS)} == {str(n) for n in range(JOBS)}
+    assert rig.pending("failed") == 0
+    assert {row["id"] for row in rig.inspector.jobs("mail", limit=2 * JOBS)} == {str(n) for n in range(JOBS)}
     assert 0 <= twice <= FEW

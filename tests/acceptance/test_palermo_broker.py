@@ -10,22 +10,23 @@ import pytest
 
 from palermo.core.address import parse_url
 from palermo.settings.settings import Settings
-from tests.acceptance.place import Place, command_line
+from tests.harness.processes import title
+from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_node import Node, url_of
 
 
 @pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
     """On a RabbitMQ that only this module has."""
-    with Place(tmp_path, url_of(module_node), exchange) as place:
-        yield place
+    with Rig(tmp_path, url_of(module_node), exchange, module="shop") as rig:
+        yield rig
 
 
-def test_P3_jobs_in_the_embedded_broker_survive_the_end_of_every_process(sqlite_place: Place) -> None:
-    ids = [sqlite_place.palermo("enqueue", "shop.note", "--args", f'["{n}"]', "-q", "jobs").strip() for n in range(2)]
+def test_P3_jobs_in_the_embedded_broker_survive_the_end_of_every_process(sqlite_rig: Rig) -> None:
+    ids = [sqlite_rig.palermo("enqueue", "shop.note", "--args", f'["{n}"]', "-q", "jobs").strip() for n in range(2)]
 
-    assert [row["id"] for row in sqlite_place.rows("jobs", "jobs")] == ids
+    assert [row["id"] for row in sqlite_rig.rows("jobs", "jobs")] == ids
 
 
 def test_P6_without_any_setting_jobs_go_by_the_exchange_palermo_to_the_queue_jobs(
@@ -34,7 +35,7 @@ def test_P6_without_any_setting_jobs_go_by_the_exchange_palermo_to_the_queue_job
     default = parse_url(Settings().url)
     assert default.hosts == (("localhost", 5672),)
     assert (default.username, default.password, default.vhost) == ("guest", "guest", "/")
-    bare = Place(tmp_path, f"amqp://{module_node.host}:{module_node.port}", "palermo")
+    bare = Rig(tmp_path, f"amqp://{module_node.host}:{module_node.port}", "palermo", module="shop")
     del bare.environment["PALERMO_EXCHANGE"]
 
     done = bare.run("enqueue", "shop.note")
@@ -49,24 +50,24 @@ def test_P6_without_any_setting_jobs_go_by_the_exchange_palermo_to_the_queue_job
     assert "jobs\ttrue\t1\t1" in queues
 
 
-def test_P12_every_slot_is_a_consumer_with_pid_and_host_in_its_tag(place: Place, module_node: Node) -> None:
-    worker = place.worker("-q", "mail", "-c", "2")
-    place.ready(worker)
+def test_P12_every_slot_is_a_consumer_with_pid_and_host_in_its_tag(rig: Rig, module_node: Node) -> None:
+    worker = rig.worker("-q", "mail", "-c", "2")
+    rig.ready(worker)
 
     me = f"pid:{worker.pid}@{socket.gethostname()}"
 
     def mine() -> list[list[str]]:
         consumers = module_node.ctl("list_consumers", "queue_name", "consumer_tag", "ack_required", "prefetch_count")
         rows = [line.split("\t") for line in consumers.splitlines()]
-        return sorted(row[1:] for row in rows if row[0] == f"{place.exchange}.mail")
+        return sorted(row[1:] for row in rows if row[0] == f"{rig.exchange}.mail")
 
     # One of the slots is enough for a worker to be idle.
     eventually(lambda: mine() == [[f"{me}/worker-{slot}", "true", "1"] for slot in (1, 2)], every=0.2)
 
 
-def test_P12_a_worker_on_several_queues_shows_its_tag_on_each_while_it_waits(place: Place, module_node: Node) -> None:
-    worker = place.worker("-q", "high,mail")
-    place.ready(worker)
+def test_P12_a_worker_on_several_queues_shows_its_tag_on_each_while_it_waits(rig: Rig, module_node: Node) -> None:
+    worker = rig.worker("-q", "high,mail")
+    rig.ready(worker)
 
     me = f"pid:{worker.pid}@{socket.gethostname()}/worker-1"
 
@@ -75,22 +76,22 @@ def test_P12_a_worker_on_several_queues_shows_its_tag_on_each_while_it_waits(pla
         # On one channel a tag is used once, so that the queue's name stands behind it.
         return {queue for queue, tag in (line.split("\t") for line in consumers) if tag.startswith(me)}
 
-    eventually(lambda: waits_on() == {f"{place.exchange}.high", f"{place.exchange}.mail"}, every=0.2)
+    eventually(lambda: waits_on() == {f"{rig.exchange}.high", f"{rig.exchange}.mail"}, every=0.2)
 
 
-def test_P5_the_broker_itself_counts_one_unacknowledged_job_per_slot(place: Place, module_node: Node) -> None:
+def test_P5_the_broker_itself_counts_one_unacknowledged_job_per_slot(rig: Rig, module_node: Node) -> None:
     for queue in ("one", "two", "three"):
         for number in range(10):
-            place.enqueue("hold", f"{queue}{number}", queue=queue)
-    place.worker("-q", "one,two,three")
-    place.worker("-q", "two")
-    eventually(lambda: len(place.lines()) == 2)
+            rig.enqueue("hold", f"{queue}{number}", queue=queue)
+    rig.worker("-q", "one,two,three")
+    rig.worker("-q", "two")
+    eventually(lambda: len(rig.lines()) == 2)
 
     def counts() -> tuple[int, int]:
         """How many are ready, and how many are not acknowledged."""
         listed = module_node.ctl("list_queues", "name", "messages_ready", "messages_unacknowledged")
         rows = [line.split("\t") for line in listed.splitlines()]
-        mine = [row for row in rows if row[0] in {f"{place.exchange}.{queue}" for queue in ("one", "two", "three")}]
+        mine = [row for row in rows if row[0] in {f"{rig.exchange}.{queue}" for queue in ("one", "two", "three")}]
         return sum(int(row[1]) for row in mine), sum(int(row[2]) for row in mine)
 
     # A worker that asks several queues at once gives back what it does not run.
@@ -98,7 +99,7 @@ def test_P5_the_broker_itself_counts_one_unacknowledged_job_per_slot(place: Plac
 
 
 def test_P13_user_password_vhost_and_exchange_are_told_and_the_password_is_never_shown(
-    place: Place, module_node: Node
+    rig: Rig, module_node: Node
 ) -> None:
     secret = "s3cr3t-p4ss"
     for command in (
@@ -110,13 +111,13 @@ def test_P13_user_password_vhost_and_exchange_are_told_and_the_password_is_never
     url = url_of(module_node, user="clerk", password=secret, vhost="shop")
     flags = ("--url", url, "--exchange", "counter")
 
-    id = place.run("enqueue", "shop.hold", "--args", '["x"]', *flags)
-    worker = place.worker("-q", "jobs", *flags)
-    place.await_lines(1)
-    titles = "".join(command_line(pid) for pid in worker.tree())
-    listed = place.run("workers", *flags)
-    place.open_gate()
-    place.await_lines(2)
+    id = rig.run("enqueue", "shop.hold", "--args", '["x"]', *flags)
+    worker = rig.worker("-q", "jobs", *flags)
+    rig.await_lines(1)
+    titles = "".join(title(pid) for pid in worker.tree())
+    listed = rig.run("workers", *flags)
+    rig.open_gate()
+    rig.await_lines(2)
 
     assert "counter\tdirect" in module_node.ctl("list_exchanges", "-p", "shop", "name", "type")
     shown = [worker.log, titles, listed.stdout, listed.stderr, id.stdout, id.stderr]
@@ -126,7 +127,7 @@ def test_P13_user_password_vhost_and_exchange_are_told_and_the_password_is_never
 
 
 def test_P13_a_worker_is_started_with_host_port_user_vhost_and_a_file_with_the_password(
-    place: Place, module_node: Node
+    rig: Rig, module_node: Node
 ) -> None:
     secret = "an0ther-p4ss"
     for command in (
@@ -135,49 +136,49 @@ def test_P13_a_worker_is_started_with_host_port_user_vhost_and_a_file_with_the_p
         ("set_permissions", "-p", "till", "cashier", ".*", ".*", ".*"),
     ):
         module_node.ctl(*command)
-    ((host, port),) = parse_url(place.url).hosts
-    (place.path / "password").write_text(f"{secret}\n")
-    place.environment["PALERMO_URL"] = "amqp://127.0.0.1:1/"
+    ((host, port),) = parse_url(rig.url).hosts
+    (rig.path / "password").write_text(f"{secret}\n")
+    rig.environment["PALERMO_URL"] = "amqp://127.0.0.1:1/"
     flags = ("--host", host, "--port", f"{port}", "--user", "cashier", "--vhost", "till", "--password-file", "password")
 
-    done = place.run("enqueue", "shop.hold", "--args", '["x"]', "-q", "jobs", *flags)
-    worker = place.worker(*flags)
-    place.await_lines(1)
-    titles = "".join(command_line(pid) for pid in worker.tree())
-    listed = place.run("queues", *flags)
-    place.open_gate()
-    place.await_lines(2)
+    done = rig.run("enqueue", "shop.hold", "--args", '["x"]', "-q", "jobs", *flags)
+    worker = rig.worker(*flags)
+    rig.await_lines(1)
+    titles = "".join(title(pid) for pid in worker.tree())
+    listed = rig.run("queues", *flags)
+    rig.open_gate()
+    rig.await_lines(2)
 
     assert (done.returncode, listed.returncode) == (0, 0)
     assert not any(secret in text for text in (worker.log, titles, listed.stdout, listed.stderr, done.stderr))
     assert "cashier" in worker.log
 
 
-def test_P18_everything_is_there_without_the_management_plugin(place: Place, module_node: Node) -> None:
+def test_P18_everything_is_there_without_the_management_plugin(rig: Rig, module_node: Node) -> None:
     assert "rabbitmq_management" not in module_node.ctl("eval", "rabbit_plugins:active().")
-    worker = place.worker("-q", "jobs,mail")
-    place.ready(worker)
-    place.enqueue("fail", "x")
-    place.enqueue("hold", "x", queue="mail")
-    place.await_lines(1)
-    place.enqueue("note", "waits")
+    worker = rig.worker("-q", "jobs,mail")
+    rig.ready(worker)
+    rig.enqueue("fail", "x")
+    rig.enqueue("hold", "x", queue="mail")
+    rig.await_lines(1)
+    rig.enqueue("note", "waits")
 
     def counts() -> dict[str, tuple[int, int, int]]:
-        return {row["name"]: (row["pending"], row["in_progress"], row["workers"]) for row in place.rows("queues")}
+        return {row["name"]: (row["pending"], row["in_progress"], row["workers"]) for row in rig.rows("queues")}
 
     # A worker that is slow to answer is in neither listing.
     eventually(lambda: counts() == {"failed": (1, 0, 0), "jobs": (1, 0, 1), "mail": (0, 1, 1)}, every=0.2)
-    eventually(lambda: [row["pid"] for row in place.rows("workers")] == [worker.pid], every=0.2)
-    assert [row["args"] for row in place.rows("jobs", "jobs")] == [["waits"]]
+    eventually(lambda: [row["pid"] for row in rig.rows("workers")] == [worker.pid], every=0.2)
+    assert [row["args"] for row in rig.rows("jobs", "jobs")] == [["waits"]]
 
 
-def test_P18_a_killed_worker_is_gone_from_the_list_within_a_second(place: Place) -> None:
-    workers = (place.worker(), place.worker())
-    place.ready(*workers)
+def test_P18_a_killed_worker_is_gone_from_the_list_within_a_second(rig: Rig) -> None:
+    workers = (rig.worker(), rig.worker())
+    rig.ready(*workers)
 
     workers[0].kill9()
     watch = Stopwatch()
-    eventually(lambda: [row["pid"] for row in place.workers()] == [workers[1].pid])
+    eventually(lambda: [row["pid"] for row in rig.workers()] == [workers[1].pid])
 
     # A second, and another for machines that are busy with tests.
     assert watch.seconds() < 2
@@ -193,16 +194,16 @@ REFUSALS: list[tuple[str, dict[str, str], str]] = [
 
 @pytest.mark.parametrize(("what", "access", "told"), REFUSALS, ids=[case[0] for case in REFUSALS])
 def test_U3_a_broker_that_refuses_says_which_and_never_the_password(
-    place: Place, module_node: Node, what: str, access: dict[str, str], told: str
+    rig: Rig, module_node: Node, what: str, access: dict[str, str], told: str
 ) -> None:
     if what == "permission":
         module_node.ctl("add_user", "looker", "wr0ng-s3cret")
         module_node.ctl("set_permissions", "looker", "^$", "^$", "^$")
     url = url_of(module_node, **access)
 
-    enqueued = place.run("enqueue", "shop.note", "-q", "jobs", "--url", url)
-    listed = place.run("queues", "--url", url)
-    worker = place.worker(PALERMO_URL=url)
+    enqueued = rig.run("enqueue", "shop.note", "-q", "jobs", "--url", url)
+    listed = rig.run("queues", "--url", url)
+    worker = rig.worker(PALERMO_URL=url)
     if what == "permission":  # it is let in, and somebody may grant the rest
         eventually(lambda: told in worker.log)
         assert worker.alive
@@ -220,42 +221,42 @@ def test_U3_a_broker_that_refuses_says_which_and_never_the_password(
     assert not any("wr0ng" in text or "Traceback" in text for text in (worker.log, enqueued.stderr, listed.stderr))
 
 
-def test_T2_a_worker_on_a_groups_queue_alone_shares_it_with_another_programs_consumer(rabbitmq_place: Place) -> None:
-    place = rabbitmq_place
-    (place.path / "audited.py").write_text(
+def test_T2_a_worker_on_a_groups_queue_alone_shares_it_with_another_programs_consumer(rabbitmq_rig: Rig) -> None:
+    rig = rabbitmq_rig
+    (rig.path / "audited.py").write_text(
         "import palermo\nfrom shop import write\n\n"
         "@palermo.subscribe('order.*', group='audit')\n"
         "def audit(number):\n    write('notes', str(number))\n"
     )
-    place.ready(place.worker("-q", f"{place.exchange}_audit", modules=("audited",)))
+    rig.ready(rig.worker("-q", f"{rig.exchange}_audit", modules=("audited",)))
     taken: list[bytes] = []
 
     def take(channel: Any, method: Any, properties: Any, body: bytes) -> None:
         taken.append(body)
         channel.basic_ack(method.delivery_tag)
 
-    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+    with pika.BlockingConnection(pika.URLParameters(rig.url)) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=1)
-        channel.basic_consume(f"{place.exchange}_audit", take)
+        channel.basic_consume(f"{rig.exchange}_audit", take)
 
         def handled() -> int:
             connection.process_data_events(0.0)
-            return len(taken) + len(place.lines())
+            return len(taken) + len(rig.lines())
 
         for number in range(20):
-            place.client.publish("order.paid", number)
+            rig.client.publish("order.paid", number)
             eventually(lambda count=number + 1: handled() == count)  # type: ignore[misc]
 
     # RabbitMQ gives each consumer that waits its turn.
     assert len(taken) >= 5
-    assert len(place.lines()) >= 5
+    assert len(rig.lines()) >= 5
 
 
-def test_U3_a_worker_that_has_worked_outlasts_a_change_of_its_password(place: Place, module_node: Node) -> None:
+def test_U3_a_worker_that_has_worked_outlasts_a_change_of_its_password(rig: Rig, module_node: Node) -> None:
     module_node.ctl("add_user", "changing", "first")
     module_node.ctl("set_permissions", "changing", ".*", ".*", ".*")
-    worker = place.worker(PALERMO_URL=url_of(module_node, user="changing", password="first"))
+    worker = rig.worker(PALERMO_URL=url_of(module_node, user="changing", password="first"))
     eventually(lambda: "connected broker" in worker.log)
 
     module_node.ctl("change_password", "changing", "second")

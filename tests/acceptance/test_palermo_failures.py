@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from palermo.errors import NotFound
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import PACKAGE, eventually
 
 
-def test_P7_a_job_that_raises_goes_to_failed_with_all_there_is_to_know(place: Place) -> None:
-    id = place.enqueue("Send", "nobody", queue="mail", subject="hello")
-    (waiting,) = place.inspector.peek("mail")
-    worker = place.worker("-q", "mail")
+def test_P7_a_job_that_raises_goes_to_failed_with_all_there_is_to_know(rig: Rig) -> None:
+    id = rig.enqueue("Send", "nobody", queue="mail", subject="hello")
+    (waiting,) = rig.inspector.peek("mail")
+    worker = rig.worker("-q", "mail")
 
-    eventually(lambda: place.failed())
+    eventually(lambda: rig.failed())
 
-    (row,) = place.rows("failed", "list")
-    assert row == place.rows("failed", "show", id)
+    (row,) = rig.rows("failed", "list")
+    assert row == rig.rows("failed", "show", id)
     assert (row["id"], row["queue"], row["job"], row["state"], row["retries"]) == (id, "mail", "shop.Send", "failed", 0)
     same = ("args", "kwargs", "preview", "content_type", "created_at")
     assert {name: row[name] for name in same} == {name: waiting[name] for name in same}
@@ -35,17 +35,17 @@ def test_P7_a_job_that_raises_goes_to_failed_with_all_there_is_to_know(place: Pl
     assert row["worker"].endswith("/worker-1")
 
 
-def test_P7_on_the_wire_body_and_properties_are_unchanged(rabbitmq_place: Place) -> None:
+def test_P7_on_the_wire_body_and_properties_are_unchanged(rabbitmq_rig: Rig) -> None:
     body = b'["nobody"]  '
     headers = {"job-class": "shop.Send", "x-mine": [1, {"a": True}], "created-at": 1_700_000_000}
-    rabbitmq_place.enqueue("note", "makes the queue", queue="mail")
-    rabbitmq_place.put(
+    rabbitmq_rig.enqueue("note", "makes the queue", queue="mail")
+    rabbitmq_rig.put(
         "mail", body, headers=headers, content_type="application/json; charset=utf-8", message_id="m-1", app_id="other"
     )
 
-    rabbitmq_place.burst("-q", "mail")
+    rabbitmq_rig.burst("-q", "mail")
 
-    properties, found = rabbitmq_place.get("failed")
+    properties, found = rabbitmq_rig.get("failed")
     assert (found, properties.content_type, properties.message_id) == (body, "application/json; charset=utf-8", "m-1")
     assert (properties.delivery_mode, properties.app_id) == (2, "other")
     assert properties.headers.items() >= {**headers, "queue": "mail", "retries": 0}.items()
@@ -55,63 +55,63 @@ def test_P7_on_the_wire_body_and_properties_are_unchanged(rabbitmq_place: Place)
     assert properties.headers["stack-trace"].startswith("Traceback")
 
 
-def test_P7_an_error_of_any_length_is_stored(place: Place) -> None:
-    id = place.enqueue("raise_at_length", 3_000_000)
+def test_P7_an_error_of_any_length_is_stored(rig: Rig) -> None:
+    id = rig.enqueue("raise_at_length", 3_000_000)
 
-    place.burst()
+    rig.burst()
 
-    assert len(place.failed()[id]["error"]["message"]) == 2_000
+    assert len(rig.failed()[id]["error"]["message"]) == 2_000
 
 
-def test_P8_a_failed_job_is_looked_at_requeued_and_counts_its_retries(place: Place) -> None:
-    id = place.enqueue("fail_unless", "cure")
-    worker = place.worker()
-    eventually(lambda: place.failed())
+def test_P8_a_failed_job_is_looked_at_requeued_and_counts_its_retries(rig: Rig) -> None:
+    id = rig.enqueue("fail_unless", "cure")
+    worker = rig.worker()
+    eventually(lambda: rig.failed())
 
     for retries in (1, 2):
-        place.inspector.requeue(id)
-        eventually(lambda retries=retries: retries in [row["retries"] for row in place.failed().values()])
+        rig.inspector.requeue(id)
+        eventually(lambda retries=retries: retries in [row["retries"] for row in rig.failed().values()])
     # After one look RabbitMQ may count a job less for an instant.
-    eventually(lambda: list(place.failed()) == [id])
-    (place.path / "cure").touch()
-    place.palermo("failed", "requeue", id)
-    assert place.await_lines(1) == ["mended"]
-    eventually(lambda: place.pending() == 0 and place.failed() == {})
+    eventually(lambda: list(rig.failed()) == [id])
+    (rig.path / "cure").touch()
+    rig.palermo("failed", "requeue", id)
+    assert rig.await_lines(1) == ["mended"]
+    eventually(lambda: rig.pending() == 0 and rig.failed() == {})
     assert worker.alive
 
 
-def test_P8_failed_jobs_are_removed_and_requeued_one_by_one_and_all_at_once(place: Place) -> None:
-    ids = [place.enqueue("fail", f"{number}") for number in range(6)]
-    place.burst()
-    assert list(place.failed()) == ids
+def test_P8_failed_jobs_are_removed_and_requeued_one_by_one_and_all_at_once(rig: Rig) -> None:
+    ids = [rig.enqueue("fail", f"{number}") for number in range(6)]
+    rig.burst()
+    assert list(rig.failed()) == ids
 
-    place.palermo("failed", "discard", ids[1], "--yes")
-    assert list(place.failed()) == [ids[0], *ids[2:]]
-    place.palermo("failed", "requeue", ids[3])
-    assert list(place.failed()) == [ids[0], ids[2], *ids[4:]]
-    place.palermo("failed", "requeue", "--all", "--yes")
-    assert place.failed() == {}
-    waiting = [(row["id"], row["retries"], row["error"]) for row in place.inspector.jobs("jobs")]
+    rig.palermo("failed", "discard", ids[1], "--yes")
+    assert list(rig.failed()) == [ids[0], *ids[2:]]
+    rig.palermo("failed", "requeue", ids[3])
+    assert list(rig.failed()) == [ids[0], ids[2], *ids[4:]]
+    rig.palermo("failed", "requeue", "--all", "--yes")
+    assert rig.failed() == {}
+    waiting = [(row["id"], row["retries"], row["error"]) for row in rig.inspector.jobs("jobs")]
     assert waiting == [(id, 1, None) for id in (ids[3], ids[0], ids[2], ids[4], ids[5])]
 
-    place.burst()
-    assert {row["retries"] for row in place.failed().values()} == {1}
-    place.palermo("purge", "failed", "--yes")
-    assert place.failed() == {}
+    rig.burst()
+    assert {row["retries"] for row in rig.failed().values()} == {1}
+    rig.palermo("purge", "failed", "--yes")
+    assert rig.failed() == {}
 
 
-def test_P15_all_that_the_pages_show_and_do_is_in_the_library(place: Place) -> None:
-    inspector = place.inspector
-    ids = [place.enqueue("fail", f"{number}") for number in range(3)]
-    place.enqueue("note", "x", queue="mail")
+def test_P15_all_that_the_pages_show_and_do_is_in_the_library(rig: Rig) -> None:
+    inspector = rig.inspector
+    ids = [rig.enqueue("fail", f"{number}") for number in range(3)]
+    rig.enqueue("note", "x", queue="mail")
 
     queues = {row["name"]: row for row in inspector.queues_info()}
     assert queues["jobs"] == {"name": "jobs", "pending": 3, "in_progress": 0, "workers": 0, "paused": False}
     assert queues["failed"]["pending"] == 0
     assert [row["id"] for row in inspector.jobs_in_queue("jobs", limit=2)] == ids[:2]
     assert inspector.workers_info() == []
-    worker = place.worker()
-    eventually(lambda: len(place.failed()) == 3)
+    worker = rig.worker()
+    eventually(lambda: len(rig.failed()) == 3)
     (row,) = eventually(
         lambda: [row for row in inspector.workers_info() if (row["processed"], row["state"]) == (4, "idle")]
     )
@@ -121,71 +121,71 @@ def test_P15_all_that_the_pages_show_and_do_is_in_the_library(place: Place) -> N
     eventually(lambda: {row["name"]: row["workers"] for row in inspector.queues_info()} == serving)
 
     inspector.retry_failed_job(ids[0])
-    eventually(lambda: place.failed().get(ids[0], {}).get("retries") == 1)
+    eventually(lambda: rig.failed().get(ids[0], {}).get("retries") == 1)
     inspector.retry_all()
-    eventually(lambda: sorted(row["retries"] for row in place.failed().values()) == [1, 1, 2])
+    eventually(lambda: sorted(row["retries"] for row in rig.failed().values()) == [1, 1, 2])
     assert inspector.purge_queue("failed") == 3
     with pytest.raises(NotFound):
         inspector.retry_failed_job(ids[0])
 
 
-def test_P15_a_job_that_runs_is_shown_with_its_worker(place: Place) -> None:
-    worker = place.worker("-c", "2")
-    id = place.enqueue("hold", "job")
-    place.await_lines(1)
+def test_P15_a_job_that_runs_is_shown_with_its_worker(rig: Rig) -> None:
+    worker = rig.worker("-c", "2")
+    id = rig.enqueue("hold", "job")
+    rig.await_lines(1)
 
-    (row,) = eventually(lambda: [row for row in place.rows("workers") if row["state"] == "working"])
+    (row,) = eventually(lambda: [row for row in rig.rows("workers") if row["state"] == "working"])
 
     assert (row["pid"], row["slots"]) == (worker.pid, 2)
     assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "shop.hold", "jobs")]
-    place.open_gate()
-    eventually(lambda: [row["jobs"] for row in place.workers()] == [[]])
+    rig.open_gate()
+    eventually(lambda: [row["jobs"] for row in rig.workers()] == [[]])
 
 
-def listed(place: Place, **page: Any) -> list[str]:
-    return [row["id"] for row in place.inspector.jobs("mail", **page)]
+def listed(rig: Rig, **page: Any) -> list[str]:
+    return [row["id"] for row in rig.inspector.jobs("mail", **page)]
 
 
-def test_P17_looking_changes_nothing_loses_nothing_and_keeps_the_order(place: Place) -> None:
-    ids = [place.enqueue("note", f"{number}", queue="mail") for number in range(150)]
-    failing = [place.enqueue("fail", f"{number}") for number in range(10)]
-    place.burst("-q", "jobs")
+def test_P17_looking_changes_nothing_loses_nothing_and_keeps_the_order(rig: Rig) -> None:
+    ids = [rig.enqueue("note", f"{number}", queue="mail") for number in range(150)]
+    failing = [rig.enqueue("fail", f"{number}") for number in range(10)]
+    rig.burst("-q", "jobs")
 
     for look in (["jobs", "mail"], ["failed", "list"]):
-        place.palermo(*look)
+        rig.palermo(*look)
     for number in range(0, 150, 50):
         wanted = ids[number : number + 50]
         # After one look RabbitMQ may count a job less for an instant.
-        eventually(lambda: listed(place, offset=number, limit=50) == wanted)  # noqa: B023
-    eventually(lambda: listed(place, limit=10, newest=True) == ids[: 150 - 11 : -1])
-    place.inspector.groups()
+        eventually(lambda: listed(rig, offset=number, limit=50) == wanted)  # noqa: B023
+    eventually(lambda: listed(rig, limit=10, newest=True) == ids[: 150 - 11 : -1])
+    rig.inspector.groups()
 
-    eventually(lambda: listed(place, limit=1_000) == ids)
-    assert {row["retries"] for row in place.inspector.jobs("mail", limit=1_000)} == {None}
-    place.inspector.failed_job(failing[7])
-    eventually(lambda: list(place.failed()) == failing)
-    place.burst("-q", "mail")
-    assert place.lines() == [f"{number}" for number in range(150)]
+    eventually(lambda: listed(rig, limit=1_000) == ids)
+    assert {row["retries"] for row in rig.inspector.jobs("mail", limit=1_000)} == {None}
+    rig.inspector.failed_job(failing[7])
+    eventually(lambda: list(rig.failed()) == failing)
+    rig.burst("-q", "mail")
+    assert rig.lines() == [f"{number}" for number in range(150)]
 
 
-def test_P17_looking_while_workers_run_loses_no_job_and_runs_none_twice(place: Place) -> None:
+def test_P17_looking_while_workers_run_loses_no_job_and_runs_none_twice(rig: Rig) -> None:
     count, looks = 0, 0
 
     def enqueue(more: int) -> None:
         nonlocal count
         calls = [("shop.note", (f"{number}",), {}) for number in range(count, count + more)]
-        place.client.enqueue_many(calls, queue="mail")
+        rig.client.enqueue_many(calls, queue="mail")
         count += more
 
     enqueue(1_000)
-    workers = [place.worker("-q", "mail"), place.worker("-q", "mail,jobs")]
+    workers = [rig.worker("-q", "mail"), rig.worker("-q", "mail,jobs")]
     stop = threading.Event()
     wrong: list[object] = []
 
     def look() -> None:
         nonlocal looks
         while not stop.is_set():
-            numbers = [int(row["args"][0]) for row in place.inspector.jobs("mail", limit=200)]
+            numbers = [int(row["args"][0]) for row in rig.inspector.jobs("mail", limit=200)]
             if numbers != sorted(numbers):
                 wrong.append(numbers)
             looks += 1
@@ -193,24 +193,24 @@ def test_P17_looking_while_workers_run_loses_no_job_and_runs_none_twice(place: P
     looker = threading.Thread(target=look)
     looker.start()
     try:
-        place.await_lines(count)
+        rig.await_lines(count)
         # The workers may have been much faster than who looks.
         while looks <= 3 and looker.is_alive():
             enqueue(200)
-            place.await_lines(count)
+            rig.await_lines(count)
     finally:
         stop.set()
         looker.join()
 
     assert looks > 3
     assert wrong == []
-    assert sorted(map(int, place.lines())) == list(range(count))
-    assert place.pending("mail") == 0
+    assert sorted(map(int, rig.lines())) == list(range(count))
+    assert rig.pending("mail") == 0
     assert all(worker.alive for worker in workers)
 
 
-def test_P17_looking_at_what_a_program_killed_meanwhile_held_gives_all_of_it_back(place: Place) -> None:
-    ids = [place.enqueue("note", f"{number}", queue="mail") for number in range(50)]
+def test_P17_looking_at_what_a_program_killed_meanwhile_held_gives_all_of_it_back(rig: Rig) -> None:
+    ids = [rig.enqueue("note", f"{number}", queue="mail") for number in range(50)]
     program = (
         "import os, palermo\nfrom palermo.contract.sweep import Keep\n"
         "def judge(message):\n    os._exit(9) if message.id == " + json.dumps(ids[30]) + " else None\n"
@@ -220,8 +220,8 @@ def test_P17_looking_at_what_a_program_killed_meanwhile_held_gives_all_of_it_bac
     )
 
     with pytest.raises(AssertionError) as killed:
-        place.python(program)
+        rig.python(program)
 
     assert "Traceback" not in str(killed.value)
-    eventually(lambda: place.pending("mail") == 50)
-    assert [row["id"] for row in place.inspector.jobs("mail")] == ids
+    eventually(lambda: rig.pending("mail") == 50)
+    assert [row["id"] for row in rig.inspector.jobs("mail")] == ids

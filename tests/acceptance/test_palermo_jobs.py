@@ -9,7 +9,7 @@ import pytest
 
 import palermo
 from palermo.errors import EncodeError, MediaTypeUnknown
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 #: A serializer of the user's own, as a distribution that is installed by putting it on the path.
@@ -35,39 +35,39 @@ def install(site: Path) -> None:
     (about / "entry_points.txt").write_text("[palermo.serializers]\nshouting = shouting:Shouting\n")
 
 
-def test_P1_a_worker_runs_what_was_enqueued_in_its_order(place: Place) -> None:
-    worker = place.worker()
-    place.ready(worker)
+def test_P1_a_worker_runs_what_was_enqueued_in_its_order(rig: Rig) -> None:
+    worker = rig.worker()
+    rig.ready(worker)
 
     for number in range(100):
-        place.enqueue("note", f"{number}")
+        rig.enqueue("note", f"{number}")
 
-    assert place.await_lines(100) == [f"{number}" for number in range(100)]
+    assert rig.await_lines(100) == [f"{number}" for number in range(100)]
 
 
-def test_P1_jobs_that_waited_are_run_in_their_order(place: Place) -> None:
+def test_P1_jobs_that_waited_are_run_in_their_order(rig: Rig) -> None:
     calls = [("shop.note", (f"{number}",), {}) for number in range(500)]
-    place.client.enqueue_many(calls)
+    rig.client.enqueue_many(calls)
 
-    place.burst()
+    rig.burst()
 
-    assert place.lines() == [f"{number}" for number in range(500)]
-    assert place.pending() == 0
-
-
-def test_P2_a_job_enqueued_before_any_worker_ever_ran_is_run_by_the_first(place: Place) -> None:
-    place.palermo("enqueue", "shop.note", "--args", '["first"]', "-q", "never-seen")
-    place.palermo("enqueue", "shop.note", "--args", '["second"]', "-q", "never-seen")
-
-    assert place.pending("never-seen") == 2
-    place.burst("-q", "never-seen")
-    assert place.lines() == ["first", "second"]
+    assert rig.lines() == [f"{number}" for number in range(500)]
+    assert rig.pending() == 0
 
 
-def test_P9_headers_say_what_it_is_and_only_the_arguments_are_serialized(rabbitmq_place: Place) -> None:
-    id = rabbitmq_place.enqueue("shop.Send", "ann@example.org", queue="mail", subject="x" * 300)
+def test_P2_a_job_enqueued_before_any_worker_ever_ran_is_run_by_the_first(rig: Rig) -> None:
+    rig.palermo("enqueue", "shop.note", "--args", '["first"]', "-q", "never-seen")
+    rig.palermo("enqueue", "shop.note", "--args", '["second"]', "-q", "never-seen")
 
-    properties, body = rabbitmq_place.get("mail")
+    assert rig.pending("never-seen") == 2
+    rig.burst("-q", "never-seen")
+    assert rig.lines() == ["first", "second"]
+
+
+def test_P9_headers_say_what_it_is_and_only_the_arguments_are_serialized(rabbitmq_rig: Rig) -> None:
+    id = rabbitmq_rig.enqueue("shop.Send", "ann@example.org", queue="mail", subject="x" * 300)
+
+    properties, body = rabbitmq_rig.get("mail")
 
     headers = properties.headers
     assert (properties.content_type, properties.delivery_mode, properties.message_id) == ("application/json", 2, id)
@@ -81,31 +81,31 @@ def test_P9_headers_say_what_it_is_and_only_the_arguments_are_serialized(rabbitm
 
 @pytest.mark.parametrize(("args", "kwargs"), [([1, "two"], {}), ([], {"to": "ann"}), ([], {})])
 def test_P9_arguments_of_one_kind_are_plain_json(
-    rabbitmq_place: Place, args: list[object], kwargs: dict[str, object]
+    rabbitmq_rig: Rig, args: list[object], kwargs: dict[str, object]
 ) -> None:
-    rabbitmq_place.client.enqueue("shop.anything", args, kwargs, queue="mail")
+    rabbitmq_rig.client.enqueue("shop.anything", args, kwargs, queue="mail")
 
-    _, body = rabbitmq_place.get("mail")
+    _, body = rabbitmq_rig.get("mail")
 
     assert (json.loads(body) if body else []) == (kwargs or args)
 
 
-def test_P10_a_serializer_is_plugged_in_and_out_while_the_program_runs(place: Place) -> None:
+def test_P10_a_serializer_is_plugged_in_and_out_while_the_program_runs(rig: Rig) -> None:
     space: dict[str, type] = {}
     exec(SHOUTING, space)
-    serializers = place.client.serializers
+    serializers = rig.client.serializers
 
     with pytest.raises(MediaTypeUnknown, match="shouting"):
-        place.client.enqueue("shop.note", ["a"], serializer="shouting")
+        rig.client.enqueue("shop.note", ["a"], serializer="shouting")
     serializers.register(space["Shouting"]())
-    place.client.enqueue("shop.note", ["a"], serializer="shouting")
-    assert place.inspector.peek("jobs")[0]["args"] == ["A"]
+    rig.client.enqueue("shop.note", ["a"], serializer="shouting")
+    assert rig.inspector.peek("jobs")[0]["args"] == ["A"]
     serializers.unregister("application/x-shouting")
     with pytest.raises(MediaTypeUnknown, match="shouting"):
-        place.client.enqueue("shop.note", ["b"], serializer="shouting")
+        rig.client.enqueue("shop.note", ["b"], serializer="shouting")
 
     # After one look RabbitMQ may count a job less for an instant.
-    (row,) = eventually(lambda: place.inspector.peek("jobs"))
+    (row,) = eventually(lambda: rig.inspector.peek("jobs"))
     assert (row["content_type"], row["args"], row["preview"]) == ("application/x-shouting", None, "'a'")
 
 
@@ -124,7 +124,7 @@ def shout(text):
 """
 
 
-def test_P10_a_serializer_that_was_registered_stays_when_the_program_connects_again(place: Place) -> None:
+def test_P10_a_serializer_that_was_registered_stays_when_the_program_connects_again(rig: Rig) -> None:
     program = f"""
 {SHOUTING}
 import palermo
@@ -134,86 +134,86 @@ palermo.enqueue("shop.note", ["twice"], serializer="shouting")
 print(palermo.inspector().peek("jobs")[0]["args"])
 """
 
-    assert place.python(program) == "['TWICE']\n"
+    assert rig.python(program) == "['TWICE']\n"
 
 
 @pytest.mark.parametrize("option", ["--accept", "--accept-only"])
-def test_P10_a_worker_accepts_a_serializer_that_its_module_registers(place: Place, option: str) -> None:
-    (place.path / "loud.py").write_text(SHOUTING.replace("safe = True", "safe = False") + LOUD)
-    place.python("import loud; loud.shout.enqueue('hello')")
+def test_P10_a_worker_accepts_a_serializer_that_its_module_registers(rig: Rig, option: str) -> None:
+    (rig.path / "loud.py").write_text(SHOUTING.replace("safe = True", "safe = False") + LOUD)
+    rig.python("import loud; loud.shout.enqueue('hello')")
 
-    place.burst(modules=("loud",))
-    (error,) = place.errors().values()
+    rig.burst(modules=("loud",))
+    (error,) = map(str, rig.errors().values())
     assert error.startswith("palermo.errors.MediaTypeRefused: ")
 
-    place.palermo("failed", "requeue", "--all", "--yes")
-    place.burst(option, "shouting", modules=("loud",))
-    assert place.lines() == ["HELLO"]
-    assert place.failed() == {}
+    rig.palermo("failed", "requeue", "--all", "--yes")
+    rig.burst(option, "shouting", modules=("loud",))
+    assert rig.lines() == ["HELLO"]
+    assert rig.failed() == {}
 
 
-def test_P10_a_worker_takes_messages_of_every_serializer_that_is_installed(place: Place) -> None:
-    install(place.path)
+def test_P10_a_worker_takes_messages_of_every_serializer_that_is_installed(rig: Rig) -> None:
+    install(rig.path)
     for serializer in ("json", "msgpack", "shouting"):
-        place.python(
+        rig.python(
             f"import palermo, shop; shop.note.options(serializer={serializer!r}).enqueue('by ' + {serializer!r})"
         )
 
-    place.burst()
+    rig.burst()
 
-    assert place.lines() == ["by json", "by msgpack", "BY SHOUTING"]
+    assert rig.lines() == ["by json", "by msgpack", "BY SHOUTING"]
 
 
-def test_P10_a_type_that_nobody_can_read_any_more_fails_and_says_so(place: Place) -> None:
-    install(place.path)
-    place.python("import palermo, shop; shop.note.options(serializer='shouting').enqueue('lost?')")
-    shutil.rmtree(place.path / "shouting-1.0.dist-info")
+def test_P10_a_type_that_nobody_can_read_any_more_fails_and_says_so(rig: Rig) -> None:
+    install(rig.path)
+    rig.python("import palermo, shop; shop.note.options(serializer='shouting').enqueue('lost?')")
+    shutil.rmtree(rig.path / "shouting-1.0.dist-info")
 
-    place.burst()
+    rig.burst()
 
-    (error,) = place.errors().values()
+    (error,) = map(str, rig.errors().values())
     assert error.startswith("palermo.errors.MediaTypeUnknown: ")
     assert "application/x-shouting" in error
-    install_again = place.path / "again"
+    install_again = rig.path / "again"
     install_again.mkdir()
     install(install_again)
-    (install_again / "shouting-1.0.dist-info").rename(place.path / "shouting-1.0.dist-info")
-    place.palermo("failed", "requeue", "--all", "--yes")
-    place.burst()
-    assert place.lines() == ["LOST?"]
+    (install_again / "shouting-1.0.dist-info").rename(rig.path / "shouting-1.0.dist-info")
+    rig.palermo("failed", "requeue", "--all", "--yes")
+    rig.burst()
+    assert rig.lines() == ["LOST?"]
 
 
-def test_P10_pickle_runs_only_where_the_worker_was_told_to_trust_it(place: Place) -> None:
-    place.python("import palermo, shop; shop.note.options(serializer='pickle').enqueue('pickled')")
+def test_P10_pickle_runs_only_where_the_worker_was_told_to_trust_it(rig: Rig) -> None:
+    rig.python("import palermo, shop; shop.note.options(serializer='pickle').enqueue('pickled')")
 
-    place.burst()
-    (error,) = place.errors().values()
+    rig.burst()
+    (error,) = map(str, rig.errors().values())
     assert error.startswith("palermo.errors.MediaTypeRefused: ")
     assert "--accept pickle" in error
 
-    place.palermo("failed", "requeue", "--all", "--yes")
-    place.burst("--accept", "pickle")
-    assert place.lines() == ["pickled"]
-    assert place.failed() == {}
+    rig.palermo("failed", "requeue", "--all", "--yes")
+    rig.burst("--accept", "pickle")
+    assert rig.lines() == ["pickled"]
+    assert rig.failed() == {}
 
 
-def test_P11_one_worker_runs_the_jobs_of_all_modules_that_it_imports(place: Place) -> None:
-    place.enqueue("shop.note", "a function")
-    place.enqueue("shop.Note", "a class", prefix="also ")
-    place.python("import datetime, bakery; bakery.bake.enqueue(bakery.Loaf(750, datetime.date(2026, 5, 1)))")
-    place.enqueue("bread.knead", 20, queue="tables")
-    place.client.enqueue("bakery.anything", [{"a": 1}], queue="tables")
+def test_P11_one_worker_runs_the_jobs_of_all_modules_that_it_imports(rig: Rig) -> None:
+    rig.enqueue("shop.note", "a function")
+    rig.enqueue("shop.Note", "a class", kwargs={"prefix": "also "})
+    rig.python("import datetime, bakery; bakery.bake.enqueue(bakery.Loaf(750, datetime.date(2026, 5, 1)))")
+    rig.enqueue("bread.knead", 20, queue="tables")
+    rig.client.enqueue("bakery.anything", [{"a": 1}], queue="tables")
 
-    place.burst(modules=("shop", "bakery"))
+    rig.burst(modules=("shop", "bakery"))
 
-    assert sorted(place.lines()) == [
+    assert sorted(rig.lines()) == [
         "Loaf of 750 g on 01.05.",
         "a function",
         "also a class",
         "got [{'a': 1}]",
         "kneaded 20",
     ]
-    assert place.failed() == {}
+    assert rig.failed() == {}
 
 
 #: A package with jobs in modules that it does not import, a script beside them, and the settings of its project.
@@ -235,79 +235,79 @@ def unpack(project: Mapping[str, str], site: Path) -> None:
 
 @pytest.mark.parametrize("modules", [("mill.grind", "mill.d*"), ()], ids=["by pattern", "by the settings"])
 def test_P11_a_worker_imports_modules_by_pattern_and_without_any_those_of_the_settings(
-    place: Place, modules: tuple[str, ...]
+    rig: Rig, modules: tuple[str, ...]
 ) -> None:
-    unpack(PROJECT, place.path)
-    (place.path / "mill/script.py").unlink()
-    place.client.enqueue("mill.grind.wheat", ["ground"])
-    place.client.enqueue("mill.deep.sift.flour", ["sifted"])
+    unpack(PROJECT, rig.path)
+    (rig.path / "mill/script.py").unlink()
+    rig.client.enqueue("mill.grind.wheat", ["ground"])
+    rig.client.enqueue("mill.deep.sift.flour", ["sifted"])
 
-    place.burst(modules=modules)
+    rig.burst(modules=modules)
 
-    assert place.lines() == ["ground", "sifted"]
+    assert rig.lines() == ["ground", "sifted"]
 
 
-def test_P11_the_modules_of_the_settings_are_found_from_below_the_project(place: Place, tmp_path: Path) -> None:
-    unpack(PROJECT, place.path / "project")
-    (place.path / "project/mill/script.py").unlink()
-    place.client.enqueue("mill.grind.wheat", [f"{tmp_path}/notes"])
+def test_P11_the_modules_of_the_settings_are_found_from_below_the_project(rig: Rig, tmp_path: Path) -> None:
+    unpack(PROJECT, rig.path / "project")
+    (rig.path / "project/mill/script.py").unlink()
+    rig.client.enqueue("mill.grind.wheat", [f"{tmp_path}/notes"])
     source = "import palermo\n\n\n@palermo.job\ndef wheat(path):\n    open(path, 'a').write('ground\\n')\n"
-    (place.path / "project/mill/grind.py").write_text(source)
-    place.path /= "project/mill/deep"
+    (rig.path / "project/mill/grind.py").write_text(source)
+    rig.path /= "project/mill/deep"
 
-    place.burst(modules=())
-    done = place.run("enqueue", "mill.grind.wheat", "--args", "[]")
+    rig.burst(modules=())
+    done = rig.run("enqueue", "mill.grind.wheat", "--args", "[]")
 
     assert (tmp_path / "notes").read_text() == "ground\n"
     assert (done.returncode, "ArgumentsInvalid" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_P11_a_job_below_the_modules_given_is_found_and_nothing_beyond_them(place: Place, pool: str) -> None:
-    unpack(PROJECT, place.path)
-    place.client.enqueue("mill.deep.sift.flour", ["sifted"])
+def test_P11_a_job_below_the_modules_given_is_found_and_nothing_beyond_them(rig: Rig, pool: str) -> None:
+    unpack(PROJECT, rig.path)
+    rig.client.enqueue("mill.deep.sift.flour", ["sifted"])
     for job in ("mill.script.run", "bakery.bake", "mill.__main__.run"):
-        place.client.enqueue(job, ["x"])
+        rig.client.enqueue(job, ["x"])
 
-    place.burst("-q", "jobs", "--pool", pool, modules=("mill",))
+    rig.burst("-q", "jobs", "--pool", pool, modules=("mill",))
 
-    assert place.lines() == ["sifted"]
-    assert sorted(row["job"] for row in place.failed().values()) == [
+    assert rig.lines() == ["sifted"]
+    assert sorted(row["job"] for row in rig.failed().values()) == [
         "bakery.bake",
         "mill.__main__.run",
         "mill.script.run",
     ]
-    assert all(error.startswith("palermo.errors.JobNotFound: ") for error in place.errors().values())
+    assert all(error.startswith("palermo.errors.JobNotFound: ") for error in map(str, rig.errors().values()))
 
 
-def test_P11_a_worker_of_signed_jobs_imports_nothing_for_others(place: Place) -> None:
-    unpack({name: text for name, text in PROJECT.items() if name != "palermo.toml"}, place.path)
-    place.client.enqueue("mill.grind.wheat", ["unsigned"])
+def test_P11_a_worker_of_signed_jobs_imports_nothing_for_others(rig: Rig) -> None:
+    unpack({name: text for name, text in PROJECT.items() if name != "palermo.toml"}, rig.path)
+    rig.client.enqueue("mill.grind.wheat", ["unsigned"])
     keys = {"PALERMO_SIGNING_KEYS": "a key of 16 bytes"}
 
-    place.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
-    (error,) = place.errors().values()
+    rig.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
+    (error,) = map(str, rig.errors().values())
     assert error.startswith("palermo.errors.JobNotFound: ")
 
-    place.palermo("failed", "discard", "--all", "-y")
-    done = place.run("enqueue", "mill.grind.wheat", "--args", '["signed"]', "-q", "jobs", PALERMO_SIGN="1", **keys)
+    rig.palermo("failed", "discard", "--all", "-y")
+    done = rig.run("enqueue", "mill.grind.wheat", "--args", '["signed"]', "-q", "jobs", PALERMO_SIGN="1", **keys)
     assert done.returncode == 0, done.stderr
-    place.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
-    assert place.lines() == ["signed"]
+    rig.burst("-q", "jobs", "--accept-only", "signed", modules=("mill",), **keys)
+    assert rig.lines() == ["signed"]
 
 
-def test_P11_a_job_that_no_module_of_the_worker_declares_fails_and_says_how_to_start_it(place: Place) -> None:
-    place.enqueue("bread.knead", 1)
+def test_P11_a_job_that_no_module_of_the_worker_declares_fails_and_says_how_to_start_it(rig: Rig) -> None:
+    rig.enqueue("bread.knead", 1)
 
-    place.burst()
+    rig.burst()
 
-    (error,) = place.errors().values()
+    (error,) = map(str, rig.errors().values())
     assert error.startswith("palermo.errors.JobNotFound: no job 'bread.knead' in this worker")
 
 
-def test_P20_a_user_names_no_exchange_binding_prefetch_or_acknowledgement(place: Place) -> None:
-    place.environment.pop("PALERMO_EXCHANGE")
-    place.environment["PALERMO_EXCHANGE"] = place.exchange  # the test's own corner of a broker that is shared
+def test_P20_a_user_names_no_exchange_binding_prefetch_or_acknowledgement(rig: Rig) -> None:
+    rig.environment.pop("PALERMO_EXCHANGE")
+    rig.environment["PALERMO_EXCHANGE"] = rig.exchange  # the test's own corner of a broker that is shared
     program = """
 import palermo, shop
 shop.note.enqueue("run")
@@ -316,21 +316,21 @@ assert worker.wait(150) == 0
 print(palermo.inspector().queues())
 """
 
-    shown = place.python(program)
+    shown = rig.python(program)
 
-    assert place.lines() == ["run"]
+    assert rig.lines() == ["run"]
     assert {word for word in ("exchange", "binding", "prefetch", "routing") if word in shown} == set()
 
 
 @pytest.mark.parametrize("command", ["worker", "enqueue", "queues", "jobs", "failed", "purge", "delete"])
-def test_P20_no_command_asks_for_what_only_rabbitmq_knows(sqlite_place: Place, command: str) -> None:
+def test_P20_no_command_asks_for_what_only_rabbitmq_knows(sqlite_rig: Rig, command: str) -> None:
     # A worker may be told to hold more than one job, and need not be.
-    text = sqlite_place.palermo(command, "--help").lower().replace("--prefetch n|auto", "")
+    text = sqlite_rig.palermo(command, "--help").lower().replace("--prefetch n|auto", "")
 
     assert [word for word in ("binding", "prefetch", "routing", "delivery", " ack") if word in text] == []
 
 
-def test_P20_mistakes_surface_where_the_job_is_enqueued(place: Place) -> None:
+def test_P20_mistakes_surface_where_the_job_is_enqueued(rig: Rig) -> None:
     program = """
 import palermo, shop
 for call in (lambda: shop.note.enqueue(), lambda: shop.note.enqueue(object()), lambda: shop.Send.enqueue("a", sub=1)):
@@ -340,13 +340,13 @@ for call in (lambda: shop.note.enqueue(), lambda: shop.note.enqueue(object()), l
         print(type(error).__name__)
 """
 
-    assert place.python(program).split() == ["ArgumentsInvalid", "EncodeError", "ArgumentsInvalid"]
+    assert rig.python(program).split() == ["ArgumentsInvalid", "EncodeError", "ArgumentsInvalid"]
     assert issubclass(EncodeError, palermo.PalermoError)
-    assert place.pending() == 0
+    assert rig.pending() == 0
 
 
-def test_R1_a_job_is_declared_enqueued_and_run_in_a_few_lines(place: Place) -> None:
-    (place.path / "clip.py").write_text(
+def test_R1_a_job_is_declared_enqueued_and_run_in_a_few_lines(rig: Rig) -> None:
+    (rig.path / "clip.py").write_text(
         "import palermo\n\n\n"
         "@palermo.job\n"
         "class Archive:\n"
@@ -354,20 +354,20 @@ def test_R1_a_job_is_declared_enqueued_and_run_in_a_few_lines(place: Place) -> N
         "        open('archived', 'a').write(f'{repo} {branch}\\n')\n"
     )
 
-    place.python("import clip; clip.Archive.enqueue('palermo', branch='next')")
+    rig.python("import clip; clip.Archive.enqueue('palermo', branch='next')")
 
-    (row,) = place.inspector.peek("jobs")
+    (row,) = rig.inspector.peek("jobs")
     assert (row["job"], row["args"], row["kwargs"]) == ("clip.Archive", ["palermo"], {"branch": "next"})
-    place.burst(modules=("clip",))
-    assert place.lines("archived") == ["palermo next"]
+    rig.burst(modules=("clip",))
+    assert rig.lines("archived") == ["palermo next"]
 
 
-def test_R1_a_job_may_enqueue_another(place: Place) -> None:
-    place.open_gate()
-    place.enqueue("enqueue_and_hold", "first", "jobs", "second")
+def test_R1_a_job_may_enqueue_another(rig: Rig) -> None:
+    rig.open_gate()
+    rig.enqueue("enqueue_and_hold", "first", "jobs", "second")
 
-    worker = place.worker()
+    worker = rig.worker()
 
-    assert place.await_lines(2) == ["first", "second"]
-    eventually(lambda: place.pending() == 0)
+    assert rig.await_lines(2) == ["first", "second"]
+    eventually(lambda: rig.pending() == 0)
     assert worker.alive

@@ -5,209 +5,208 @@ from functools import partial
 
 import pytest
 
-from tests.acceptance.place import Place, Worker, command_line
+from tests.harness.processes import WorkerProcess, title
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 
-def holding(place: Place, *arguments: str) -> Worker:
+def holding(rig: Rig, *arguments: str) -> WorkerProcess:
     """A worker that runs a job until the gate opens; another waits."""
-    place.enqueue("hold", "held")
-    place.enqueue("note", "next")
-    worker = place.worker(*arguments)
-    place.await_lines(1)
+    rig.enqueue("hold", "held")
+    rig.enqueue("note", "next")
+    worker = rig.worker(*arguments)
+    rig.await_lines(1)
     return worker
 
 
-def state(place: Place) -> str:
-    return str(place.only_worker()["state"])
+def state(rig: Rig) -> str:
+    return str(rig.only_worker()["state"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_R3_quit_term_and_int_let_the_running_job_finish_take_no_other_and_end(
-    place: Place, number: signal.Signals
+    rig: Rig, number: signal.Signals
 ) -> None:
-    worker = holding(place)
+    worker = holding(rig)
 
     worker.send(number)
-    eventually(lambda: state(place) == "stopping")
-    place.open_gate()
+    eventually(lambda: state(rig) == "stopping")
+    rig.open_gate()
 
     assert worker.wait() == 0
-    assert place.lines() == ["held begins", "held ends"]
+    assert rig.lines() == ["held begins", "held ends"]
     # A job that comes as the worker stops is given back.
-    eventually(lambda: place.pending() == 1)
-    assert place.failed() == {}
+    eventually(lambda: rig.pending() == 1)
+    assert rig.failed() == {}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_R3_with_resques_meanings_term_and_int_kill_at_once_but_no_job_is_lost(
-    place: Place, number: signal.Signals
+    rig: Rig, number: signal.Signals
 ) -> None:
-    worker = holding(place, "--resque-signals")
+    worker = holding(rig, "--resque-signals")
 
     worker.send(number)
 
     assert worker.wait() == 1
-    assert place.lines() == ["held begins"]
-    assert place.failed() == {}
-    eventually(lambda: place.pending() == 2)
+    assert rig.lines() == ["held begins"]
+    assert rig.failed() == {}
+    eventually(lambda: rig.pending() == 2)
 
 
-def test_R3_a_second_int_kills(place: Place) -> None:
-    worker = holding(place)
+def test_R3_a_second_int_kills(rig: Rig) -> None:
+    worker = holding(rig)
 
     worker.send(signal.SIGINT)
-    eventually(lambda: state(place) == "stopping")
+    eventually(lambda: state(rig) == "stopping")
     worker.send(signal.SIGINT)
 
     assert worker.wait() == 1
-    eventually(lambda: place.pending() == 2)
+    eventually(lambda: rig.pending() == 2)
 
 
-def test_R3_usr1_kills_the_running_job_which_fails_and_the_worker_lives_on(place: Place) -> None:
-    worker = holding(place)
+def test_R3_usr1_kills_the_running_job_which_fails_and_the_worker_lives_on(rig: Rig) -> None:
+    worker = holding(rig)
 
     worker.send(signal.SIGUSR1)
 
-    assert place.await_lines(2) == ["held begins", "next"]
+    assert rig.await_lines(2) == ["held begins", "next"]
     failure = "palermo.errors.JobCrashed: the job's process was killed by the operator (USR1)"
-    eventually(lambda: list(place.errors().values()) == [failure])
+    eventually(lambda: list(map(str, rig.errors().values())) == [failure])
     assert worker.alive
 
 
-def test_R3_usr2_pauses_while_the_running_job_goes_on_and_cont_resumes(place: Place) -> None:
-    worker = holding(place)
+def test_R3_usr2_pauses_while_the_running_job_goes_on_and_cont_resumes(rig: Rig) -> None:
+    worker = holding(rig)
 
     worker.send(signal.SIGUSR2)
-    eventually(lambda: state(place) == "paused")
-    place.open_gate()
-    place.await_lines(2)
-    eventually(lambda: command_line(worker.pid).strip() == "palermo worker: paused")
-    eventually(lambda: place.pending() == 1)
+    eventually(lambda: state(rig) == "paused")
+    rig.open_gate()
+    rig.await_lines(2)
+    eventually(lambda: title(worker.pid).strip() == "palermo worker: paused")
+    eventually(lambda: rig.pending() == 1)
     worker.send(signal.SIGCONT)
 
-    assert place.await_lines(3) == ["held begins", "held ends", "next"]
+    assert rig.await_lines(3) == ["held begins", "held ends", "next"]
 
 
-def test_R10_a_worker_that_is_stopped_is_told_of_by_every_command(place: Place) -> None:
-    worker = place.worker()
-    place.ready(worker)
+def test_R10_a_worker_that_is_stopped_is_told_of_by_every_command(rig: Rig) -> None:
+    worker = rig.worker()
+    rig.ready(worker)
 
     def told(command: str) -> str:
         """What the command prints of it, if it looks in time: on Redis such a worker is there for seconds only."""
         worker.send(signal.SIGSTOP)
         # A worker that stopped while it was asked has not answered yet.
-        eventually(lambda: [row["answers"] for row in place.rows("workers")] != [True])
-        done = place.run(command)
+        eventually(lambda: [row["answers"] for row in rig.rows("workers")] != [True])
+        done = rig.run(command)
         worker.send(signal.SIGCONT)
-        eventually(lambda: [row["answers"] for row in place.rows("workers")] == [True])
+        eventually(lambda: [row["answers"] for row in rig.rows("workers")] == [True])
         text = done.stdout + done.stderr
         return text if "1 worker does not answer" in text else ""
 
     assert all(eventually(partial(told, command)) for command in ("check", "doctor"))
     shown = " ".join(eventually(lambda: told("workers")).split())
     # RabbitMQ knows no more of an idle worker than that it is there.
-    assert (" ? ? ? " if place.on_rabbitmq else " 1 0 0 ") in shown
+    assert (" ? ? ? " if rig.on_rabbitmq else " 1 0 0 ") in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_R5_a_job_gets_its_time_then_a_word_then_is_killed_and_none_is_lost(
-    place: Place, number: signal.Signals
-) -> None:
-    id = place.enqueue("ignore_the_end", "stubborn")
-    worker = place.worker("--shutdown-timeout", "0.5")
-    place.await_lines(1)
+def test_R5_a_job_gets_its_time_then_a_word_then_is_killed_and_none_is_lost(rig: Rig, number: signal.Signals) -> None:
+    id = rig.enqueue("ignore_the_end", "stubborn")
+    worker = rig.worker("--shutdown-timeout", "0.5")
+    rig.await_lines(1)
 
     worker.send(number)
 
     assert worker.wait() == 1
-    assert place.lines() == ["stubborn begins", "stubborn was told"]
+    assert rig.lines() == ["stubborn begins", "stubborn was told"]
     log = worker.log
     assert log.index("terminating the running jobs grace=3.0") < log.index("killing the running jobs")
     assert log.index("killing the running jobs") < log.index(f"job interrupted, giving it back id={id}")
-    assert place.failed() == {}
-    eventually(lambda: place.pending() == 1)
+    assert rig.failed() == {}
+    eventually(lambda: rig.pending() == 1)
 
 
-def test_R5_quit_waits_however_long_the_job_takes(place: Place) -> None:
-    worker = holding(place, "--shutdown-timeout", "0.1")
+def test_R5_quit_waits_however_long_the_job_takes(rig: Rig) -> None:
+    worker = holding(rig, "--shutdown-timeout", "0.1")
 
     worker.send(signal.SIGQUIT)
-    eventually(lambda: state(place) == "stopping")
-    place.open_gate()
+    eventually(lambda: state(rig) == "stopping")
+    rig.open_gate()
 
     assert worker.wait() == 0
     assert "terminating" not in worker.log
 
 
-def test_R6_count_workers_in_one_command_each_with_a_job_and_a_title(place: Place) -> None:
+def test_R6_count_workers_in_one_command_each_with_a_job_and_a_title(rig: Rig) -> None:
     for number in range(3):
-        place.enqueue("hold", f"{number}")
-    worker = place.worker("-c", "3", "-q", "jobs", "--pidfile", "worker.pid")
+        rig.enqueue("hold", f"{number}")
+    worker = rig.worker("-c", "3", "-q", "jobs", "--pidfile", "worker.pid")
 
-    lines = place.await_lines(3)
+    lines = rig.await_lines(3)
     template, *slots = worker.tree()[1:]
 
     assert sorted(lines) == [f"{number} begins" for number in range(3)]
-    assert (place.path / "worker.pid").read_text() == f"{worker.pid}\n"
-    eventually(lambda: command_line(worker.pid).strip() == "palermo worker: 3 of 3 slots busy")
-    assert command_line(template).strip() == "palermo template"
-    eventually(lambda: all(f"palermo slot {n}: shop.hold" in command_line(pid) for n, pid in enumerate(slots, start=1)))
-    place.open_gate()
-    eventually(lambda: command_line(worker.pid).strip() == "palermo worker: waiting for jobs")
+    assert (rig.path / "worker.pid").read_text() == f"{worker.pid}\n"
+    eventually(lambda: title(worker.pid).strip() == "palermo worker: 3 of 3 slots busy")
+    assert title(template).strip() == "palermo template"
+    eventually(lambda: all(f"palermo slot {n}: shop.hold" in title(pid) for n, pid in enumerate(slots, start=1)))
+    rig.open_gate()
+    eventually(lambda: title(worker.pid).strip() == "palermo worker: waiting for jobs")
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
-    assert not (place.path / "worker.pid").exists()
+    assert not (rig.path / "worker.pid").exists()
 
 
-def test_R6_a_burst_works_until_nothing_is_left_and_ends(place: Place) -> None:
+def test_R6_a_burst_works_until_nothing_is_left_and_ends(rig: Rig) -> None:
     for number in range(3):
-        place.enqueue("note", f"{number}")
+        rig.enqueue("note", f"{number}")
 
-    place.burst()
+    rig.burst()
 
-    assert sorted(place.lines()) == ["0", "1", "2"]
-    assert place.pending() == 0
+    assert sorted(rig.lines()) == ["0", "1", "2"]
+    assert rig.pending() == 0
 
 
 @pytest.mark.parametrize(
     ("level", "said", "unsaid"),
     [("info", "job finished", "nothing"), ("warning", "nothing", "job finished"), ("error", "job failed", "connected")],
 )
-def test_R6_the_log_says_as_much_as_it_is_asked_to(sqlite_place: Place, level: str, said: str, unsaid: str) -> None:
-    sqlite_place.enqueue("note", "x")
-    sqlite_place.enqueue("fail", "nothing works")
+def test_R6_the_log_says_as_much_as_it_is_asked_to(sqlite_rig: Rig, level: str, said: str, unsaid: str) -> None:
+    sqlite_rig.enqueue("note", "x")
+    sqlite_rig.enqueue("fail", "nothing works")
 
-    log = sqlite_place.burst("--log-level", level)
+    log = sqlite_rig.burst("--log-level", level)
 
     assert said in log
     assert unsaid.replace("nothing", "no such line") not in log
 
 
-def test_K3_tstp_quiets_ttin_dumps_and_what_outlasts_the_timeout_is_pushed_back(place: Place) -> None:
-    worker = holding(place, "--shutdown-timeout", "0.3")
+def test_K3_tstp_quiets_ttin_dumps_and_what_outlasts_the_timeout_is_pushed_back(rig: Rig) -> None:
+    worker = holding(rig, "--shutdown-timeout", "0.3")
 
     worker.send(signal.SIGTSTP)
-    eventually(lambda: state(place) == "quiet")
+    eventually(lambda: state(rig) == "quiet")
     worker.send(signal.SIGTTIN)
     eventually(lambda: "stacks of a job" in worker.log and "in hold" in worker.log)
     worker.send(signal.SIGCONT)
     eventually(lambda: "signal=CONT action=none" in worker.log and "worker stays quiet" in worker.log)
-    assert state(place) == "quiet"
+    assert state(rig) == "quiet"
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 1
-    assert place.lines() == ["held begins"]
-    assert place.failed() == {}
-    eventually(lambda: place.pending() == 2)
+    assert rig.lines() == ["held begins"]
+    assert rig.failed() == {}
+    eventually(lambda: rig.pending() == 2)
 
 
-def test_K3_what_was_pushed_back_is_run_by_the_next_worker_in_its_old_place(place: Place) -> None:
-    worker = holding(place, "--shutdown-timeout", "0.3")
+def test_K3_what_was_pushed_back_is_run_by_the_next_worker_in_its_old_place(rig: Rig) -> None:
+    worker = holding(rig, "--shutdown-timeout", "0.3")
     worker.send(signal.SIGTERM)
     assert worker.wait() == 1
 
-    place.open_gate()
-    place.burst()
+    rig.open_gate()
+    rig.burst()
 
-    assert place.lines() == ["held begins", "held begins", "held ends", "next"]
+    assert rig.lines() == ["held begins", "held begins", "held ends", "next"]

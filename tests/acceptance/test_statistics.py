@@ -6,35 +6,35 @@ import time
 from typing import Any
 
 from palermo.client.recorder import COUNTS
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 
-def counted(place: Place, by: str, name: str) -> dict[str, Any]:
+def counted(rig: Rig, by: str, name: str) -> dict[str, Any]:
     """What the journal has counted of one queue, job or worker."""
-    report = place.inspector.statistics()
+    report = rig.inspector.statistics()
     return next((row for row in report[by] if name in (row.get("name"), row.get("id"))), {"processed": 0, "failed": 0})
 
 
-def test_R10_queues_and_workers_since_when_at_what_and_their_totals_which_outlive_them(place: Place) -> None:
+def test_R10_queues_and_workers_since_when_at_what_and_their_totals_which_outlive_them(rig: Rig) -> None:
     for text in "abc":
-        place.enqueue("note", text)
-        place.enqueue("fail", text)
-    place.enqueue("hold", "long")
-    worker = place.worker("-q", "jobs")
-    place.await_lines(4)
+        rig.enqueue("note", text)
+        rig.enqueue("fail", text)
+    rig.enqueue("hold", "long")
+    worker = rig.worker("-q", "jobs")
+    rig.await_lines(4)
 
-    [row] = eventually(lambda: [row for row in place.workers() if row["jobs"] and row["processed"] == 6])
+    [row] = eventually(lambda: [row for row in rig.workers() if row["jobs"] and row["processed"] == 6])
     assert (row["pid"], row["queues"], row["state"]) == (worker.pid, ["jobs"], "working")
     assert row["started_at"] <= row["jobs"][0]["started_at"]
     assert [job["job"] for job in row["jobs"]] == ["shop.hold"]
     assert (row["processed"], row["failed"]) == (6, 3)
-    eventually(lambda: counted(place, "workers", row["id"])["processed"] == 6)
+    eventually(lambda: counted(rig, "workers", row["id"])["processed"] == 6)
     worker.kill9()
-    eventually(lambda: place.workers() == [])
+    eventually(lambda: rig.workers() == [])
 
     def counted_all() -> bool:
-        report = place.inspector.statistics()
+        report = rig.inspector.statistics()
         [gone] = report["workers"]
         assert (gone["id"], gone["state"], gone["processed"], gone["failed"]) == (row["id"], None, 6, 3)
         assert (report["processed"], report["failed"], report["enqueued"]) == (6, 3, 7)
@@ -48,21 +48,21 @@ def test_R10_queues_and_workers_since_when_at_what_and_their_totals_which_outliv
     eventually(counted_all)
 
 
-def test_the_journal_and_the_workers_count_what_ran_but_for_what_a_killed_one_had_not_stored(place: Place) -> None:
-    place.client.enqueue_many(("shop.note", [f"{number}"], {}) for number in range(600))
-    first = place.worker("-c", "2")
-    place.await_lines(150)
+def test_the_journal_and_the_workers_count_what_ran_but_for_what_a_killed_one_had_not_stored(rig: Rig) -> None:
+    rig.client.enqueue_many(("shop.note", [f"{number}"], {}) for number in range(600))
+    first = rig.worker("-c", "2")
+    rig.await_lines(150)
     first.kill9()
     # Redis gives its jobs back when its lease has ended.
-    eventually(lambda: not any(row["in_progress"] for row in place.inspector.queues()))
-    before = len(place.lines())
-    log = place.burst("-c", "2")
-    runs = place.lines()
+    eventually(lambda: not any(row["in_progress"] for row in rig.inspector.queues()))
+    before = len(rig.lines())
+    log = rig.burst("-c", "2")
+    runs = rig.lines()
     stopped = re.search(r"worker stopped id=(\S+) processed=(\d+) failed=0", log)
     assert stopped, log
 
     # The counts of who enqueued come a little later.
-    report = eventually(lambda: found if (found := place.inspector.statistics())["enqueued"] == 600 else {})
+    report = eventually(lambda: found if (found := rig.inspector.statistics())["enqueued"] == 600 else {})
 
     assert set(runs) == {str(number) for number in range(600)}
     workers = {row["id"]: row["processed"] for row in report["workers"]}
@@ -73,9 +73,9 @@ def test_the_journal_and_the_workers_count_what_ran_but_for_what_a_killed_one_ha
     assert (report["processed"], report["enqueued"], report["failed"]) == (sum(workers.values()), 600, 0)
 
 
-def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_cleared(place: Place) -> None:
-    place.enqueue("note", "one", queue="short")
-    inspector = place.inspector
+def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_cleared(rig: Rig) -> None:
+    rig.enqueue("note", "one", queue="short")
+    inspector = rig.inspector
 
     def look() -> float:
         began = time.perf_counter()
@@ -83,7 +83,7 @@ def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_clea
         return time.perf_counter() - began
 
     few = min(look() for _ in range(5))
-    place.client.enqueue_many((("shop.note", [f"{number}"], {}) for number in range(5_000)), queue="long")
+    rig.client.enqueue_many((("shop.note", [f"{number}"], {}) for number in range(5_000)), queue="long")
 
     # Reading 5,000 jobs would take a second, each time.
     eventually(lambda: look() < 10 * few + 0.1)
@@ -93,22 +93,22 @@ def test_C8_queues_are_counted_whatever_their_length_and_named_and_read_and_clea
     assert (inspector.purge("long"), inspector.size("long"), inspector.size("short")) == (5_000, 0, 1)
 
 
-def test_C12_how_many_wait_how_long_they_waited_and_how_long_they_took(place: Place) -> None:
+def test_C12_how_many_wait_how_long_they_waited_and_how_long_they_took(rig: Rig) -> None:
     enqueued = time.monotonic()
     for number in range(9):
-        place.enqueue("note", f"{number}")
-    place.enqueue("hold", "held")
-    place.enqueue("note", "waits", queue="slow")
-    worker = place.worker("-q", "jobs")
-    place.await_lines(10)
+        rig.enqueue("note", f"{number}")
+    rig.enqueue("hold", "held")
+    rig.enqueue("note", "waits", queue="slow")
+    worker = rig.worker("-q", "jobs")
+    rig.await_lines(10)
     held = time.monotonic()
     eventually(lambda: time.monotonic() > held + 0.3)
-    place.open_gate()
-    place.await_lines(11)
+    rig.open_gate()
+    rig.await_lines(11)
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
-    report = place.rows("stats", "--since", "1h")
+    report = rig.rows("stats", "--since", "1h")
 
     waited = time.monotonic() - enqueued
     jobs = next(row for row in report["queues"] if row["name"] == "jobs")

@@ -12,7 +12,8 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.messages import Properties
-from tests.acceptance.place import Place, Worker
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually
 from tests.scale import scaled
 from tests.tcp_proxy import TcpProxy
@@ -33,27 +34,27 @@ def on_time(watch: Stopwatch, seconds: float) -> bool:
     return 0 <= seconds < LATE + watch.stalled()
 
 
-def stamps(place: Place) -> dict[str, float]:
+def stamps(rig: Rig) -> dict[str, float]:
     """When each ran, the last time."""
-    return {text: float(at) for text, at in (line.split() for line in place.lines())}
+    return {text: float(at) for text, at in (line.split() for line in rig.lines())}
 
 
-def await_stamps(place: Place, count: int) -> dict[str, float]:
-    place.await_lines(count)
-    return stamps(place)
+def await_stamps(rig: Rig, count: int) -> dict[str, float]:
+    rig.await_lines(count)
+    return stamps(rig)
 
 
-def start(place: Place, *arguments: str, **more: Any) -> Worker:
-    worker = place.worker(*arguments, modules=MODULES, **more)
-    place.ready(worker)
+def start(rig: Rig, *arguments: str, **more: Any) -> WorkerProcess:
+    worker = rig.worker(*arguments, modules=MODULES, **more)
+    rig.ready(worker)
     return worker
 
 
-def publish(place: Place, text: str, **headers: Any) -> None:
+def publish(rig: Rig, text: str, **headers: Any) -> None:
     """As seed 003 does it: straight into the job's queue."""
-    with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
+    with pika.BlockingConnection(pika.URLParameters(rig.url)) as connection:
         connection.channel().basic_publish(
-            place.exchange,
+            rig.exchange,
             "jobs",
             json.dumps([text]).encode(),
             # pika's own cannot write a float, which other clients can.
@@ -65,175 +66,175 @@ def publish(place: Place, text: str, **headers: Any) -> None:
         )
 
 
-def delayed(place: Place, text: str, delay: float) -> float:
+def delayed(rig: Rig, text: str, delay: float) -> float:
     """Enqueue a job that is due after so many seconds; the instant, at the earliest."""
     due = time.time() + delay
-    place.client.enqueue("timed.stamp", (text,), {}, delay=delay)
+    rig.client.enqueue("timed.stamp", (text,), {}, delay=delay)
     return due
 
 
-def resident(worker: Worker) -> int:
+def resident(worker: WorkerProcess) -> int:
     """Kilobytes of memory of the worker's parent."""
     status = Path(f"/proc/{worker.pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0])
 
 
-def test_L1_a_header_says_when_and_each_message_has_its_own_time(rabbitmq_place: Place, watch: Stopwatch) -> None:
-    place = rabbitmq_place
-    start(place, "-c", "2")
+def test_L1_a_header_says_when_and_each_message_has_its_own_time(rabbitmq_rig: Rig, watch: Stopwatch) -> None:
+    rig = rabbitmq_rig
+    start(rig, "-c", "2")
     now = time.time()
     due = {"third": now + 4.25, "first": now + 1.0, "second": now + 2.5}
 
     for text, at in due.items():
-        publish(place, text, perform_job_at=at)
+        publish(rig, text, perform_job_at=at)
 
     # With that, in this order, unless the machine stood still until two were due.
-    ran = await_stamps(place, 3)
+    ran = await_stamps(rig, 3)
     assert all(on_time(watch, ran[text] - due[text]) for text in due)
 
 
-def test_L2_a_job_due_in_a_second_does_not_wait_for_one_due_in_an_hour(place: Place, watch: Stopwatch) -> None:
-    start(place)
+def test_L2_a_job_due_in_a_second_does_not_wait_for_one_due_in_an_hour(rig: Rig, watch: Stopwatch) -> None:
+    start(rig)
 
-    delayed(place, "hour", 3_600)
-    due = delayed(place, "second", 1)
+    delayed(rig, "hour", 3_600)
+    due = delayed(rig, "second", 1)
 
-    assert on_time(watch, await_stamps(place, 1)["second"] - due)
+    assert on_time(watch, await_stamps(rig, 1)["second"] - due)
     # A leader lets go of a job after it has handed it over.
-    eventually(lambda: [row["args"] for row in place.inspector.scheduled()] == [["hour"]])
+    eventually(lambda: [row["args"] for row in rig.inspector.scheduled()] == [["hour"]])
 
 
 def test_L3_a_lost_connection_loses_no_delayed_job_and_runs_none_early_or_twice(
-    rabbitmq_place: Place, rabbitmq_url: str
+    rabbitmq_rig: Rig, rabbitmq_url: str
 ) -> None:
-    place = rabbitmq_place
+    rig = rabbitmq_rig
     host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
     with TcpProxy(host, int(port)) as proxy:
-        worker = start(place, PALERMO_URL=rabbitmq_url.replace(f"{host}:{port}", f"127.0.0.1:{proxy.port}"))
-        eventually(lambda: any(row["clock"] for row in place.workers()))
+        worker = start(rig, PALERMO_URL=rabbitmq_url.replace(f"{host}:{port}", f"127.0.0.1:{proxy.port}"))
+        eventually(lambda: any(row["clock"] for row in rig.workers()))
         # None is on its way when the line is cut, even if the machine stands still for some seconds before.
-        due = {f"job-{number}": delayed(place, f"job-{number}", 7 + number / 10) for number in range(20)}
+        due = {f"job-{number}": delayed(rig, f"job-{number}", 7 + number / 10) for number in range(20)}
 
         proxy.hang_up(reset=True)
 
-        ran = await_stamps(place, len(due))
+        ran = await_stamps(rig, len(due))
         assert "connection lost" in worker.log
-        assert len(place.lines()) == len(due)
+        assert len(rig.lines()) == len(due)
         assert all(ran[text] >= at for text, at in due.items())
 
 
-def test_L4_jobs_come_due_while_others_of_the_worker_run_and_are_acknowledged_each_once(place: Place) -> None:
-    start(place, "--pool", "thread", "-c", "8")
+def test_L4_jobs_come_due_while_others_of_the_worker_run_and_are_acknowledged_each_once(rig: Rig) -> None:
+    start(rig, "--pool", "thread", "-c", "8")
     for number in range(6):
-        place.client.enqueue("timed.stamp_and_hold", (f"long-{number}",), {}, delay=0.5)
-    due = {f"short-{number}": delayed(place, f"short-{number}", 0.5 + number / 50) for number in range(60)}
+        rig.client.enqueue("timed.stamp_and_hold", (f"long-{number}",), {}, delay=0.5)
+    due = {f"short-{number}": delayed(rig, f"short-{number}", 0.5 + number / 50) for number in range(60)}
 
-    ran = await_stamps(place, len(due) + 12)
+    ran = await_stamps(rig, len(due) + 12)
 
     assert all(ran[text] >= at for text, at in due.items())
-    assert len(place.lines()) == len(due) + 12
-    eventually(lambda: place.pending() == 0 and not any(row["jobs"] for row in place.workers()))
-    assert place.failed() == {}
+    assert len(rig.lines()) == len(due) + 12
+    eventually(lambda: rig.pending() == 0 and not any(row["jobs"] for row in rig.workers()))
+    assert rig.failed() == {}
 
 
-def test_L5_backoff_goes_by_the_same_mechanism(place: Place, watch: Stopwatch) -> None:
-    start(place)
-    id = place.client.enqueue("timed.ship", ("box",), {}).id
+def test_L5_backoff_goes_by_the_same_mechanism(rig: Rig, watch: Stopwatch) -> None:
+    start(rig)
+    id = rig.client.enqueue("timed.ship", ("box",), {}).id
 
-    ran = [float(line.split()[1]) for line in place.await_lines(5)]
+    ran = [float(line.split()[1]) for line in rig.await_lines(5)]
 
-    assert list(stamps(place)) == ["box-1", "box-2", "box-3", "box-4", "box-exhausted"]
+    assert list(stamps(rig)) == ["box-1", "box-2", "box-3", "box-4", "box-exhausted"]
     for (before, after), least in zip(pairwise(ran[:4]), (0.4, 0.8, 1.6), strict=True):
         assert on_time(watch, after - before - least)
-    failed = eventually(lambda: place.failed()[id])
+    failed = eventually(lambda: rig.failed()[id])
     assert [one["attempt"] for one in failed["attempts"]] == [1, 2, 3, 4]
 
 
-def test_L6_many_scheduled_jobs_cost_workers_no_memory_and_ready_jobs_no_time(place: Place, watch: Stopwatch) -> None:
+def test_L6_many_scheduled_jobs_cost_workers_no_memory_and_ready_jobs_no_time(rig: Rig, watch: Stopwatch) -> None:
     crowd = scaled(2_500, 100_000)
-    worker = start(place)
+    worker = start(rig)
     # It leads from then on, for which it needs some memory.
-    delayed(place, "warm", 0.1)
-    place.await_lines(1)
+    delayed(rig, "warm", 0.1)
+    rig.await_lines(1)
     before = resident(worker)
     tomorrow = time.time() + 86_400
     calls = [("timed.stamp", (f"{number}",), {}) for number in range(crowd)]
-    place.client.enqueue_many(calls, run_at=tomorrow)
+    rig.client.enqueue_many(calls, run_at=tomorrow)
 
-    due = delayed(place, "soon", 1)
+    due = delayed(rig, "soon", 1)
     sent = time.time()
-    place.client.enqueue("timed.stamp", ("ready",), {})
+    rig.client.enqueue("timed.stamp", ("ready",), {})
 
-    ran = await_stamps(place, 3)
+    ran = await_stamps(rig, 3)
     assert on_time(watch, ran["soon"] - due)
     assert on_time(watch, ran["ready"] - sent)
-    eventually(lambda: place.inspector.scheduled(limit=1).total == crowd)
+    eventually(lambda: rig.inspector.scheduled(limit=1).total == crowd)
     assert resident(worker) - before < 8_000
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.777, 61.5, 86_401.0, 10 * 366 * 86_400.0])
-def test_L7_any_delay_will_do_and_nothing_has_to_be_installed(place: Place, delay: float, watch: Stopwatch) -> None:
-    due = delayed(place, "then", delay)
+def test_L7_any_delay_will_do_and_nothing_has_to_be_installed(rig: Rig, delay: float, watch: Stopwatch) -> None:
+    due = delayed(rig, "then", delay)
 
     if delay < 1:
-        start(place)
-        assert await_stamps(place, 1)["then"] >= due
+        start(rig)
+        assert await_stamps(rig, 1)["then"] >= due
         return
-    (row,) = place.inspector.scheduled()
+    (row,) = rig.inspector.scheduled()
     shown = datetime.fromisoformat(row["run_at"]).timestamp()
     assert on_time(watch, shown - due + 0.001)
 
 
-def test_L8_without_the_header_a_job_runs_now(rabbitmq_place: Place, watch: Stopwatch) -> None:
-    place = rabbitmq_place
-    start(place)
+def test_L8_without_the_header_a_job_runs_now(rabbitmq_rig: Rig, watch: Stopwatch) -> None:
+    rig = rabbitmq_rig
+    start(rig)
     sent = time.time()
 
-    publish(place, "now")
+    publish(rig, "now")
 
-    assert await_stamps(place, 1)["now"] - sent < 10 + watch.stalled()
-    assert place.inspector.scheduled().total == 0
+    assert await_stamps(rig, 1)["now"] - sent < 10 + watch.stalled()
+    assert rig.inspector.scheduled().total == 0
 
 
-def test_K1_the_usual_wait_is_sidekiqs_and_what_waits_says_why_and_until_when(place: Place, watch: Stopwatch) -> None:
-    start(place)
+def test_K1_the_usual_wait_is_sidekiqs_and_what_waits_says_why_and_until_when(rig: Rig, watch: Stopwatch) -> None:
+    start(rig)
     sent = time.time()
-    id = place.client.enqueue("timed.charge", ("7",), {}).id
+    id = rig.client.enqueue("timed.charge", ("7",), {}).id
 
-    (row,) = eventually(lambda: place.inspector.scheduled().rows)
+    (row,) = eventually(lambda: rig.inspector.scheduled().rows)
 
     wait = datetime.fromisoformat(row["run_at"]).timestamp() - sent
     assert 15 <= wait < 15 + 10 + LATE + 5 + watch.stalled()
     assert (row["id"], row["error"]["class"]) == (id, "ConnectionError")
-    assert place.failed() == {}
+    assert rig.failed() == {}
 
 
-def test_K1_an_error_decides_on_its_delay_on_discard_or_on_failing_at_once(place: Place) -> None:
-    start(place)
-    ids = {verdict: place.client.enqueue("timed.told", (verdict,), {}).id for verdict in ("discard", "fail", 3_600)}
+def test_K1_an_error_decides_on_its_delay_on_discard_or_on_failing_at_once(rig: Rig) -> None:
+    start(rig)
+    ids = {verdict: rig.client.enqueue("timed.told", (verdict,), {}).id for verdict in ("discard", "fail", 3_600)}
 
-    place.await_lines(3)
+    rig.await_lines(3)
 
-    eventually(lambda: set(place.failed()) == {ids["fail"]})
-    (row,) = eventually(lambda: place.inspector.scheduled().rows)
+    eventually(lambda: set(rig.failed()) == {ids["fail"]})
+    (row,) = eventually(lambda: rig.inspector.scheduled().rows)
     assert row["id"] == ids[3_600]
     assert datetime.fromisoformat(row["run_at"]).timestamp() > time.time() + 3_500
-    eventually(lambda: place.pending() == 0)
+    eventually(lambda: rig.pending() == 0)
 
 
-def test_K1_retry_for_ends_retrying_by_time(place: Place, watch: Stopwatch) -> None:
-    start(place)
-    id = place.client.enqueue("timed.impatient", (), {}).id
+def test_K1_retry_for_ends_retrying_by_time(rig: Rig, watch: Stopwatch) -> None:
+    start(rig)
+    id = rig.client.enqueue("timed.impatient", (), {}).id
 
-    eventually(lambda: id in place.failed())
+    eventually(lambda: id in rig.failed())
 
     # Two at least, if the machine stood still for all of the time in between.
-    ran = [float(line.split()[1]) for line in place.lines()]
+    ran = [float(line.split()[1]) for line in rig.lines()]
     assert len(ran) >= 2
     assert on_time(watch, ran[-1] - ran[0] - 1.0)
 
 
-def test_K2_in_at_and_many_at_once_from_code(place: Place) -> None:
+def test_K2_in_at_and_many_at_once_from_code(rig: Rig) -> None:
     program = """
 import datetime, palermo, timed
 timed.stamp.enqueue_in(0.5, "in")
@@ -243,19 +244,19 @@ timed.stamp.options(delay=0.8).enqueue("option")
 timed.stamp.enqueue_many([("many-1",), ("many-2",)])
 """
     before = time.time()
-    place.python(program)
-    start(place, "-c", "4")
+    rig.python(program)
+    start(rig, "-c", "4")
 
-    ran = await_stamps(place, 6)
+    ran = await_stamps(rig, 6)
 
     assert sorted(ran) == ["at", "delta", "in", "many-1", "many-2", "option"]
     for text, delay in (("in", 0.5), ("delta", 0.6), ("at", 0.7), ("option", 0.8)):
         assert ran[text] >= before + delay
 
 
-def test_R12_from_the_command_line_delayed_seen_moved_run_and_cancelled(place: Place) -> None:
+def test_R12_from_the_command_line_delayed_seen_moved_run_and_cancelled(rig: Rig) -> None:
     def enqueue(text: str, *when: str) -> None:
-        place.palermo("enqueue", "timed.stamp", "--args", json.dumps([text]), *when)
+        rig.palermo("enqueue", "timed.stamp", "--args", json.dumps([text]), *when)
 
     later = datetime.fromtimestamp(time.time() + 7_200, UTC).isoformat(timespec="seconds")
     for text, when in (
@@ -265,24 +266,24 @@ def test_R12_from_the_command_line_delayed_seen_moved_run_and_cancelled(place: P
         ("kept", ("--in", "40d")),
     ):
         enqueue(text, *when)
-    rows = {row["args"][0]: row for row in scheduled(place)}
+    rows = {row["args"][0]: row for row in scheduled(rig)}
     assert list(rows) == ["moved", "run", "cancelled", "kept"]
-    start(place)
+    start(rig)
 
-    place.palermo("scheduled", "move", rows["moved"]["id"], "--in", "1s")
-    place.palermo("scheduled", "run", rows["run"]["id"])
-    place.palermo("scheduled", "cancel", rows["cancelled"]["id"])
+    rig.palermo("scheduled", "move", rows["moved"]["id"], "--in", "1s")
+    rig.palermo("scheduled", "run", rows["run"]["id"])
+    rig.palermo("scheduled", "cancel", rows["cancelled"]["id"])
 
-    assert set(await_stamps(place, 2)) == {"moved", "run"}
-    eventually(lambda: [row["args"] for row in scheduled(place)] == [["kept"]])
-    done = place.run("scheduled", "cancel", rows["run"]["id"])
+    assert set(await_stamps(rig, 2)) == {"moved", "run"}
+    eventually(lambda: [row["args"] for row in scheduled(rig)] == [["kept"]])
+    done = rig.run("scheduled", "cancel", rows["run"]["id"])
     assert done.returncode == 4
     assert "fired already or not there" in done.stdout + done.stderr
-    listing = place.palermo("scheduled", "list")
+    listing = rig.palermo("scheduled", "list")
     assert "timed.stamp" in listing
     assert rows["kept"]["id"] in listing
 
 
-def scheduled(place: Place) -> Sequence[Any]:
-    rows: Sequence[Any] = place.rows("scheduled", "list")
+def scheduled(rig: Rig) -> Sequence[Any]:
+    rows: Sequence[Any] = rig.rows("scheduled", "list")
     return rows

@@ -27,9 +27,9 @@ class Account:
         offset = time.time() - time.monotonic()
         cuts = lost_lines(site.names, site.logs, monotonic=offset)
         reasons = Reasons([*records.harms, *cuts], site.names, site.logs)
-        listing = site.place.inspector.failed(limit=1_000_000)
+        listing = site.rig.inspector.failed(limit=1_000_000)
         failed = _by_job(listing)
-        ran = {file: runs(site.place.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
+        ran = {file: runs(site.rig.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
         self.ledger = Ledger(orders=records.orders, runs=ran["runs"], failed=failed[_OURS], reasons=reasons)
         self.wrongs = [*self.ledger.wrongs, *(f"stuck: {count} in {queue!r}" for queue, count in stuck.items())]
         kinds = Counter(order.kind for order in records.orders)
@@ -48,7 +48,7 @@ class Account:
                 answers=records.answers,
                 runs=ran["runs"],
                 failed=failed[_OURS],
-                left=site.place.inspector.unique_keys(),
+                left=site.rig.inspector.unique_keys(),
                 reasons=reasons,
             )
             self.wrongs += keys.wrongs
@@ -77,8 +77,8 @@ class Account:
             hostile = Messages(sent=sent, runs=ran["hostile"], failed=in_failed, reasons=reasons)
             self._add(hostile, "hostile")
             lost += hostile.lost
-        (held,) = (row["pending"] for row in site.place.inspector.queues() if row["name"] == "failed")
-        page = site.place.client.run(lambda broker: browse_failed(broker, offset=0, limit=1_000_000, newest=False))
+        (held,) = (row["pending"] for row in site.rig.inspector.queues() if row["name"] == "failed")
+        page = site.rig.client.run(lambda broker: browse_failed(broker, offset=0, limit=1_000_000, newest=False))
         copies = len(page.messages) - len({message.id for message in page.messages})
         if not (held == len(page.messages) and held - copies == len(listing) == listing.total):
             self.wrongs.append(

@@ -1,19 +1,19 @@
-"""Places for tests that harm brokers and workers; see tests/acceptance/place.py."""
+"""Places for tests that harm brokers and workers; see tests/harness/rig.py."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.place import Place
 from tests.chaos.outpost import Outpost
+from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of
 
 
 @pytest.fixture
-def sqlite_place(tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
-        yield place
+def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def outpost(shared: Outpost) -> Outpost:
 
 
 @pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
     """The user's place, on a RabbitMQ that the tests of a module may harm."""
-    with Place(tmp_path, url_of(module_node), exchange) as place:
-        yield place
+    with Rig(tmp_path, url_of(module_node), exchange, module="shop") as rig:
+        yield rig

@@ -9,12 +9,12 @@ from contextlib import suppress
 
 from palermo.errors import BrokerError
 from palermo.inspector.inspector import Inspector
-from tests.acceptance.place import children
 from tests.chaos.junk import RECORDS
 from tests.chaos.parts import EXCLUSIVE, MALFORMED, REFUSALS, REMADE
 from tests.chaos.records import Harm
 from tests.chaos.site import Site
 from tests.chaos.traffic import QUEUES, REMADE_QUEUE
+from tests.harness.processes import children
 from tests.helpers import eventually
 from tests.rabbitmq_node import url_of
 from tests.raw_amqp import RawClient, properties, table, text
@@ -258,7 +258,7 @@ class Faults:
 
         def done() -> bool:
             try:
-                act(self._site.place.inspector)
+                act(self._site.rig.inspector)
             except BrokerError:
                 return False
             return True

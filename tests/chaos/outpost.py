@@ -9,7 +9,8 @@ from palermo.client.client import Client
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerError, BrokerRefused
 from palermo.settings.settings import Settings
-from tests.acceptance.place import Place, Worker
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.tcp_proxy import TcpProxy
@@ -45,10 +46,10 @@ class Outpost:
         self.node.ctl("add_user", USER, PASSWORD)
         self.make_vhost()
         url = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{self.proxy.port}/{VHOST}?heartbeat={self._heartbeat}"
-        self.place = Place(self._path, url, "palermo")
+        self.rig = Rig(self._path, url, "palermo", module="shop")
         self.client = Client(Settings(url=url, publish_timeout=PUBLISH))
         self._workers = {
-            name: self.place.worker(
+            name: self.rig.worker(
                 "-q", queues, "-c", "2", times={"palermo.worker.parent.broker_session.MAX_PAUSE": MAX_PAUSE}
             )
             for name, queues in (("push", PUSHED), ("poll", ",".join(POLLED)))
@@ -59,11 +60,11 @@ class Outpost:
 
     def __exit__(self, *raised: object) -> None:
         self.client.close()
-        self.place.__exit__()
+        self.rig.__exit__()
         self.proxy.__exit__()
 
     @property
-    def workers(self) -> list[Worker]:
+    def workers(self) -> list[WorkerProcess]:
         return list(self._workers.values())
 
     def all_is_well(self, *, within: float = RECOVERY) -> None:
@@ -71,12 +72,10 @@ class Outpost:
         texts = [f"{queue} {self.number()}" for queue in (PUSHED, *POLLED)]
         for text in texts:
             self.enqueue_at_last("note", text, within=within)
-        eventually(lambda: set(texts) <= set(self.place.lines()), within=within)
+        eventually(lambda: set(texts) <= set(self.rig.lines()), within=within)
         assert all(worker.alive for worker in self.workers)
         pids = {worker.pid for worker in self.workers}
-        eventually(
-            lambda: {row["pid"] for row in self.place.workers() if row["state"] == "idle"} == pids, within=within
-        )
+        eventually(lambda: {row["pid"] for row in self.rig.workers() if row["state"] == "idle"} == pids, within=within)
 
     def number(self) -> int:
         self._numbers += 1
@@ -113,14 +112,14 @@ class Outpost:
         held = [f"{queue} {self._gate}" for queue in (PUSHED, POLLED[0])]
         for text in held:
             self.enqueue("hold", text, self._gate)
-        eventually(lambda: {f"{text} begins" for text in held} <= set(self.place.lines()))
+        eventually(lambda: {f"{text} begins" for text in held} <= set(self.rig.lines()))
         return held
 
     def release(self) -> None:
-        self.place.open_gate(self._gate)
+        self.rig.open_gate(self._gate)
 
     def ended(self, held: list[str]) -> bool:
-        return {f"{text} ends" for text in held} <= set(self.place.lines())
+        return {f"{text} ends" for text in held} <= set(self.rig.lines())
 
     def seen(self) -> None:
         """Forget what the logs have said so far."""

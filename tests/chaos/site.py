@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Self
 
 from palermo.errors import BrokerError
-from tests.acceptance.place import Place, Worker
 from tests.chaos import traffic
 from tests.chaos.parts import DELAYED, FOREIGN, HOSTILE, RECURRING, REMADE, TENANTS, UNIQUE
 from tests.chaos.records import Records
 from tests.chaos.traffic import QUEUES, REMADE_QUEUE
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.raw_amqp import RawClient, text
@@ -65,9 +66,9 @@ class Site:
         self.parts = parts
         self.records = Records()
         #: By the parent's pid: every worker that ever was, and what it is called.
-        self.past: dict[int, Worker] = {}
+        self.past: dict[int, WorkerProcess] = {}
         self.names: dict[int, str] = {}
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerProcess] = {}
         #: The instant up to which each tick must have come.
         self.ticked = 0.0
         chance = random.Random(f"{seed} site")
@@ -87,7 +88,7 @@ class Site:
                 for name in (*self._kinds, PUBLISHERS)
             }
             # The inspector's way is straight.
-            self.place = undo.enter_context(Place(self._path, url_of(self.node), "palermo"))
+            self.rig = undo.enter_context(Rig(self._path, url_of(self.node), "palermo", module="shop"))
             if REMADE in self.parts:
                 self.make_queue()
             for name in self._kinds:
@@ -104,7 +105,7 @@ class Site:
         self._undo.close()
 
     def start(self, name: str) -> None:
-        worker = self.place.worker(
+        worker = self.rig.worker(
             *self._kinds[name],
             modules=("soaked", "mixed"),
             times={"palermo.worker.parent.broker_session.MAX_PAUSE": MAX_PAUSE},
@@ -137,7 +138,7 @@ class Site:
         """Wait until all workers wait for jobs; they start at once, on a machine that may be busy."""
 
         def all_idle() -> bool:
-            rows = {row["pid"]: row for row in self.place.workers()}
+            rows = {row["pid"]: row for row in self.rig.workers()}
             busy = {name: rows.get(worker.pid) for name, worker in self.workers.items()}
             assert {name: row for name, row in busy.items() if row is None or row["state"] != "idle"} == {}
             return True
@@ -175,23 +176,23 @@ class Site:
         self.ticked = time.time()
         with suppress(AssertionError):  # the book says which did not come
             eventually(
-                lambda: any(int(line.split()[1]) >= self.ticked for line in self.place.lines("ticks")), within=within
+                lambda: any(int(line.split()[1]) >= self.ticked for line in self.rig.lines("ticks")), within=within
             )
         eventually(self._switch_off, within=within)
 
     def _switch_off(self) -> bool:
         # The inspector's session may be one from before the last fault.
         try:
-            self.place.inspector.switch_recurring(TICK, on=False)
+            self.rig.inspector.switch_recurring(TICK, on=False)
         except BrokerError:
             return False
         return True
 
     def _left(self) -> Counter[str]:
         """What is not done, by queue."""
-        rows = self.place.inspector.queues()
+        rows = self.rig.inspector.queues()
         left = Counter({row["name"]: row["pending"] + row["in_progress"] for row in rows if row["name"] != "failed"})
-        left["scheduled"] = self.place.inspector.scheduled(limit=0).total or 0
+        left["scheduled"] = self.rig.inspector.scheduled(limit=0).total or 0
         return +left
 
     # The queue that is deleted and made again.
@@ -241,7 +242,7 @@ class Site:
 
     def _beginnings(self) -> int:
         """How many runs have begun so far."""
-        path = self.place.path / "runs"
+        path = self.rig.path / "runs"
         with self._lock:
             if path.exists():
                 with path.open("rb") as file:

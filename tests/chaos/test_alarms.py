@@ -50,12 +50,12 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(
     failing = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])]
     for text in failing:
         outpost.enqueue("hold_and_fail", text, gate)
-    eventually(lambda: {f"{text} begins" for text in failing} <= set(outpost.place.lines()))
+    eventually(lambda: {f"{text} begins" for text in failing} <= set(outpost.rig.lines()))
 
     set_off()
     outpost.release()
     eventually(lambda: outpost.ended(held))
-    outpost.place.open_gate(gate)
+    outpost.rig.open_gate(gate)
     connections, blocked = outpost.proxy.accepted, f"jobs blocked {outpost.number()}"
     with pytest.raises(BrokerUnavailable, match="alarm"):
         outpost.enqueue("note", blocked)
@@ -69,14 +69,14 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(
         done.result()
 
     outpost.all_is_well()
-    eventually(lambda: waiting in outpost.place.lines())
-    lines = outpost.place.lines()
+    eventually(lambda: waiting in outpost.rig.lines())
+    lines = outpost.rig.lines()
     assert lines.count(blocked) <= 1
     for text in (*held, *failing):
         assert lines.count(f"{text} begins") == 1
 
     def failed() -> list[int]:
-        errors = outpost.place.errors().values()
+        errors = outpost.rig.errors().values()
         return [sum(text in error for error in errors) for text in failing]
 
     # A worker tries again after a while.

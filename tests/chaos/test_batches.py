@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from palermo.errors import BrokerError
-from tests.acceptance.place import Place, Worker, children
+from tests.harness.processes import WorkerProcess, children
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
 from tests.scale import scaled
@@ -25,23 +26,23 @@ POOLS = (("-c", "2"), ("--pool", "thread", "-c", "2"))
 
 
 @pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, f"{url_of(module_node)}?heartbeat=10", exchange) as place:
-        yield place
+def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, f"{url_of(module_node)}?heartbeat=10", exchange, module="shop") as rig:
+        yield rig
 
 
 class Kills:
     """One after the other: workers, processes of slots, and the broker."""
 
-    def __init__(self, place: Place, node: Node) -> None:
-        self.place = place
+    def __init__(self, rig: Rig, node: Node) -> None:
+        self.rig = rig
         self.node = node
         self.workers = [self._start(pool) for pool in range(len(POOLS))]
         self.children = 0
         self._chance = random.Random(7)
 
-    def _start(self, pool: int) -> Worker:
-        return self.place.worker(
+    def _start(self, pool: int) -> WorkerProcess:
+        return self.rig.worker(
             *POOLS[pool], modules=("adverse",), times={"palermo.worker.parent.broker_session.MAX_PAUSE": 2.0}
         )
 
@@ -62,32 +63,32 @@ class Kills:
         self.node.start()
 
 
-def left(place: Place) -> int:
+def left(rig: Rig) -> int:
     """Jobs that wait or run; -1 if the broker does not answer."""
     try:
-        return sum(row["pending"] + row["in_progress"] for row in place.inspector.queues() if row["name"] != "failed")
+        return sum(row["pending"] + row["in_progress"] for row in rig.inspector.queues() if row["name"] != "failed")
     except BrokerError:
         return -1
 
 
-def test_every_job_of_a_batch_ends_whatever_is_killed_under_it(place: Place, module_node: Node) -> None:
-    kills = Kills(place, module_node)
-    place.ready(*kills.workers)
-    place.client.enqueue_many([("adverse.store", (number,), {}) for number in range(JOBS)])
+def test_every_job_of_a_batch_ends_whatever_is_killed_under_it(rig: Rig, module_node: Node) -> None:
+    kills = Kills(rig, module_node)
+    rig.ready(*kills.workers)
+    rig.client.enqueue_many([("adverse.store", (number,), {}) for number in range(JOBS)])
     dealt = [kills.parent, kills.child, kills.broker, kills.child, kills.parent]
     for number, kill in enumerate(dealt):
         # In the middle of the work, however fast the machine is.
         wanted = JOBS * (number + 1) // (2 * len(dealt))
-        eventually(lambda wanted=wanted: len(set(place.lines("stored"))) >= wanted)  # type: ignore[misc]
+        eventually(lambda wanted=wanted: len(set(rig.lines("stored"))) >= wanted)  # type: ignore[misc]
         kill()
 
     def done() -> bool:
-        assert left(place) == 0, [worker.log[-2_000:] for worker in kills.workers]
+        assert left(rig) == 0, [worker.log[-2_000:] for worker in kills.workers]
         return True
 
     def ended() -> tuple[Counter[int], dict[int, str]]:
-        stored = Counter(map(int, place.lines("stored")))
-        failed = {row["args"][0]: row["error"]["class"] for row in place.failed().values()}
+        stored = Counter(map(int, rig.lines("stored")))
+        failed = {row["args"][0]: row["error"]["class"] for row in rig.failed().values()}
         assert {number for number in range(JOBS) if number not in stored and number not in failed} == set()
         return stored, failed
 
@@ -100,5 +101,5 @@ def test_every_job_of_a_batch_ends_whatever_is_killed_under_it(place: Place, mod
     assert stored.total() - len(stored) <= len(dealt) * 2 * len(POOLS) * SIZE
     # Of a batch that was killed each job is tried once more, and alone, unless the next kill comes in between.
     assert len(failed) <= kills.children * SIZE
-    assert any(int(line.split()[1]) > 1 for line in place.lines("calls"))
+    assert any(int(line.split()[1]) > 1 for line in rig.lines("calls"))
     assert all(worker.alive for worker in kills.workers)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests import rabbitmq_found
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.rabbitmq_node import url_of, with_durable_streams
 from tests.redis_node import running
@@ -102,7 +102,7 @@ if os.geteuid() == 0 and os.path.exists("/proc/mounts"):
 class Troubled(NamedTuple):
     """A broker in trouble, with all that was there before."""
 
-    place: Place
+    rig: Rig
     web: WebProcess
     cause: str
     failed_id: str
@@ -115,23 +115,23 @@ def troubled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
         url, begin = stack.enter_context(trouble.broker())
-        place = stack.enter_context(Place(folder, url, "palermo", patience=5.0))
+        rig = stack.enter_context(Rig(folder, url, "palermo", publish_timeout=5.0, module="shop"))
         pidfile = str(folder / "worker.pid")
-        worker = place.worker("-q", "jobs,mail", "--pidfile", pidfile)
-        place.ready(worker)
-        failed_id = place.enqueue("fail", "before the trouble")
-        place.enqueue("note", "waits", queue="unserved")
-        eventually(lambda: failed_id in place.failed())
+        worker = rig.worker("-q", "jobs,mail", "--pidfile", pidfile)
+        rig.ready(worker)
+        failed_id = rig.enqueue("fail", "before the trouble")
+        rig.enqueue("note", "waits", queue="unserved")
+        eventually(lambda: failed_id in rig.failed())
         web = stack.enter_context(WebProcess(folder, "--no-token", PALERMO_URL=url))
         assert web.http.get("/queues").status_code == 200
         begin()
-        yield Troubled(place, web, trouble.cause, failed_id, pidfile)
+        yield Troubled(rig, web, trouble.cause, failed_id, pidfile)
         assert worker.alive, worker.log
 
 
 def _run(troubled: Troubled, *arguments: str) -> "tuple[subprocess.CompletedProcess[str], str]":
     began = time.monotonic()
-    done = troubled.place.run(*arguments)
+    done = troubled.rig.run(*arguments)
     took = time.monotonic() - began
     said = done.stdout + done.stderr
     assert took < ANSWER, (took, said)
@@ -217,24 +217,27 @@ def test_the_pages_of_queues_workers_and_failures_can_be_read(troubled: Troubled
 
 
 def test_check_fails_while_a_queue_limit_keeps_a_worker_from_its_jobs(tmp_path: Path) -> None:
-    with rabbitmq_found.find()() as node, Place(tmp_path, url_of(with_durable_streams(node)), "palermo") as place:
-        place.enqueue("note", "waits")
+    with (
+        rabbitmq_found.find()() as node,
+        Rig(tmp_path, url_of(with_durable_streams(node)), "palermo", module="shop") as rig,
+    ):
+        rig.enqueue("note", "waits")
         node.ctl("set_vhost_limits", "-p", "/", '{"max-queues": 1}')
         pidfile = str(tmp_path / "worker.pid")
-        worker = place.worker("--pidfile", pidfile)
+        worker = rig.worker("--pidfile", pidfile)
         eventually(lambda: "cannot take jobs" in worker.log)
 
         for options in ((), ("--pidfile", pidfile), ("--this-host",)):
-            said = place.palermo("check", *options, code=1)
+            said = rig.palermo("check", *options, code=1)
             assert "queue limit in vhost" in said
             assert "rabbitmqctl list_vhost_limits" in said
 
 
 def test_each_command_names_a_connection_limit_soon(tmp_path: Path) -> None:
-    with rabbitmq_found.find()() as node, Place(tmp_path, url_of(node), "palermo") as place:
+    with rabbitmq_found.find()() as node, Rig(tmp_path, url_of(node), "palermo", module="shop") as rig:
         node.ctl("set_vhost_limits", "-p", "/", '{"max-connections": 0}')
 
         for command in ("queues", "check", "doctor", "failed list"):
-            done = place.run(*command.split())
+            done = rig.run(*command.split())
             assert done.returncode != 0
             assert "connection limit" in done.stdout + done.stderr

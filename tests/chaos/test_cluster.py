@@ -14,9 +14,10 @@ import pytest
 
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerError
-from tests.acceptance.place import Place, Worker
 from tests.chaos.records import runs
 from tests.debian import NotInstalled, can_install, install
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually
 from tests.rabbitmq_cluster import Cluster, cluster
 from tests.rabbitmq_node import LocalNode, find_server
@@ -55,19 +56,19 @@ def three_nodes() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def place(three_nodes: Cluster, tmp_path: Path) -> Iterator[Place]:
+def rig(three_nodes: Cluster, tmp_path: Path) -> Iterator[Rig]:
     for node in three_nodes.nodes:
         node.start()
     exchange = f"test-{secrets.token_hex(4)}"
-    with Place(tmp_path, three_nodes.url, exchange, queue_type="quorum", patience=PATIENCE) as place:
-        yield place
+    with Rig(tmp_path, three_nodes.url, exchange, queue_type="quorum", publish_timeout=PATIENCE, module="shop") as rig:
+        yield rig
 
 
 class Publishing:
     """A thread that enqueues one job after the other, and knows which are stored."""
 
-    def __init__(self, place: Place, queue: str) -> None:
-        self._place = place
+    def __init__(self, rig: Rig, queue: str) -> None:
+        self._place = rig
         self._queue = queue
         self._numbers = iter(range(1_000_000))
         self._over = threading.Event()
@@ -111,55 +112,55 @@ def calm(look: Callable[[], int]) -> int:
         return -1
 
 
-def ran(place: Place) -> Counter[int]:
-    return Counter(run.number for run in runs(place.lines("runs")))
+def ran(rig: Rig) -> Counter[int]:
+    return Counter(run.number for run in runs(rig.lines("runs")))
 
 
-def start_worker(three_nodes: Cluster, place: Place, queues: str, *, prefer: int) -> Worker:
+def start_worker(three_nodes: Cluster, rig: Rig, queues: str, *, prefer: int) -> WorkerProcess:
     """A worker whose URL begins with this node."""
     url = three_nodes.url_from(prefer)
-    return place.worker("-q", queues, "-c", "2", "--log-level", "info", modules=("soaked",), PALERMO_URL=url)
+    return rig.worker("-q", queues, "-c", "2", "--log-level", "info", modules=("soaked",), PALERMO_URL=url)
 
 
-def start_workers(three_nodes: Cluster, place: Place) -> list[Worker]:
+def start_workers(three_nodes: Cluster, rig: Rig) -> list[WorkerProcess]:
     """One that prefers each node, once they have run a job of the queue mail."""
-    place.enqueue("soaked.work", -1, 0, False, queue="mail")
+    rig.enqueue("soaked.work", -1, 0, False, queue="mail")
     workers = [
-        start_worker(three_nodes, place, queues, prefer=number)
+        start_worker(three_nodes, rig, queues, prefer=number)
         for number, queues in enumerate(("mail", "mail,images", "*"))
     ]
-    place.await_lines(1, "runs")
+    rig.await_lines(1, "runs")
     return workers
 
 
-def is_connected(worker: Worker, node: LocalNode) -> bool:
+def is_connected(worker: WorkerProcess, node: LocalNode) -> bool:
     """Whether the worker took jobs at this node."""
     return any(" connected " in line and f" at {node.host}:{node.port}," in line for line in worker.log.splitlines())
 
 
-def goes_on(place: Place, publishing: Publishing, since: float) -> float:
+def goes_on(rig: Rig, publishing: Publishing, since: float) -> float:
     """Wait until a job that was enqueued since then has run; how many seconds that took."""
     watch = Stopwatch()
-    eventually(lambda: publishing.after(since) & set(ran(place)))
+    eventually(lambda: publishing.after(since) & set(ran(rig)))
     return watch.seconds()
 
 
-def catches_up(place: Place, publishing: Publishing) -> None:
-    eventually(lambda: len(ran(place)) > len(publishing.stored) - 100)
+def catches_up(rig: Rig, publishing: Publishing) -> None:
+    eventually(lambda: len(ran(rig)) > len(publishing.stored) - 100)
 
 
-def all_is_well(place: Place, publishing: Publishing, workers: list[Worker]) -> None:
+def all_is_well(rig: Rig, publishing: Publishing, workers: list[WorkerProcess]) -> None:
     """Every job that was stored has run, the failed ones are in `failed`, and the workers that began are there."""
-    eventually(lambda: set(publishing.stored) <= set(ran(place)))
+    eventually(lambda: set(publishing.stored) <= set(ran(rig)))
     assert all(worker.alive for worker in workers)
     failing = {number for number in publishing.stored if number % FAILING == 0}
-    eventually(lambda: calm(place.inspector.count_failed) >= len(failing))
+    eventually(lambda: calm(rig.inspector.count_failed) >= len(failing))
     assert publishing.refused == []
-    eventually(lambda: calm(lambda: len(place.workers())) == len(workers))
+    eventually(lambda: calm(lambda: len(rig.workers())) == len(workers))
 
 
-def figures(what: str, place: Place, publishing: Publishing, gaps: list[float]) -> str:
-    done = ran(place)
+def figures(what: str, rig: Rig, publishing: Publishing, gaps: list[float]) -> str:
+    done = ran(rig)
     return (
         f"\n{len(publishing.stored):,} jobs, {what}: work went on after {', '.join(f'{gap:.1f}' for gap in gaps)} s;"
         f" slowest enqueue {publishing.slowest:.1f} s, {len(publishing.refused)} refused,"
@@ -167,71 +168,71 @@ def figures(what: str, place: Place, publishing: Publishing, gaps: list[float]) 
     )
 
 
-def test_any_node_may_die_in_mid_load(three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    workers = start_workers(three_nodes, place)
-    leader = three_nodes.leader(amqp_queue(place.exchange, "mail"))
+def test_any_node_may_die_in_mid_load(three_nodes: Cluster, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    workers = start_workers(three_nodes, rig)
+    leader = three_nodes.leader(amqp_queue(rig.exchange, "mail"))
     others = [node for node in three_nodes.nodes if node is not leader]
     gaps: list[float] = []
-    with Publishing(place, "mail") as publishing:
+    with Publishing(rig, "mail") as publishing:
         for node in (leader, *others):
             eventually(lambda: len(publishing.stored) > 100 * (len(gaps) + 1))
             killed = time.monotonic()
             node.kill9()
-            gaps.append(goes_on(place, publishing, killed))
+            gaps.append(goes_on(rig, publishing, killed))
             if node is not others[-1]:
                 node.start()
-                catches_up(place, publishing)
-    all_is_well(place, publishing, workers)
-    done = ran(place)
+                catches_up(rig, publishing)
+    all_is_well(rig, publishing, workers)
+    done = ran(rig)
 
     with capsys.disabled():
-        print(figures(f"killed {len(gaps)} nodes, leader first", place, publishing, gaps))
+        print(figures(f"killed {len(gaps)} nodes, leader first", rig, publishing, gaps))
     assert max(gaps) < GOES_ON_WITHIN
     assert done.total() - len(done) <= 3 * (2 * len(workers) + 1)
 
 
 def test_nodes_are_restarted_in_turn_while_programs_enqueue_and_workers_work(
-    three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]
+    three_nodes: Cluster, rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers = start_workers(three_nodes, place)
+    workers = start_workers(three_nodes, rig)
     gaps: list[float] = []
-    with Publishing(place, "mail") as publishing:
+    with Publishing(rig, "mail") as publishing:
         for node in three_nodes.nodes:
             eventually(lambda: len(publishing.stored) > 100 * (len(gaps) + 1))
             node.stop()
-            gaps.append(goes_on(place, publishing, time.monotonic()))
+            gaps.append(goes_on(rig, publishing, time.monotonic()))
             node.start()
-            catches_up(place, publishing)
-    all_is_well(place, publishing, workers)
+            catches_up(rig, publishing)
+    all_is_well(rig, publishing, workers)
 
     with capsys.disabled():
-        print(figures("restarted three nodes in turn", place, publishing, gaps))
+        print(figures("restarted three nodes in turn", rig, publishing, gaps))
     assert max(gaps) < GOES_ON_WITHIN
 
 
 def test_a_first_host_that_is_cut_off_from_the_others_is_done_without(
-    three_nodes: Cluster, place: Place, capsys: pytest.CaptureFixture[str]
+    three_nodes: Cluster, rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    workers = start_workers(three_nodes, place)
+    workers = start_workers(three_nodes, rig)
     # The program and one of the workers are connected to it.
     first = three_nodes.nodes[0]
-    with Publishing(place, "mail") as publishing:
+    with Publishing(rig, "mail") as publishing:
         eventually(lambda: len(publishing.stored) > 100)
         # Before the cut: a node that is cut off may be busy stopping its applications.
         first.evaluate(f"application:set_env(khepri, default_timeout, {REFUSES_AFTER_MS})")
         with three_nodes.cut_off(first):
             cut, watch = time.monotonic(), Stopwatch()
-            workers.append(start_worker(three_nodes, place, "mail", prefer=0))
-            gaps = [goes_on(place, publishing, cut)]
+            workers.append(start_worker(three_nodes, rig, "mail", prefer=0))
+            gaps = [goes_on(rig, publishing, cut)]
             eventually(lambda: "job finished" in workers[-1].log)
             gaps.append(watch.seconds())
             assert not is_connected(workers[-1], first)
-        gaps.append(goes_on(place, publishing, time.monotonic()))
-        workers.append(start_worker(three_nodes, place, "mail", prefer=0))
+        gaps.append(goes_on(rig, publishing, time.monotonic()))
+        workers.append(start_worker(three_nodes, rig, "mail", prefer=0))
         eventually(lambda: "job finished" in workers[-1].log)
         assert is_connected(workers[-1], first)
-    all_is_well(place, publishing, workers)
+    all_is_well(rig, publishing, workers)
 
     with capsys.disabled():
-        print(figures("the first of three hosts cut off and connected again", place, publishing, gaps))
+        print(figures("the first of three hosts cut off and connected again", rig, publishing, gaps))
     assert max(gaps) < NOTICED_WITHIN

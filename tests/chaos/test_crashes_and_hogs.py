@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.scale import scaled
 
@@ -20,35 +20,35 @@ HEARTBEAT = 4
 def test_hundreds_of_segfaults_between_as_many_good_jobs_leave_the_worker_as_it_was(
     rabbitmq_url: str, exchange: str, tmp_path: Path
 ) -> None:
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         jobs = [
             call for number in range(JOBS) for call in (("shop.note", (f"{number}",), {}), ("shop.segfault", (), {}))
         ]
-        place.client.enqueue_many(jobs)
-        worker = place.worker("-c", "4", "--log-level", "error")
+        rig.client.enqueue_many(jobs)
+        worker = rig.worker("-c", "4", "--log-level", "error")
 
-        good = place.await_lines(JOBS)
-        eventually(lambda: len(place.failed()) == JOBS)
+        good = rig.await_lines(JOBS)
+        eventually(lambda: len(rig.failed()) == JOBS)
 
         assert sorted(good, key=int) == [f"{number}" for number in range(JOBS)]
-        assert set(place.errors().values()) == {SEGFAULT}
-        assert place.pending() == 0
+        assert set(map(str, rig.errors().values())) == {SEGFAULT}
+        assert rig.pending() == 0
         counts = [(worker.pid, 2 * JOBS, JOBS)]
-        eventually(lambda: [(row["pid"], row["processed"], row["failed"]) for row in place.workers()] == counts)
+        eventually(lambda: [(row["pid"], row["processed"], row["failed"]) for row in rig.workers()] == counts)
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
 def test_a_job_that_holds_the_gil_for_three_times_the_heartbeat_timeout_runs_once(
     rabbitmq_url: str, exchange: str, tmp_path: Path, queues: str
 ) -> None:
-    with Place(tmp_path, f"{rabbitmq_url}?heartbeat={HEARTBEAT}", exchange) as place:
-        worker = place.worker("-q", queues)
-        place.enqueue("hold_the_gil", "long", 3 * HEARTBEAT + 0.5)
+    with Rig(tmp_path, f"{rabbitmq_url}?heartbeat={HEARTBEAT}", exchange, module="shop") as rig:
+        worker = rig.worker("-q", queues)
+        rig.enqueue("hold_the_gil", "long", 3 * HEARTBEAT + 0.5)
 
-        place.await_lines(2)
-        place.enqueue("note", "next")
-        place.await_lines(3)
+        rig.await_lines(2)
+        rig.enqueue("note", "next")
+        rig.await_lines(3)
 
-        assert place.lines() == ["long begins", "long ends", "next"]
+        assert rig.lines() == ["long begins", "long ends", "next"]
         assert worker.log.count("connected") == 1
-        assert (place.errors(), place.pending()) == ({}, 0)
+        assert (rig.errors(), rig.pending()) == ({}, 0)

@@ -3,7 +3,7 @@
 import pytest
 
 from palermo.errors import ResultRefused
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import has_traceback
 
 KINDS = (
@@ -13,10 +13,10 @@ KINDS = (
 
 
 @pytest.mark.parametrize("pool", ["process", "thread"])
-def test_a_job_whose_result_cannot_be_written_down_is_done_and_says_so(sqlite_place: Place, pool: str) -> None:
-    place = sqlite_place
-    worker = place.worker("--pool", pool, "-c", "2", modules=("adverse",))
-    jobs = {kind: place.client.enqueue("adverse.give", (kind,)) for kind in KINDS}
+def test_a_job_whose_result_cannot_be_written_down_is_done_and_says_so(sqlite_rig: Rig, pool: str) -> None:
+    rig = sqlite_rig
+    worker = rig.worker("--pool", pool, "-c", "2", modules=("adverse",))
+    jobs = {kind: rig.client.enqueue("adverse.give", (kind,)) for kind in KINDS}
 
     why: dict[str, str] = {}
     for kind, job in jobs.items():
@@ -26,8 +26,8 @@ def test_a_job_whose_result_cannot_be_written_down_is_done_and_says_so(sqlite_pl
             why[kind] = str(error)
 
     assert why.keys() >= {*KINDS} - {"number", "dict", "text"}, worker.log
-    assert place.errors() == {}
-    assert sorted(place.lines("given")) == sorted(KINDS)
+    assert rig.errors() == {}
+    assert sorted(rig.lines("given")) == sorted(KINDS)
     assert worker.alive
     assert not has_traceback(worker.log)
     assert all(len(text) < 1_000 for text in why.values())

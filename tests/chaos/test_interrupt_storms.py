@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.place import COMMAND, Place
 from tests.brokers import BROKERS, url_of_broker
+from tests.harness.rig import COMMAND, Rig
 from tests.helpers import eventually, has_traceback
 from tests.scale import scaled
 
@@ -25,13 +25,13 @@ POOLS = (("-c", "3"), ("--pool", "thread", "-c", "3"), ("--pool", "async", "-c",
 class Terminal:
     """A worker with a process group of its own, as the shell gives one to each command."""
 
-    def __init__(self, place: Place, *arguments: str) -> None:
-        self._log = place.path / "terminal.log"
+    def __init__(self, rig: Rig, *arguments: str) -> None:
+        self._log = rig.path / "terminal.log"
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 [COMMAND, "worker", "shop", *arguments],
-                env=place.environment,
-                cwd=place.path,
+                env=rig.environment,
+                cwd=rig.path,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -73,41 +73,41 @@ class Terminal:
 
 
 @pytest.fixture(params=BROKERS)
-def place(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Place]:
-    with Place(tmp_path, url_of_broker(request, tmp_path), exchange) as place:
-        yield place
+def rig(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Rig]:
+    with Rig(tmp_path, url_of_broker(request, tmp_path), exchange, module="shop") as rig:
+        yield rig
 
 
-def waiting(place: Place) -> int:
-    return sum(row["pending"] for row in place.inspector.queues() if row["name"] != "failed")
+def waiting(rig: Rig) -> int:
+    return sum(row["pending"] for row in rig.inspector.queues() if row["name"] != "failed")
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=["process", "thread", "async"])
-def test_a_storm_of_interrupts_while_jobs_run_gives_them_back(place: Place, pool: tuple[str, ...]) -> None:
+def test_a_storm_of_interrupts_while_jobs_run_gives_them_back(rig: Rig, pool: tuple[str, ...]) -> None:
     chance = random.Random(3)
-    jobs = [place.enqueue("hold", f"{number}") for number in range(3)]
+    jobs = [rig.enqueue("hold", f"{number}") for number in range(3)]
     for number in range(STORMS // 2):
-        with Terminal(place, *pool) as terminal:
-            eventually(lambda number=number: len(place.lines()) >= 3 * (number + 1))  # type: ignore[misc]
+        with Terminal(rig, *pool) as terminal:
+            eventually(lambda number=number: len(rig.lines()) >= 3 * (number + 1))  # type: ignore[misc]
             terminal.storm(chance)
             assert terminal.wait() in (0, 1), terminal.log
             eventually(lambda terminal=terminal: terminal.empty)  # type: ignore[misc]
             assert not has_traceback(terminal.log)
-        eventually(lambda: waiting(place) == len(jobs))
+        eventually(lambda: waiting(rig) == len(jobs))
 
-    assert place.errors() == {}
+    assert rig.errors() == {}
 
 
-def test_a_storm_of_interrupts_while_a_worker_starts_leaves_no_process_and_no_blame(place: Place) -> None:
+def test_a_storm_of_interrupts_while_a_worker_starts_leaves_no_process_and_no_blame(rig: Rig) -> None:
     chance = random.Random(4)
-    jobs = [place.enqueue("hold", f"{number}") for number in range(3)]
+    jobs = [rig.enqueue("hold", f"{number}") for number in range(3)]
     for number in range(STORMS):
-        with Terminal(place, "-c", "2") as terminal:
+        with Terminal(rig, "-c", "2") as terminal:
             pause = time.monotonic() + 2.0 * number / STORMS
             eventually(lambda pause=pause: time.monotonic() >= pause)  # type: ignore[misc]
             terminal.storm(chance)
             terminal.wait()
             eventually(lambda terminal=terminal: terminal.empty)  # type: ignore[misc]
-        eventually(lambda: waiting(place) == len(jobs))
+        eventually(lambda: waiting(rig) == len(jobs))
 
-    assert place.errors() == {}
+    assert rig.errors() == {}

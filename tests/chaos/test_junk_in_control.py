@@ -6,7 +6,7 @@ from itertools import cycle
 import pytest
 
 from palermo.core.topology import internal
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.hostile import MESSAGES
 from tests.rabbitmq.patience import have_patience
@@ -81,85 +81,85 @@ FORGED = tuple(
 )
 
 
-def test_no_worker_dies_of_junk_where_workers_are_asked(place: Place, module_node: Node) -> None:
-    workers = [place.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
-    place.ready(*workers)
-    place.client.enqueue("shop.note", ("later",), delay=1)
-    place.client.enqueue("shop.note", ("tenant",), tenant="a")
-    place.client.enqueue("shop.note", ("unique",), unique="until_done")
-    place.await_lines(3)
-    asked = [name for name in own_queues(module_node, place.exchange) if ".~worker." in name or ".~leader" in name]
+def test_no_worker_dies_of_junk_where_workers_are_asked(rig: Rig, module_node: Node) -> None:
+    workers = [rig.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
+    rig.ready(*workers)
+    rig.client.enqueue("shop.note", ("later",), delay=1)
+    rig.client.enqueue("shop.note", ("tenant",), tenant="a")
+    rig.client.enqueue("shop.note", ("unique",), unique="until_done")
+    rig.await_lines(3)
+    asked = [name for name in own_queues(module_node, rig.exchange) if ".~worker." in name or ".~leader" in name]
     assert asked
 
-    with RawClient(place.url) as client:
+    with RawClient(rig.url) as client:
         for raw, body in zip(cycle(PLAIN), JUNK, strict=False):
-            client.publish(internal(place.exchange, "control"), "", raw, body)
+            client.publish(internal(rig.exchange, "control"), "", raw, body)
             for name in asked:
                 client.publish("", name, raw, body)
 
     for number in range(3):
-        place.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
-    place.client.enqueue("shop.note", ("later again",), delay=1)
-    place.client.enqueue("shop.note", ("unique again",), unique="until_done")
-    place.await_lines(8)
-    eventually(lambda: {row["pid"] for row in place.workers() if row["state"] == "idle"} == {w.pid for w in workers})
+        rig.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
+    rig.client.enqueue("shop.note", ("later again",), delay=1)
+    rig.client.enqueue("shop.note", ("unique again",), unique="until_done")
+    rig.await_lines(8)
+    eventually(lambda: {row["pid"] for row in rig.workers() if row["state"] == "idle"} == {w.pid for w in workers})
     assert all(worker.alive for worker in workers)
     for worker in workers:
         assert not has_traceback(worker.log)
         assert worker.log.count("INFO connected") == 1, worker.log
-    assert place.errors() == {}
+    assert rig.errors() == {}
 
 
 def test_no_worker_dies_of_hostile_messages_where_workers_read(
-    place: Place, module_node: Node, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, module_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Properties that no client library would write, with a body that is understood and one that is not."""
     # A pause is one for every worker when the call returns, however busy the machine is.
     have_patience(monkeypatch)
-    workers = [place.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
-    place.ready(*workers)
-    place.inspector.pause("mail")
-    place.enqueue("note", "paused", queue="mail")
-    place.palermo("cancel", place.enqueue("note", "cancelled", queue="mail"))
-    place.client.enqueue("shop.note", ("later",), delay=1)
-    place.client.enqueue("shop.note", ("tenant",), tenant="a")
-    place.client.enqueue("shop.note", ("unique",), unique="until_done")
-    place.await_lines(3)
-    needed = {f"{place.exchange}.~{name}" for name in ("registry", "pauses", "cancels", "journal", "leader")}
+    workers = [rig.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
+    rig.ready(*workers)
+    rig.inspector.pause("mail")
+    rig.enqueue("note", "paused", queue="mail")
+    rig.palermo("cancel", rig.enqueue("note", "cancelled", queue="mail"))
+    rig.client.enqueue("shop.note", ("later",), delay=1)
+    rig.client.enqueue("shop.note", ("tenant",), tenant="a")
+    rig.client.enqueue("shop.note", ("unique",), unique="until_done")
+    rig.await_lines(3)
+    needed = {f"{rig.exchange}.~{name}" for name in ("registry", "pauses", "cancels", "journal", "leader")}
     # The journal is made with its first batch.
-    read = eventually(lambda: found if needed <= {*(found := own_queues(module_node, place.exchange))} else [])
+    read = eventually(lambda: found if needed <= {*(found := own_queues(module_node, rig.exchange))} else [])
 
-    with RawClient(place.url) as client:
+    with RawClient(rig.url) as client:
         for raw in (*MESSAGES.values(), *FORGED):
             for body in (b'{"ask": "report", "version": 1}', b"x"):
-                client.publish(internal(place.exchange, "control"), "", raw, body)
+                client.publish(internal(rig.exchange, "control"), "", raw, body)
                 for name in read:
                     try:
                         client.publish("", name, raw, body)
                     except ConnectionError:
                         # From 4.3 on RabbitMQ ends the connection of who publishes what no stream can hold.
-                        assert version_of(place.url) >= (4, 3)
+                        assert version_of(rig.url) >= (4, 3)
                         client.close()
                         client.connect()
 
-    place.palermo("resume", "mail")
+    rig.palermo("resume", "mail")
     for number in range(3):
-        place.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
-    place.client.enqueue("shop.note", ("later again",), delay=1)
-    place.client.enqueue("shop.note", ("unique again",), unique="until_done")
-    place.await_lines(9)
+        rig.enqueue("note", f"{number}", queue=("jobs", "mail", "jobs")[number])
+    rig.client.enqueue("shop.note", ("later again",), delay=1)
+    rig.client.enqueue("shop.note", ("unique again",), unique="until_done")
+    rig.await_lines(9)
     for command in ("queues", "workers", "history", "audit", "stats"):
-        place.palermo(command)
+        rig.palermo(command)
     assert all(worker.alive for worker in workers)
     for worker in workers:
         assert not has_traceback(worker.log)
         assert worker.log.count("INFO connected") == 1, worker.log
     # One that comes later reads the streams from their beginning.
-    late = place.worker("-q", "late")
-    place.ready(late)
-    place.enqueue("note", "late", queue="late")
-    place.await_lines(10)
+    late = rig.worker("-q", "late")
+    rig.ready(late)
+    rig.enqueue("note", "late", queue="late")
+    rig.await_lines(10)
     assert not has_traceback(late.log)
     assert late.log.count("INFO connected") == 1, late.log
     told = ("later", "tenant", "unique", "paused", "0", "1", "2", "later again", "unique again", "late")
-    assert sorted(place.lines()) == sorted(told)
+    assert sorted(rig.lines()) == sorted(told)

@@ -7,7 +7,8 @@ import pytest
 import zstandard
 
 from palermo.errors import BodyTooLarge
-from tests.acceptance.place import Place, Worker
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.webui.process import WebProcess
 
@@ -29,80 +30,80 @@ def highest(pid: int) -> float:
     return next((int(line.split()[1]) / 1e3 for line in lines if line.startswith("VmHWM")), 0.0)
 
 
-def started(place: Place, *more: str) -> Worker:
-    worker = place.worker(*more)
-    place.ready(worker)
+def started(rig: Rig, *more: str) -> WorkerProcess:
+    worker = rig.worker(*more)
+    rig.ready(worker)
     return worker
 
 
-def unharmed(place: Place, worker: Worker, *, failed: int) -> None:
+def unharmed(rig: Rig, worker: WorkerProcess, *, failed: int) -> None:
     """The job behind runs, in the same session, and those in front are in `failed`."""
-    place.enqueue("note", "behind")
-    assert place.await_lines(1) == ["behind"]
-    eventually(lambda: len(place.failed()) == failed)
+    rig.enqueue("note", "behind")
+    assert rig.await_lines(1) == ["behind"]
+    eventually(lambda: len(rig.failed()) == failed)
     assert worker.alive
     assert worker.log.count("INFO connected") == 1
     assert not has_traceback(worker.log)
     assert max(highest(pid) for pid in worker.tree()) < MOST_MB
 
 
-def test_a_job_with_an_argument_of_100_mb_is_refused_and_the_error_says_what_to_do(place: Place) -> None:
+def test_a_job_with_an_argument_of_100_mb_is_refused_and_the_error_says_what_to_do(rig: Rig) -> None:
     with pytest.raises(BodyTooLarge, match=r"100,000,0\d\d bytes"):
-        place.enqueue("note", "x" * HUGE)
+        rig.enqueue("note", "x" * HUGE)
 
-    assert place.pending() == 0
+    assert rig.pending() == 0
 
 
-def test_a_body_of_100_mb_of_another_program_ends_and_the_job_behind_it_runs(place: Place) -> None:
-    worker = started(place)
+def test_a_body_of_100_mb_of_another_program_ends_and_the_job_behind_it_runs(rig: Rig) -> None:
+    worker = started(rig)
 
-    place.put("jobs", b"[" + b"1," * (HUGE // 2) + b"1]", headers={"job-class": "shop.note"}, delivery_mode=2)
+    rig.put("jobs", b"[" + b"1," * (HUGE // 2) + b"1]", headers={"job-class": "shop.note"}, delivery_mode=2)
 
-    unharmed(place, worker, failed=1)
-    (row,) = place.failed().values()
+    unharmed(rig, worker, failed=1)
+    (row,) = rig.failed().values()
     assert row["error"]["class"] == "palermo.errors.BodyTooLarge"
     assert "100,000,003 bytes" in row["error"]["message"]
 
 
-def test_a_body_of_100_mb_that_waits_or_has_failed_is_shown_in_bounds(place: Place) -> None:
-    place.enqueue("note", "first")
-    place.put("jobs", b'["' + b"x" * HUGE + b'"]', headers={"job-class": "nobody.knows"}, delivery_mode=2)
+def test_a_body_of_100_mb_that_waits_or_has_failed_is_shown_in_bounds(rig: Rig) -> None:
+    rig.enqueue("note", "first")
+    rig.put("jobs", b'["' + b"x" * HUGE + b'"]', headers={"job-class": "nobody.knows"}, delivery_mode=2)
 
-    assert "nobody.knows" in place.palermo("jobs", "jobs")
-    rows = place.inspector.jobs("jobs").rows
+    assert "nobody.knows" in rig.palermo("jobs", "jobs")
+    rows = rig.inspector.jobs("jobs").rows
     assert [row["job"] for row in rows] == ["shop.note", "nobody.knows"]
     assert len(str(rows[1]["preview"])) < 1_000
-    place.burst()
-    eventually(lambda: len(place.failed()) == 1)
-    assert "nobody.knows" in place.palermo("failed", "list")
+    rig.burst()
+    eventually(lambda: len(rig.failed()) == 1)
+    assert "nobody.knows" in rig.palermo("failed", "list")
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_a_bomb_fails_and_the_jobs_behind_it_run(place: Place, encoding: str) -> None:
-    worker = started(place)
+def test_a_bomb_fails_and_the_jobs_behind_it_run(rig: Rig, encoding: str) -> None:
+    worker = started(rig)
     zeros = b"[" + b"0" * (4 * HUGE) + b"]"
     bomb = gzip.compress(zeros) if encoding == "gzip" else zstandard.compress(zeros)
     del zeros
 
     for _ in range(3):
-        place.put(
+        rig.put(
             "jobs", bomb, headers={"job-class": "shop.note"}, content_encoding=encoding, content_type="application/json"
         )
 
-    unharmed(place, worker, failed=3)
-    assert {row["error"]["class"] for row in place.failed().values()} == {"palermo.errors.BodyTooLarge"}
-    assert "shop.note" in place.palermo("failed", "list")
-    assert all(len(str(row["preview"])) < 1_000 for row in place.failed().values())
+    unharmed(rig, worker, failed=3)
+    assert {row["error"]["class"] for row in rig.failed().values()} == {"palermo.errors.BodyTooLarge"}
+    assert "shop.note" in rig.palermo("failed", "list")
+    assert all(len(str(row["preview"])) < 1_000 for row in rig.failed().values())
 
 
 @pytest.mark.parametrize("encoding", ["", "zstd"])
-def test_the_pages_show_a_body_of_100_mb_that_waits_or_has_failed_in_bounds(place: Place, encoding: str) -> None:
+def test_the_pages_show_a_body_of_100_mb_that_waits_or_has_failed_in_bounds(rig: Rig, encoding: str) -> None:
     body = b'["' + b"x" * HUGE + b'"]'
     if encoding:
         body = zstandard.compress(body)
 
     def put(id: str) -> None:
-        place.put(
+        rig.put(
             "jobs",
             body,
             headers={"job-class": "nobody.knows"},
@@ -112,14 +113,14 @@ def test_the_pages_show_a_body_of_100_mb_that_waits_or_has_failed_in_bounds(plac
             delivery_mode=2,
         )
 
-    place.enqueue("note", "first")
+    rig.enqueue("note", "first")
     put("failed")
-    place.burst()
-    eventually(lambda: len(place.failed()) == 1)
+    rig.burst()
+    eventually(lambda: len(rig.failed()) == 1)
     put("waiting")
 
-    environment = {"PALERMO_URL": place.url, "PALERMO_EXCHANGE": place.exchange, "PALERMO_PUBLISH_TIMEOUT": "25"}
-    with WebProcess(place.path, **environment) as web:
+    environment = {"PALERMO_URL": rig.url, "PALERMO_EXCHANGE": rig.exchange, "PALERMO_PUBLISH_TIMEOUT": "25"}
+    with WebProcess(rig.path, **environment) as web:
         eventually(lambda: web.http.get("/api/failed").status_code == 200)
         for page in ("/", "/queues", "/failures", "/failures?by=groups", "/failures?text=xxx"):
             answer = web.http.get(page)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, set_policy, url_of, version_of
 from tests.tcp_proxy import TcpProxy
-from tests.worker.site import Process, Site
 
 #: Milliseconds until RabbitMQ takes a job back, and between its looks at that: a minute unless it is told otherwise. A
 #: worker that takes a job asks the others for up to two seconds who runs it.
@@ -31,39 +32,39 @@ def hasty_node(module_node: Node) -> Node:
 
 
 @pytest.fixture
-def hasty(hasty_node: Node, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def hasty(hasty_node: Node, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     url = url_of(hasty_node)
     kind = "quorum" if version_of(url) >= (4, 3) else "classic"
     monkeypatch.setenv("PALERMO_QUEUE_TYPE", kind)
-    site = Site(tmp_path, url=url, exchange=exchange, publish_timeout=60.0, queue_type=kind)
-    yield site
-    site.close()
+    rig = Rig(tmp_path, url=url, exchange=exchange, publish_timeout=60.0, queue_type=kind)
+    yield rig
+    rig.close()
 
 
 @pytest.fixture
-def patient(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange, publish_timeout=60.0)
-    yield site
-    site.close()
+def patient(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange, publish_timeout=60.0)
+    yield rig
+    rig.close()
 
 
-def taken_back(worker: Process, id: str) -> int:
+def taken_back(worker: WorkerProcess, id: str) -> int:
     """How often the log says that the broker took this job back, and what to do about it."""
     line = rf"WARNING the broker took a job back that goes on here id={id} job=crew.hold .*consumer_timeout"
     return len(re.findall(line, worker.log))
 
 
-def settled(id: str, *workers: Process) -> bool:
+def settled(id: str, *workers: WorkerProcess) -> bool:
     """Whether one of them has settled the job with another's result."""
     return any(f"INFO job settled with the result of another worker id={id}" in worker.log for worker in workers)
 
 
-def drained(site: Site) -> bool:
-    return all(row["pending"] == row["in_progress"] == 0 for row in site.inspector.queues() if row["name"] != "failed")
+def drained(rig: Rig) -> bool:
+    return all(row["pending"] == row["in_progress"] == 0 for row in rig.inspector.queues() if row["name"] != "failed")
 
 
 @pytest.mark.parametrize("queues", ["jobs", "low,jobs"], ids=["subscribed", "polled"])
-def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Site, queues: str) -> None:
+def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Rig, queues: str) -> None:
     id = hasty.hold()
     first = hasty.start("-q", queues)
     eventually(lambda: hasty.notes() == ["held begins"])
@@ -88,7 +89,7 @@ def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Site, q
     assert second.alive
 
 
-def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Site) -> None:
+def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Rig) -> None:
     id = hasty.hold()
     worker = hasty.start("-c", "2")
     eventually(lambda: f"WARNING job parked, another worker has it id={id}" in worker.log)
@@ -102,7 +103,7 @@ def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Site) ->
     assert hasty.notes() == ["held begins", "meanwhile", "held ends"]
 
 
-def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(hasty: Site) -> None:
+def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(hasty: Rig) -> None:
     id = hasty.enqueue("raises_late", str(hasty.notes_path), str(hasty.gate), module="crew_poison")
     first = hasty.start(modules=("crew_poison",))
     eventually(lambda: hasty.notes() == ["raising"])
@@ -119,7 +120,7 @@ def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(h
     assert hasty.notes().count("raising") == 1
 
 
-def test_when_the_worker_that_runs_a_parked_job_dies_the_job_runs_again(hasty: Site) -> None:
+def test_when_the_worker_that_runs_a_parked_job_dies_the_job_runs_again(hasty: Rig) -> None:
     id = hasty.hold()
     first = hasty.start()
     eventually(lambda: hasty.notes() == ["held begins"])
@@ -134,7 +135,7 @@ def test_when_the_worker_that_runs_a_parked_job_dies_the_job_runs_again(hasty: S
     assert hasty.errors() == {}
 
 
-def test_a_worker_that_is_stopped_in_mid_job_is_not_dead(hasty: Site) -> None:
+def test_a_worker_that_is_stopped_in_mid_job_is_not_dead(hasty: Rig) -> None:
     id = hasty.hold()
     first = hasty.start()
     eventually(lambda: hasty.notes() == ["held begins"])
@@ -153,7 +154,7 @@ def test_a_worker_that_is_stopped_in_mid_job_is_not_dead(hasty: Site) -> None:
     assert hasty.errors() == {}
 
 
-def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Site) -> None:
+def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Rig) -> None:
     id = hasty.hold()
     first = hasty.start()
     eventually(lambda: hasty.notes() == ["held begins"])
@@ -169,7 +170,7 @@ def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Site
     assert hasty.notes() == ["held begins", "held ends"]
 
 
-def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(patient: Site, rabbitmq_url: str) -> None:
+def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(patient: Rig, rabbitmq_url: str) -> None:
     host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
     id = patient.hold()
     with TcpProxy(host, int(port)) as proxy:

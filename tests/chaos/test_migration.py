@@ -25,9 +25,9 @@ from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.errors import NotBrowsable, NotFound
 from palermo.settings.settings import Settings
-from tests.acceptance.place import Place
 from tests.chaos.brokers import two_brokers
 from tests.contract.tools import PATIENT, consume, counts, message, messages, put_into_failed, take, until
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 BOTH_WAYS = pytest.mark.parametrize(("before", "after"), [("classic", "quorum"), ("quorum", "classic")])
@@ -279,27 +279,27 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
     rabbitmq_url: str, exchange: str, tmp_path: Path, served: str, before: str, after: str
 ) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
-    with Place(tmp_path, rabbitmq_url, exchange, queue_type=before) as place:
-        worker = place.worker("-q", served, modules=("waiting",))
-        place.client.enqueue("waiting.wait", (0,))
-        place.await_lines(1, "ran")
+    with Rig(tmp_path, rabbitmq_url, exchange, queue_type=before, module="shop") as rig:
+        worker = rig.worker("-q", served, modules=("waiting",))
+        rig.client.enqueue("waiting.wait", (0,))
+        rig.await_lines(1, "ran")
         for number in range(1, 20):
-            place.client.enqueue("waiting.wait", (number,))
+            rig.client.enqueue("waiting.wait", (number,))
         migrating = subprocess.Popen(
             [sys.executable, "-m", "palermo", "migrate", "jobs", "--type", after, "--yes"],
-            env=place.environment,
+            env=rig.environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
         )
-        eventually(lambda: any(row["paused"] for row in place.inspector.queues()))
+        eventually(lambda: any(row["paused"] for row in rig.inspector.queues()))
 
-        assert place.lines("ran") == ["0"]
+        assert rig.lines("ran") == ["0"]
         assert migrating.poll() is None
-        place.open_gate()
+        rig.open_gate()
 
         output, _ = migrating.communicate(timeout=100)
         assert output.decode() == f"queue jobs is a {after} queue, 19 jobs moved.\n"
-        assert place.await_lines(20, "ran") == [str(number) for number in range(20)]
+        assert rig.await_lines(20, "ran") == [str(number) for number in range(20)]
         assert worker.alive
 
 
@@ -307,14 +307,14 @@ def test_the_job_of_a_worker_that_does_not_answer_outlives_the_migration_and_the
     rabbitmq_url: str, exchange: str, tmp_path: Path
 ) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
-        worker = place.worker("-q", "jobs", modules=("waiting",))
-        place.client.enqueue("waiting.wait", (0,))
-        place.await_lines(1, "ran")
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        worker = rig.worker("-q", "jobs", modules=("waiting",))
+        rig.client.enqueue("waiting.wait", (0,))
+        rig.await_lines(1, "ran")
         worker.send(signal.SIGSTOP)
         with subprocess.Popen(
             [sys.executable, "-m", "palermo", "migrate", "jobs", "--type", "quorum", "--yes"],
-            env=place.environment,
+            env=rig.environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -326,14 +326,14 @@ def test_the_job_of_a_worker_that_does_not_answer_outlives_the_migration_and_the
             output, _ = migrating.communicate(timeout=100)
 
         assert output == "queue jobs is a quorum queue, 1 job moved.\n"
-        place.open_gate()
-        place.burst("-q", "jobs", modules=("waiting",))
-        assert place.lines("ran") == ["0", "0"]
+        rig.open_gate()
+        rig.burst("-q", "jobs", modules=("waiting",))
+        assert rig.lines("ran") == ["0", "0"]
 
 
 def test_the_embedded_broker_has_nothing_to_migrate(tmp_path: Path) -> None:
-    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
-        done = place.run("migrate", "jobs", "--type", "quorum", "--yes")
+    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
+        done = rig.run("migrate", "jobs", "--type", "quorum", "--yes")
 
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "no types" in done.stderr

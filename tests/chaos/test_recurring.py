@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.place import Place, Worker
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually
 from tests.scale import scaled
 
@@ -23,66 +24,66 @@ def queue_type() -> str:
 
 
 @pytest.fixture
-def place(queue_type: str, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, rabbitmq_url, exchange, queue_type=queue_type) as place:
-        yield place
+def rig(queue_type: str, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, rabbitmq_url, exchange, queue_type=queue_type, module="shop") as rig:
+        yield rig
 
 
-def leader(place: Place) -> int:
+def leader(rig: Rig) -> int:
     """The pid of the worker that keeps the time; 0 if none does."""
-    found = [row["pid"] for row in place.workers() if row["clock"]]
+    found = [row["pid"] for row in rig.workers() if row["clock"]]
     return int(found[0]) if found else 0
 
 
-def ticks(place: Place) -> list[float]:
+def ticks(rig: Rig) -> list[float]:
     """The instants that jobs were run for, in Unix seconds."""
-    instants = (line.partition("@")[2] for line in place.lines("ticks"))
+    instants = (line.partition("@")[2] for line in rig.lines("ticks"))
     return [datetime.fromisoformat(instant).timestamp() for instant in instants]
 
 
-def kill_leaders(place: Place) -> tuple[dict[float, int], int]:
+def kill_leaders(rig: Rig) -> tuple[dict[float, int], int]:
     """Kill one after the other for LENGTH seconds; how often the job of each tick meanwhile ran, and the kills."""
     # What runs the jobs is not killed: else a job may rightly run twice.
-    runner = place.worker("--no-scheduler", "-q", "jobs", modules=("recurs",))
-    keepers: dict[int, Worker] = {}
+    runner = rig.worker("--no-scheduler", "-q", "jobs", modules=("recurs",))
+    keepers: dict[int, WorkerProcess] = {}
 
     def start() -> None:
-        worker = place.worker("-q", "idle", modules=("recurs",))
+        worker = rig.worker("-q", "idle", modules=("recurs",))
         keepers[worker.pid] = worker
 
     for _ in range(2):
         start()
-    place.ready(runner, *keepers.values())
-    first = eventually(lambda: len(place.lines("ticks")) >= 2 and leader(place))
+    rig.ready(runner, *keepers.values())
+    first = eventually(lambda: len(rig.lines("ticks")) >= 2 and leader(rig))
     took: list[float] = []
     begun = time.monotonic()
     while time.monotonic() - begun < LENGTH:
         keepers[first].kill9()
         killed, watch = time.monotonic(), Stopwatch()
         start()
-        first = eventually(lambda gone=first: pid if (pid := leader(place)) != gone else 0)
+        first = eventually(lambda gone=first: pid if (pid := leader(rig)) != gone else 0)
         took.append(watch.seconds())
         eventually(lambda killed=killed: time.monotonic() - killed >= EVERY)
     end = time.time()
-    eventually(lambda: max(ticks(place)) >= end)
+    eventually(lambda: max(ticks(rig)) >= end)
 
-    found = Counter(ticks(place))
+    found = Counter(ticks(rig))
     counted = {float(second): found[float(second)] for second in range(int(min(found)), int(end) + 1)}
     print(f"kills={len(took)} ticks={len(counted)} fail-over={sorted(f'{one:.1f}' for one in took)} s")
     assert max(took) < 15
-    assert place.failed() == {}
+    assert rig.failed() == {}
     return counted, len(took)
 
 
-def test_each_tick_fires_exactly_once_while_leaders_are_killed(place: Place) -> None:
-    counted, _ = kill_leaders(place)
+def test_each_tick_fires_exactly_once_while_leaders_are_killed(rig: Rig) -> None:
+    counted, _ = kill_leaders(rig)
 
     assert {tick: count for tick, count in counted.items() if count != 1} == {}
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_no_tick_is_lost_on_quorum_queues_while_leaders_are_killed(place: Place) -> None:
-    counted, kills = kill_leaders(place)
+def test_no_tick_is_lost_on_quorum_queues_while_leaders_are_killed(rig: Rig) -> None:
+    counted, kills = kill_leaders(rig)
 
     # A kill between the two confirms, some milliseconds apart or on a busy machine seconds, leaves a tick twice.
     assert {tick: count for tick, count in counted.items() if count == 0} == {}

@@ -16,8 +16,9 @@ from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack
 from palermo.errors import BrokerError
 from tests import redis_node
-from tests.acceptance.place import Place, Worker
 from tests.contract.tools import PATIENT, Report, consume, counts, end_all_leases, message, take, until
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, Stopwatch, eventually, has_traceback
 from tests.scale import scaled
 
@@ -86,10 +87,10 @@ def test_u2_a_killed_workers_job_runs_again_within_seconds_and_nobody_does_anyth
 
 
 def test_a_job_whose_workers_connections_are_cut_again_and_again_runs_once(tmp_path: Path) -> None:
-    with redis_node.running() as node, Place(tmp_path, node.url, "palermo") as place:
-        place.enqueue("hold", "it", queue="jobs")
-        worker = place.worker("-c", "2")
-        place.await_lines(1)
+    with redis_node.running() as node, Rig(tmp_path, node.url, "palermo", module="shop") as rig:
+        rig.enqueue("hold", "it", queue="jobs")
+        worker = rig.worker("-c", "2")
+        rig.await_lines(1)
 
         for _ in range(4):  # one more than deaths are allowed
             parked = worker.log.count("job parked, another worker has it")
@@ -97,29 +98,29 @@ def test_a_job_whose_workers_connections_are_cut_again_and_again_runs_once(tmp_p
                 node.ask("CLIENT", "KILL", "TYPE", kind)
             # More than once if the worker was back between the two.
             eventually(lambda parked=parked: worker.log.count("job parked, another worker has it") > parked)  # type: ignore[misc]
-        place.open_gate()
+        rig.open_gate()
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
-        assert place.lines() == ["it begins", "it ends"]
-        assert place.failed() == {}
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
+        assert rig.lines() == ["it begins", "it ends"]
+        assert rig.failed() == {}
 
 
 def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: Path) -> None:
     """Redis itself ends those that hear messages, and no other, when they are slow to read."""
-    with redis_node.running() as node, Place(tmp_path, node.url, "palermo") as place:
-        place.enqueue("hold", "it", queue="jobs")
-        worker = place.worker("-c", "2")
-        place.await_lines(1)
+    with redis_node.running() as node, Rig(tmp_path, node.url, "palermo", module="shop") as rig:
+        rig.enqueue("hold", "it", queue="jobs")
+        worker = rig.worker("-c", "2")
+        rig.await_lines(1)
 
         for kind in ("normal", "pubsub", "normal", "pubsub"):
             parked = worker.log.count("job parked, another worker has it")
             node.ask("CLIENT", "KILL", "TYPE", kind)
             eventually(lambda parked=parked: worker.log.count("job parked, another worker has it") > parked)  # type: ignore[misc]
-        place.open_gate()
+        rig.open_gate()
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
-        assert place.lines() == ["it begins", "it ends"]
-        assert place.failed() == {}
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
+        assert rig.lines() == ["it begins", "it ends"]
+        assert rig.failed() == {}
 
 
 def test_a_server_that_is_killed_again_and_again_loses_no_job_that_was_enqueued() -> None:
@@ -163,25 +164,25 @@ async def publish(broker: Broker, name: str, enqueued: set[str]) -> None:
 def test_workers_clients_and_the_server_are_killed_under_load_and_every_job_that_was_enqueued_runs(
     tmp_path: Path,
 ) -> None:
-    with redis_node.running() as node, Place(tmp_path, node.url, "palermo") as place:
+    with redis_node.running() as node, Rig(tmp_path, node.url, "palermo", module="shop") as rig:
         # A job that dies with three workers by chance runs all the same.
-        workers = [place.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
+        workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
         for storm in range(KILLS):
-            with enqueuing(place, f"{storm}") as client:
-                go_on(place)
+            with enqueuing(rig, f"{storm}") as client:
+                go_on(rig)
                 node.kill9()
                 node.start()
-                go_on(place)
+                go_on(rig)
                 workers.pop(0).kill9()
                 client.kill()
-            workers.append(place.worker("-c", "2", PALERMO_MAX_DEATHS="none"))
+            workers.append(rig.worker("-c", "2", PALERMO_MAX_DEATHS="none"))
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
 
-        enqueued, ran = place.lines("enqueued"), place.lines()
+        enqueued, ran = rig.lines("enqueued"), rig.lines()
         assert len(enqueued) >= 2 * KILLS * _SOME
         assert set(enqueued) - set(ran) == set()
-        assert place.failed() == {}
+        assert rig.failed() == {}
         for worker in workers:
             assert not has_traceback(worker.log)
 
@@ -190,17 +191,17 @@ def test_a_replica_takes_over_under_load_and_every_job_that_was_enqueued_runs(tm
     """The primary server is killed; the Sentinels have a replica take its place."""
     with (
         redis_node.watched() as watched,
-        Place(tmp_path, f"{watched.url}?wait_replicas=1", "palermo") as place,
-        enqueuing(place, "0") as client,
+        Rig(tmp_path, f"{watched.url}?wait_replicas=1", "palermo", module="shop") as rig,
+        enqueuing(rig, "0") as client,
     ):
-        workers = [place.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
-        go_on(place)
+        workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
+        go_on(rig)
 
         watched.primary.kill9()
 
-        go_on(place)
+        go_on(rig)
         client.kill()
-        all_ran(place, workers)
+        all_ran(rig, workers)
 
 
 def test_a_cluster_moves_the_slot_and_loses_the_node_under_load_and_every_job_that_was_enqueued_runs(
@@ -208,17 +209,17 @@ def test_a_cluster_moves_the_slot_and_loses_the_node_under_load_and_every_job_th
 ) -> None:
     with (
         redis_node.cluster() as cluster,
-        Place(tmp_path, f"{cluster.url}?wait_replicas=1", "palermo") as place,
-        enqueuing(place, "0") as client,
+        Rig(tmp_path, f"{cluster.url}?wait_replicas=1", "palermo", module="shop") as rig,
+        enqueuing(rig, "0") as client,
     ):
         slot = next(iter(cluster.nodes.values())).ask("CLUSTER KEYSLOT", "palermo:{palermo}:")
-        workers = [place.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
-        go_on(place)
+        workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
+        go_on(rig)
         first = cluster.owner(slot)
 
         cluster.move(slot)
 
-        go_on(place)
+        go_on(rig)
         second = eventually(lambda: owner if (owner := cluster.owner(slot)) is not first else None)
         assert second.ask("EXISTS", "palermo:{palermo}:number") == 1
 
@@ -226,36 +227,36 @@ def test_a_cluster_moves_the_slot_and_loses_the_node_under_load_and_every_job_th
         eventually(lambda: cluster.owner(slot) is not second)
         second.start()  # as a replica: each job must be on one
 
-        go_on(place)
+        go_on(rig)
         client.kill()
-        all_ran(place, workers)
+        all_ran(rig, workers)
 
 
 #: How many jobs are enqueued and run between two kills.
 _SOME = 100
 
 
-def all_ran(place: Place, workers: list[Worker]) -> None:
+def all_ran(rig: Rig, workers: list[WorkerProcess]) -> None:
     """Assert that every job that was enqueued has run, and that these workers still live."""
-    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in place.inspector.queues()))
-    assert set(place.lines("enqueued")) - set(place.lines()) == set()
-    assert place.failed() == {}
+    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
+    assert set(rig.lines("enqueued")) - set(rig.lines()) == set()
+    assert rig.failed() == {}
     for worker in workers:
         assert worker.alive
         assert not has_traceback(worker.log)
 
 
-def go_on(place: Place) -> None:
+def go_on(rig: Rig) -> None:
     """Wait until jobs are enqueued and run again."""
-    place.await_lines(len(place.lines("enqueued")) + _SOME, "enqueued")
-    place.await_lines(len(place.lines()) + _SOME)
+    rig.await_lines(len(rig.lines("enqueued")) + _SOME, "enqueued")
+    rig.await_lines(len(rig.lines()) + _SOME)
 
 
 @contextmanager
-def enqueuing(place: Place, name: str) -> Iterator["subprocess.Popen[bytes]"]:
+def enqueuing(rig: Rig, name: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A client as a process of its own."""
     with subprocess.Popen(
-        [sys.executable, "-c", _CLIENT, name], env=place.environment, cwd=place.path, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", _CLIENT, name], env=rig.environment, cwd=rig.path, stdin=subprocess.DEVNULL
     ) as client:
         try:
             yield client

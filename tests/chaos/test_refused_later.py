@@ -22,16 +22,16 @@ from palermo.core.address import parse_url
 from palermo.core.time_slots import TimeSlot
 from palermo.core.topology import internal
 from tests.contract.tools import PATIENT, message, until
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
-from tests.worker.site import Site
 
 
 @pytest.fixture
-def site(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=url_of(module_node), exchange=exchange)
-    yield site
-    site.close()
+def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, url=url_of(module_node), exchange=exchange)
+    yield rig
+    rig.close()
 
 
 def limit(node: Node, name: str, most: int, *, with_others: bool = False) -> None:
@@ -93,35 +93,35 @@ async def spread(session: SessionParameters, link: Connection, far: TimeSlot, ou
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,low"])
 def test_a_job_for_later_of_another_program_that_is_refused_where_it_would_wait_ends_no_session(
-    site: Site, module_node: Node, queues: str
+    rig: Rig, module_node: Node, queues: str
 ) -> None:
-    where = internal(site.settings.exchange, "later")
+    where = internal(rig.settings.exchange, "later")
     limit(module_node, where, 0, with_others=True)
-    worker = site.start("-c", "2", "-q", queues)
+    worker = rig.worker("-c", "2", "-q", queues)
     eventually(lambda: worker.log.count("connected broker") == 1)
 
     for number in range(5):
-        publish_for_later(site, f"later {number}", 600.0)
+        publish_for_later(rig, f"later {number}", 600.0)
     for number in range(10):
-        site.enqueue("note", str(site.notes_path), f"{number}")
+        rig.enqueue("note", str(rig.notes_path), f"{number}")
 
-    eventually(lambda: len(site.notes()) == 10)
+    eventually(lambda: len(rig.lines()) == 10)
     eventually(lambda: "refuses jobs that are not due yet" in worker.log)
-    site.enqueue("note", str(site.notes_path), "late")
-    eventually(lambda: "late" in site.notes())
+    rig.enqueue("note", str(rig.notes_path), "late")
+    eventually(lambda: "late" in rig.lines())
     assert "connection lost" not in worker.log
     assert worker.log.count("refuses jobs that are not due yet") == 1
-    assert not site.inspector.scheduled()
+    assert not rig.inspector.scheduled()
     clear_policy(module_node, where)
-    eventually(lambda: len(site.inspector.scheduled()) == 5)
-    eventually(lambda: site.inspector.size("jobs") == 0)
+    eventually(lambda: len(rig.inspector.scheduled()) == 5)
+    eventually(lambda: rig.inspector.size("jobs") == 0)
     assert worker.log.count("connected broker") == 1
 
 
-def publish_for_later(site: Site, id: str, after: float) -> None:
+def publish_for_later(rig: Rig, id: str, after: float) -> None:
     """As another program does it, straight into the job queue."""
     headers = {"job-class": "crew.note", "id": id, "perform_job_at": time.time() + after}
-    with pika.BlockingConnection(pika.URLParameters(site.settings.url)) as connection:
+    with pika.BlockingConnection(pika.URLParameters(rig.settings.url)) as connection:
         connection.channel().basic_publish(
-            site.settings.exchange, "jobs", b"[]", Properties(delivery_mode=2, headers=headers)
+            rig.settings.exchange, "jobs", b"[]", Properties(delivery_mode=2, headers=headers)
         )

@@ -51,9 +51,9 @@ from tests.contract.tools import (
     until,
 )
 from tests.contract.unique_jobs import ask, begun, keyed
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
-from tests.worker.site import Site
 
 
 class Policies:
@@ -87,10 +87,10 @@ def session(module_node: Node, exchange: str) -> SessionParameters:
 
 
 @pytest.fixture
-def site(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=url_of(module_node), exchange=exchange)
-    yield site
-    site.close()
+def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, url=url_of(module_node), exchange=exchange)
+    yield rig
+    rig.close()
 
 
 async def ctl(act: Callable[..., None], *arguments: Any) -> None:
@@ -102,33 +102,33 @@ async def fill(broker: Broker, count: int) -> None:
     await broker.publish_many(message(f"filler {number}") for number in range(count))
 
 
-def test_a_job_of_a_tenant_is_kept_when_its_queue_refuses_it(site: Site, module_node: Node, policies: Policies) -> None:
-    calls = [(str(site.notes_path), str(site.gate), f"{number}") for number in range(40)]
+def test_a_job_of_a_tenant_is_kept_when_its_queue_refuses_it(rig: Rig, module_node: Node, policies: Policies) -> None:
+    calls = [(str(rig.notes_path), str(rig.gate), f"{number}") for number in range(40)]
     policies.limit("jobs", 5)
     for tenant in range(3):
-        site.client.enqueue_many([("crew.hold", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
+        rig.client.enqueue_many([("crew.hold", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
 
-    worker = site.start("-c", "4", "-q", "jobs")
+    worker = rig.worker("-c", "4", "-q", "jobs")
     # All slots are busy and the queue is full, with more jobs that the leader would deal.
-    eventually(lambda: len(site.notes()) == 4 and lying(module_node, site) == 5)
-    site.open_gate()
+    eventually(lambda: len(rig.lines()) == 4 and lying(module_node, rig) == 5)
+    rig.open_gate()
 
-    eventually(lambda: len(begun_by(site)) == 40)
-    eventually(lambda: site.pending() == 0)
-    assert {note: times for note, times in Counter(begun_by(site)).items() if times != 1} == {}
-    assert site.errors() == {}
+    eventually(lambda: len(begun_by(rig)) == 40)
+    eventually(lambda: rig.pending() == 0)
+    assert {note: times for note, times in Counter(begun_by(rig)).items() if times != 1} == {}
+    assert rig.errors() == {}
     assert len([line for line in worker.log.splitlines() if "refuses" in line]) <= 3
 
 
-def lying(node: Node, site: Site) -> int:
+def lying(node: Node, rig: Rig) -> int:
     """How many jobs wait in the job queue itself, without those of tenants."""
     with pika.BlockingConnection(pika.URLParameters(url_of(node))) as connection:
-        frame = connection.channel().queue_declare(amqp_queue(site.settings.exchange, "jobs"), passive=True)
+        frame = connection.channel().queue_declare(amqp_queue(rig.settings.exchange, "jobs"), passive=True)
         return int(frame.method.message_count)
 
 
-def begun_by(site: Site) -> list[str]:
-    return [note for note in site.notes() if note.endswith("begins")]
+def begun_by(rig: Rig) -> list[str]:
+    return [note for note in rig.lines() if note.endswith("begins")]
 
 
 async def test_a_queue_that_takes_nothing_keeps_the_jobs_of_tenants_in_their_order_until_it_does(
@@ -351,52 +351,50 @@ async def test_a_queue_that_refuses_what_is_migrated_into_it_loses_nothing_and_g
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,low"])
-def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(
-    site: Site, policies: Policies, queues: str
-) -> None:
-    fill_failed(site, policies)
-    bad = [site.enqueue("raises", f"{number}") for number in range(20)]
+def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(rig: Rig, policies: Policies, queues: str) -> None:
+    fill_failed(rig, policies)
+    bad = [rig.enqueue("raises", f"{number}") for number in range(20)]
     good = [f"good {number}" for number in range(20)]
     for text in good:
-        site.enqueue("note", str(site.notes_path), text)
+        rig.enqueue("note", str(rig.notes_path), text)
 
-    worker = site.start("-c", "4", "-q", queues, "--log-level", "debug")
+    worker = rig.worker("-c", "4", "-q", queues, "--log-level", "debug")
 
-    eventually(lambda: sorted(site.notes()) == sorted(good))
+    eventually(lambda: sorted(rig.lines()) == sorted(good))
     eventually(lambda: worker.log.count("ERROR job failed") == 20)
     # Not looked into: what is held for a look leaves room.
-    assert site.inspector.size("failed") == 1
+    assert rig.inspector.size("failed") == 1
     policies.lift("failed")
-    eventually(lambda: set(bad) <= set(site.errors()))
-    eventually(lambda: site.pending() == 0)
-    assert len(site.errors()) == 21
-    assert site.inspector.size("failed") == 21
+    eventually(lambda: set(bad) <= set(rig.errors()))
+    eventually(lambda: rig.pending() == 0)
+    assert len(rig.errors()) == 21
+    assert rig.inspector.size("failed") == 21
     assert worker.log.count("job started") == 40
     assert [line for line in worker.log.splitlines() if " ERROR " in line and "job failed" not in line] == [
         line for line in worker.log.splitlines() if "results of jobs cannot be stored" in line
     ]
     assert worker.log.count("results of jobs cannot be stored") in (1, 2)
-    site.enqueue("note", str(site.notes_path), "last")
-    eventually(lambda: "last" in site.notes())
+    rig.enqueue("note", str(rig.notes_path), "last")
+    eventually(lambda: "last" in rig.lines())
 
 
-def test_a_worker_that_stops_while_failed_is_full_gives_its_failed_jobs_back(site: Site, policies: Policies) -> None:
-    fill_failed(site, policies)
-    bad = [site.enqueue("raises", f"{number}") for number in range(6)]
-    worker = site.start("-c", "2", "-q", "jobs")
+def test_a_worker_that_stops_while_failed_is_full_gives_its_failed_jobs_back(rig: Rig, policies: Policies) -> None:
+    fill_failed(rig, policies)
+    bad = [rig.enqueue("raises", f"{number}") for number in range(6)]
+    worker = rig.worker("-c", "2", "-q", "jobs")
     eventually(lambda: worker.log.count("ERROR job failed") == 6)
 
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 0
-    eventually(lambda: sorted(row["id"] for row in site.inspector.jobs("jobs", limit=100)) == sorted(bad))
+    eventually(lambda: sorted(row["id"] for row in rig.inspector.jobs("jobs", limit=100)) == sorted(bad))
 
 
-def fill_failed(site: Site, policies: Policies) -> None:
+def fill_failed(rig: Rig, policies: Policies) -> None:
     """Have a failed job, and no room for another."""
-    site.enqueue("raises", "the first")
-    site.burst("-q", "jobs")
-    eventually(lambda: len(site.errors()) == 1)
+    rig.enqueue("raises", "the first")
+    rig.burst("-q", "jobs")
+    eventually(lambda: len(rig.errors()) == 1)
     policies.limit("failed", 1)
 
 

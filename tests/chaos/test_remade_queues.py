@@ -10,7 +10,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.core.topology import amqp_queue
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 #: Seconds between the deletion and the declaration.
@@ -27,9 +27,9 @@ SELECTIONS = ("jobs", "jobs,mail")
 
 
 @pytest.fixture(params=["quorum", "classic"])
-def place(request: pytest.FixtureRequest, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, rabbitmq_url, exchange, queue_type=request.param) as place:
-        yield place
+def rig(request: pytest.FixtureRequest, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, rabbitmq_url, exchange, queue_type=request.param, module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture
@@ -39,57 +39,57 @@ def channel(rabbitmq_url: str) -> Iterator[BlockingChannel]:
         yield connection.channel()
 
 
-def remake(place: Place, channel: BlockingChannel, gap: float) -> None:
-    name, kind = amqp_queue(place.exchange, "jobs"), place.environment["PALERMO_QUEUE_TYPE"]
+def remake(rig: Rig, channel: BlockingChannel, gap: float) -> None:
+    name, kind = amqp_queue(rig.exchange, "jobs"), rig.environment["PALERMO_QUEUE_TYPE"]
     version = channel.connection._impl.server_properties["version"]
     channel.queue_delete(name)
     time.sleep(gap)
     channel.queue_declare(name, durable=True, arguments=versions.arguments(kind, version))
-    channel.queue_bind(name, place.exchange, "jobs")
+    channel.queue_bind(name, rig.exchange, "jobs")
 
 
 @pytest.mark.parametrize("queues", SELECTIONS)
 def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_an_idle_worker(
-    place: Place, channel: BlockingChannel, queues: str
+    rig: Rig, channel: BlockingChannel, queues: str
 ) -> None:
-    worker = place.worker("-q", queues, times=TIMES)
-    place.enqueue("note", "before")
+    worker = rig.worker("-q", queues, times=TIMES)
+    rig.enqueue("note", "before")
     wanted = {"before"}
-    eventually(lambda: wanted == set(place.lines()))
+    eventually(lambda: wanted == set(rig.lines()))
 
     for gap in GAPS * ROUNDS:
-        remake(place, channel, gap)
+        remake(rig, channel, gap)
         text = f"{len(wanted)} after {gap}"
-        place.enqueue("note", text)
+        rig.enqueue("note", text)
         wanted.add(text)
-        eventually(lambda: wanted == set(place.lines()))
+        eventually(lambda: wanted == set(rig.lines()))
 
     assert worker.alive
 
 
 def test_a_worker_takes_jobs_of_a_queue_made_again_without_being_told_to_hurry(
-    place: Place, channel: BlockingChannel
+    rig: Rig, channel: BlockingChannel
 ) -> None:
-    place.worker("-q", "jobs")
-    place.enqueue("note", "before")
-    place.await_lines(1)
+    rig.worker("-q", "jobs")
+    rig.enqueue("note", "before")
+    rig.await_lines(1)
 
-    remake(place, channel, 0.0)
-    place.enqueue("note", "after")
+    remake(rig, channel, 0.0)
+    rig.enqueue("note", "after")
 
-    assert place.await_lines(2) == ["before", "after"]
+    assert rig.await_lines(2) == ["before", "after"]
 
 
 @pytest.mark.parametrize("queues", SELECTIONS)
 def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_a_busy_worker(
-    place: Place, channel: BlockingChannel, queues: str
+    rig: Rig, channel: BlockingChannel, queues: str
 ) -> None:
-    place.worker("-q", queues, times=TIMES)
-    place.enqueue("hold", "first")
-    place.await_lines(1)
+    rig.worker("-q", queues, times=TIMES)
+    rig.enqueue("hold", "first")
+    rig.await_lines(1)
 
-    remake(place, channel, 0.0)
-    place.enqueue("note", "after")
-    place.open_gate()
+    remake(rig, channel, 0.0)
+    rig.enqueue("note", "after")
+    rig.open_gate()
 
-    assert set(place.await_lines(3)) == {"first begins", "first ends", "after"}
+    assert set(rig.await_lines(3)) == {"first begins", "first ends", "after"}

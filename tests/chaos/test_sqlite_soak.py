@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
-from tests.acceptance.place import Place, Worker
 from tests.chaos.records import runs
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 QUEUES = ("mail", "images", "reports")
@@ -18,39 +19,37 @@ JOBS = 2_000
 FAILING = 100
 
 
-def start(place: Place, turn: int) -> Worker:
-    return place.worker("-q", SELECTIONS[turn], "--log-level", "warning", modules=("soaked",))
+def start(rig: Rig, turn: int) -> WorkerProcess:
+    return rig.worker("-q", SELECTIONS[turn], "--log-level", "warning", modules=("soaked",))
 
 
-def ran(place: Place) -> Counter[int]:
-    return Counter(run.number for run in runs(place.lines("runs")))
+def ran(rig: Rig) -> Counter[int]:
+    return Counter(run.number for run in runs(rig.lines("runs")))
 
 
-def left(place: Place) -> int:
-    rows = [row for row in place.inspector.queues() if row["name"] != "failed"]
+def left(rig: Rig) -> int:
+    rows = [row for row in rig.inspector.queues() if row["name"] != "failed"]
     return sum(row["pending"] + row["in_progress"] for row in rows)
 
 
-def test_every_job_runs_while_workers_on_sqlite_are_killed(
-    sqlite_place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place = sqlite_place
+def test_every_job_runs_while_workers_on_sqlite_are_killed(sqlite_rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+    rig = sqlite_rig
     for offset, queue in enumerate(QUEUES):
         numbers = range(offset, JOBS, len(QUEUES))
-        place.client.enqueue_many([("soaked.work", (n, 0.008, n % FAILING == 0), {}) for n in numbers], queue=queue)
-    workers = [start(place, turn) for turn in range(4)]
+        rig.client.enqueue_many([("soaked.work", (n, 0.008, n % FAILING == 0), {}) for n in numbers], queue=queue)
+    workers = [start(rig, turn) for turn in range(4)]
     kills = 0
     for turn in itertools.cycle(range(4)):
-        before = len(ran(place))
+        before = len(ran(rig))
         if before == JOBS:
             break
-        eventually(lambda before=before: len(ran(place)) >= min(before + 150, JOBS))
+        eventually(lambda before=before: len(ran(rig)) >= min(before + 150, JOBS))
         workers[turn].kill9()
-        workers[turn] = start(place, turn)
+        workers[turn] = start(rig, turn)
         kills += 1
-    eventually(lambda: left(place) == 0)
+    eventually(lambda: left(rig) == 0)
 
-    runs_of, failed = ran(place), place.inspector.failed(limit=JOBS)
+    runs_of, failed = ran(rig), rig.inspector.failed(limit=JOBS)
     with capsys.disabled():
         print(f"\n{JOBS:,} jobs, {kills} kills: {runs_of.total() - JOBS} ran again, {failed.total} in failed")
     assert sorted(runs_of) == list(range(JOBS))

@@ -13,8 +13,9 @@ from palermo.client.client import Client
 from palermo.errors import LeaderUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from tests.acceptance.place import Place, Worker
 from tests.chaos.records import runs
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.rabbitmq_node import Node, url_of
 
@@ -23,87 +24,87 @@ JOBS = 40
 
 
 @pytest.fixture
-def place(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Place]:
+def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
     # So that RabbitMQ soon sees that a leader is stopped, and not that the machine stood still for a while.
-    with Place(tmp_path, f"{url_of(module_node)}?heartbeat=5", exchange) as place:
-        yield place
+    with Rig(tmp_path, f"{url_of(module_node)}?heartbeat=5", exchange, module="shop") as rig:
+        yield rig
 
 
-def leader(place: Place) -> int:
+def leader(rig: Rig) -> int:
     """The pid of the worker that leads; 0 if none does."""
-    return next((int(row["pid"]) for row in place.workers() if row["clock"]), 0)
+    return next((int(row["pid"]) for row in rig.workers() if row["clock"]), 0)
 
 
-def keeper(place: Place) -> Worker:
-    return place.worker("-q", "idle", modules=("soaked", "mixed"), SOAK_RECURS="1")
+def keeper(rig: Rig) -> WorkerProcess:
+    return rig.worker("-q", "idle", modules=("soaked", "mixed"), SOAK_RECURS="1")
 
 
-def enqueue(place: Place, numbers: range) -> None:
+def enqueue(rig: Rig, numbers: range) -> None:
     """Jobs for every duty of a leader: delayed ones, of a tenant, and with keys."""
     for number in numbers:
         job = ("soaked.work", (number, 0.0, False))
         match number % 3:
             case 0:
-                place.client.enqueue(*job, delay=1 + number % 10 / 2)
+                rig.client.enqueue(*job, delay=1 + number % 10 / 2)
             case 1:
-                place.client.enqueue(*job, tenant=f"tenant {number % 2}")
+                rig.client.enqueue(*job, tenant=f"tenant {number % 2}")
             case 2:
-                place.client.enqueue(*job, unique="until_done", unique_key=f"{number}")
+                rig.client.enqueue(*job, unique="until_done", unique_key=f"{number}")
 
 
-def ticks(place: Place) -> Counter[int]:
-    return Counter(run.number for run in runs(place.lines("ticks")))
+def ticks(rig: Rig) -> Counter[int]:
+    return Counter(run.number for run in runs(rig.lines("ticks")))
 
 
 @pytest.mark.parametrize("which", ["parent", "parent and children"])
 def test_another_leads_while_the_leader_is_stopped_and_nothing_is_done_twice_when_it_goes_on(
-    place: Place, module_node: Node, which: str
+    rig: Rig, module_node: Node, which: str
 ) -> None:
     # Whose line must not be lost: else a job may rightly run twice.
-    runner = place.worker(
+    runner = rig.worker(
         *("--no-scheduler", "-q", "jobs,calls"),
         modules=("soaked", "mixed"),
         SOAK_RECURS="1",
         PALERMO_URL=url_of(module_node),
     )
-    keepers = {worker.pid: worker for worker in (keeper(place), keeper(place))}
-    place.ready(runner, *keepers.values())
-    first = eventually(lambda: len(place.lines("ticks")) > 3 and leader(place))
-    enqueue(place, range(JOBS))
+    keepers = {worker.pid: worker for worker in (keeper(rig), keeper(rig))}
+    rig.ready(runner, *keepers.values())
+    first = eventually(lambda: len(rig.lines("ticks")) > 3 and leader(rig))
+    enqueue(rig, range(JOBS))
     stopped = keepers[first].tree() if which != "parent" else [first]
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        second = eventually(lambda: pid if (pid := leader(place)) not in (0, first) else 0)
-        enqueue(place, range(JOBS, 2 * JOBS))
-        eventually(lambda: len(runs(place.lines("runs"))) >= 2 * JOBS)
+        second = eventually(lambda: pid if (pid := leader(rig)) not in (0, first) else 0)
+        enqueue(rig, range(JOBS, 2 * JOBS))
+        eventually(lambda: len(runs(rig.lines("runs"))) >= 2 * JOBS)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
     # It has to find out by itself that it leads no more, and may lead again only when the other ends.
     eventually(lambda: keepers[first].log.count("INFO connected") >= 2)
-    enqueue(place, range(2 * JOBS, 3 * JOBS))
-    eventually(lambda: len(runs(place.lines("runs"))) >= 3 * JOBS)
+    enqueue(rig, range(2 * JOBS, 3 * JOBS))
+    eventually(lambda: len(runs(rig.lines("runs"))) >= 3 * JOBS)
     end = time.time()
-    eventually(lambda: max(ticks(place)) > end)
+    eventually(lambda: max(ticks(rig)) > end)
 
-    eventually(lambda: leader(place) == second)
-    assert Counter(run.number for run in runs(place.lines("runs"))) == Counter(range(3 * JOBS))
-    counted = ticks(place)
+    eventually(lambda: leader(rig) == second)
+    assert Counter(run.number for run in runs(rig.lines("runs"))) == Counter(range(3 * JOBS))
+    counted = ticks(rig)
     expected = range(min(counted), int(end) + 1)
     assert {tick: counted[tick] for tick in expected if counted[tick] != 1} == {}
-    assert place.errors() == {}
-    assert place.inspector.unique_keys() == []
+    assert rig.errors() == {}
+    assert rig.inspector.unique_keys() == []
     assert all(worker.alive for worker in (runner, *keepers.values()))
     assert not has_traceback(runner.log + "".join(worker.log for worker in keepers.values()))
 
 
-def test_the_error_of_a_unique_job_names_the_stopped_leader(place: Place, module_node: Node) -> None:
+def test_the_error_of_a_unique_job_names_the_stopped_leader(rig: Rig, module_node: Node) -> None:
     # RabbitMQ must not drop the leader's session before the enqueue gives up.
     times = {"palermo.brokers.rabbitmq.leadership.leader._HEARTBEAT": 60}
     url = url_of(module_node)
-    worker = place.worker("-q", "idle", modules=("soaked",), times=times, PALERMO_URL=url)
-    client = Client(Settings(url=url, exchange=place.exchange, publish_timeout=10.0))
+    worker = rig.worker("-q", "idle", modules=("soaked",), times=times, PALERMO_URL=url)
+    client = Client(Settings(url=url, exchange=rig.exchange, publish_timeout=10.0))
     eventually(
         lambda: [row["pid"] for row in Inspector(client).workers() if "keys" in (row["duties"] or ())] == [worker.pid]
     )

@@ -7,58 +7,59 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually
 from tests.scale import scaled
-from tests.worker.site import Process, Site
 
 
 @pytest.fixture
-def site(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange, publish_timeout=60.0)
-    yield site
-    site.close()
+def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange, publish_timeout=60.0)
+    yield rig
+    rig.close()
 
 
-def leader(site: Site) -> int:
+def leader(rig: Rig) -> int:
     """The pid of the worker that keeps the time, and deals; 0 if none does."""
-    return next((int(row["pid"]) for row in site.inspector.workers() if row["clock"]), 0)
+    return next((int(row["pid"]) for row in rig.inspector.workers() if row["clock"]), 0)
 
 
-def test_f8_each_job_runs_exactly_once_while_dealers_are_killed(site: Site) -> None:
+def test_f8_each_job_runs_exactly_once_while_dealers_are_killed(rig: Rig) -> None:
     some, count = scaled(2_400, 6_000), 0
 
     def enqueue() -> None:
         nonlocal count
-        calls = [(str(site.notes_path), f"{number}") for number in range(count, count + some)]
+        calls = [(str(rig.notes_path), f"{number}") for number in range(count, count + some)]
         for tenant in range(3):
-            site.client.enqueue_many([("crew.note", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
+            rig.client.enqueue_many([("crew.note", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
         count += some
 
     enqueue()
     # What runs the jobs is not killed: else a job may rightly run twice.
-    runner = site.start("--no-scheduler", "-c", "2", "-q", "jobs")
-    keepers: dict[int, Process] = {}
+    runner = rig.worker("--no-scheduler", "-c", "2", "-q", "jobs")
+    keepers: dict[int, WorkerProcess] = {}
     for _ in range(2):
-        process = site.start("-q", "idle")
+        process = rig.worker("-q", "idle")
         keepers[process.pid] = process
     kills = 0
-    while kills < 3 or len(site.notes()) < count:
-        first = eventually(lambda: leader(site))
-        watch, noted = Stopwatch(), len(site.notes())
-        eventually(lambda: len(site.notes()) >= min(count, noted + some // 12))  # noqa: B023
-        if kills < 3 and len(site.notes()) >= count:
+    while kills < 3 or len(rig.lines()) < count:
+        first = eventually(lambda: leader(rig))
+        watch, noted = Stopwatch(), len(rig.lines())
+        eventually(lambda: len(rig.lines()) >= min(count, noted + some // 12))  # noqa: B023
+        if kills < 3 and len(rig.lines()) >= count:
             enqueue()  # all were done before enough was killed
-        if kills < 4 and len(site.notes()) < count:
+        if kills < 4 and len(rig.lines()) < count:
             keepers.pop(first).send(signal.SIGKILL)
-            process = site.start("-q", "idle")
+            process = rig.worker("-q", "idle")
             keepers[process.pid] = process
             kills += 1
-            eventually(lambda: leader(site) not in (0, first))  # noqa: B023
+            eventually(lambda: leader(rig) not in (0, first))  # noqa: B023
             assert watch.seconds() < 60
-    site.ready(runner)
+    rig.ready(runner)
 
-    found = Counter(site.notes())
+    found = Counter(rig.lines())
     assert kills >= 3
     assert len(found) == count
     assert {note: times for note, times in found.items() if times != 1} == {}
-    assert site.pending() == 0
+    assert rig.pending() == 0

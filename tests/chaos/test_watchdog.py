@@ -19,7 +19,8 @@ from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue
 from palermo.settings.settings import Settings
 from palermo.worker.parent.shutdown import STALLED
-from tests.acceptance.place import PROGRAMS, Place, Worker
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 from tests.scale import chosen, scaled
 from tests.tcp_proxy import TcpProxy
@@ -54,13 +55,13 @@ def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def place(rabbitmq_url: str, exchange: str, proxy: TcpProxy, tmp_path: Path) -> Iterator[Place]:
+def rig(rabbitmq_url: str, exchange: str, proxy: TcpProxy, tmp_path: Path) -> Iterator[Rig]:
     """Behind the proxy, and without heartbeats: nothing but the watchdog can notice a line that is silent."""
     address = parse_url(rabbitmq_url)
     vhost = "%2F" if address.vhost == "/" else address.vhost
     url = f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}?heartbeat=0"
-    with Place(tmp_path, url, exchange) as place:
-        yield place
+    with Rig(tmp_path, url, exchange, module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def queue_arguments(connection: pika.BlockingConnection, kind: str) -> dict[str,
     return versions.arguments(kind, connection._impl.server_properties["version"])
 
 
-def connected(worker: Worker, times: int) -> None:
+def connected(worker: WorkerProcess, times: int) -> None:
     eventually(lambda: worker.log.count("INFO connected") >= times)
 
 
@@ -92,9 +93,9 @@ def passed(seconds: float) -> None:
     ("queues", "directions"), SILENCES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else value
 )
 def test_a_line_that_is_silent_is_noticed_without_heartbeats(
-    place: Place, proxy: TcpProxy, direct: Client, queues: str, directions: tuple[str, ...]
+    rig: Rig, proxy: TcpProxy, direct: Client, queues: str, directions: tuple[str, ...]
 ) -> None:
-    worker = place.worker("-q", queues, times=TIMES)
+    worker = rig.worker("-q", queues, times=TIMES)
     connected(worker, 1)
     proxy.stall(*directions)
 
@@ -103,15 +104,15 @@ def test_a_line_that_is_silent_is_noticed_without_heartbeats(
     proxy.resume()
     note(direct, "after")
 
-    assert place.await_lines(1) == ["after"]
+    assert rig.await_lines(1) == ["after"]
     assert f"ERROR {ALARM}, opening another session" in worker.log
     assert worker.alive
 
 
 def test_a_worker_to_which_another_session_is_no_help_ends_with_a_code_of_its_own(
-    place: Place, proxy: TcpProxy, direct: Client
+    rig: Rig, proxy: TcpProxy, direct: Client
 ) -> None:
-    worker = place.worker(times=TIMES)
+    worker = rig.worker(times=TIMES)
     for number in count(1):
         eventually(lambda number=number: not worker.alive or worker.log.count("INFO connected") >= number)
         if not worker.alive:
@@ -123,23 +124,23 @@ def test_a_worker_to_which_another_session_is_no_help_ends_with_a_code_of_its_ow
     assert f"CRITICAL {ALARM}, and another session did not help" in worker.log
 
 
-def test_no_alarm_while_a_worker_is_paused(place: Place, direct: Client) -> None:
-    worker = place.worker(times=NERVOUS)
-    place.ready(worker)
+def test_no_alarm_while_a_worker_is_paused(rig: Rig, direct: Client) -> None:
+    worker = rig.worker(times=NERVOUS)
+    rig.ready(worker)
     worker.send(signal.SIGUSR2)
-    eventually(lambda: [row["state"] for row in place.workers()] == ["paused"])
+    eventually(lambda: [row["state"] for row in rig.workers()] == ["paused"])
     for number in range(3):
         note(direct, f"{number}")
 
     passed(4.0)
     worker.send(signal.SIGCONT)
 
-    place.await_lines(3)
+    rig.await_lines(3)
     assert ALARM not in worker.log
 
 
 def test_no_alarm_on_a_queue_that_another_program_made_for_one_consumer_at_a_time(
-    place: Place, rabbitmq_url: str, exchange: str, direct: Client
+    rig: Rig, rabbitmq_url: str, exchange: str, direct: Client
 ) -> None:
     name = amqp_queue(exchange, "jobs")
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
@@ -147,24 +148,24 @@ def test_no_alarm_on_a_queue_that_another_program_made_for_one_consumer_at_a_tim
         channel.queue_declare(name, durable=True, arguments={"x-single-active-consumer": True})
         channel.basic_qos(prefetch_count=1)
         channel.basic_consume(name, lambda *_: None)
-        worker = place.worker("-q", "jobs", times=NERVOUS)
+        worker = rig.worker("-q", "jobs", times=NERVOUS)
         connected(worker, 1)
         for number in range(3):
             note(direct, f"{number}")
         passed(4.0)
         assert ALARM not in worker.log
 
-    place.await_lines(3)
+    rig.await_lines(3)
 
 
-def test_no_alarm_among_workers_that_share_a_busy_queue(place: Place, direct: Client) -> None:
-    workers = [place.worker("-q", queues, "-c", "3", times=NERVOUS) for queues in ("jobs", "jobs,mail")]
+def test_no_alarm_among_workers_that_share_a_busy_queue(rig: Rig, direct: Client) -> None:
+    workers = [rig.worker("-q", queues, "-c", "3", times=NERVOUS) for queues in ("jobs", "jobs,mail")]
     for worker in workers:
         connected(worker, 1)
 
     for number in range(600):
         note(direct, f"{number}")
-    place.await_lines(600)
+    rig.await_lines(600)
 
     assert all(ALARM not in worker.log for worker in workers)
 
@@ -172,7 +173,7 @@ def test_no_alarm_among_workers_that_share_a_busy_queue(place: Place, direct: Cl
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_stays_and_runs_those_behind(
-    place: Place, rabbitmq_url: str, exchange: str, direct: Client, kind: str, queues: str
+    rig: Rig, rabbitmq_url: str, exchange: str, direct: Client, kind: str, queues: str
 ) -> None:
     later = time.time() + 3_600
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
@@ -188,59 +189,57 @@ def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_sta
             channel.basic_publish(exchange, "jobs", b'["too early"]', properties)
     note(direct, "behind")
 
-    worker = place.worker("-q", queues, "-c", "2", times=NERVOUS)
+    worker = rig.worker("-q", queues, "-c", "2", times=NERVOUS)
 
-    assert place.await_lines(1) == ["behind"]
+    assert rig.await_lines(1) == ["behind"]
     assert ALARM not in worker.log
     assert worker.log.count("INFO connected") == 1
     expected = sorted(f"{number}" for number in range(MANY))
 
     def all_are_scheduled() -> bool:
-        found = sorted(row["id"] for row in place.inspector.scheduled(limit=2 * MANY))
+        found = sorted(row["id"] for row in rig.inspector.scheduled(limit=2 * MANY))
         missing = sorted(set(expected) - set(found))
         assert found == expected, f"{len(missing)} not scheduled: {missing[:10]}\n{worker.log[-4_000:]}"
         return True
 
     eventually(all_are_scheduled, every=0.5)
-    assert place.lines() == ["behind"]
+    assert rig.lines() == ["behind"]
 
 
-def test_no_alarm_while_jobs_are_put_aside_that_another_worker_leaves_no_permit_for(
-    place: Place, direct: Client
-) -> None:
-    place.worker("-q", "others")
+def test_no_alarm_while_jobs_are_put_aside_that_another_worker_leaves_no_permit_for(rig: Rig, direct: Client) -> None:
+    rig.worker("-q", "others")
     direct.enqueue("shop.hold", ("first",), {}, queue="others", limit=1)
-    place.await_lines(1)
+    rig.await_lines(1)
     for number in range(MANY // 4):
         direct.enqueue("shop.hold", (f"{number}",), {}, limit=1)
     note(direct, "behind")
 
-    worker = place.worker(times=NERVOUS)
+    worker = rig.worker(times=NERVOUS)
 
-    assert place.await_lines(2) == ["first begins", "behind"]
+    assert rig.await_lines(2) == ["first begins", "behind"]
     assert ALARM not in worker.log
 
 
 def test_a_slot_that_is_lost_by_a_bug_ends_the_worker(tmp_path: Path) -> None:
-    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
-        worker = place.worker(times={"palermo.worker.pools.process_pool.SlotPipe": 0})
+    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
+        worker = rig.worker(times={"palermo.worker.pools.process_pool.SlotPipe": 0})
 
         assert worker.wait() == STALLED
         assert "CRITICAL slot lost, ending" in worker.log
 
 
 def test_a_worker_whose_loop_stands_still_ends_and_says_where_it_stood(tmp_path: Path) -> None:
-    with Place(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo") as place:
-        place.client.enqueue_many([("shop.note", ("x",), {}) for _ in range(1_000)])
+    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
+        rig.client.enqueue_many([("shop.note", ("x",), {}) for _ in range(1_000)])
         process = subprocess.Popen(
             [sys.executable, str(PROGRAMS / "standing_still.py"), "worker", "shop"],
-            env={**place.environment, "TIMES": json.dumps({"palermo.worker.parent.watchdog.LOOP_TIMEOUT": 1.0})},
+            env={**rig.environment, "TIMES": json.dumps({"palermo.worker.parent.watchdog.LOOP_TIMEOUT": 1.0})},
             cwd=tmp_path,
             stderr=subprocess.PIPE,
         )
         with process:
             assert process.wait(120) == STALLED
-        last = place.worker()
+        last = rig.worker()
 
-        place.await_lines(1_000)
+        rig.await_lines(1_000)
         assert last.alive

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.place import PROGRAMS, Place, Worker
 from tests.chaos.records import runs
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 
 #: Seconds by which the clocks of the machines are wrong.
@@ -19,85 +20,85 @@ JOBS = 30
 
 
 @pytest.fixture
-def place(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Place]:
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
-        yield place
+def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        yield rig
 
 
-def machine(place: Place, wrong_by: float, *more: str) -> Worker:
-    clock = place.path / f"clock {wrong_by}"
+def machine(rig: Rig, wrong_by: float, *more: str) -> WorkerProcess:
+    clock = rig.path / f"clock {wrong_by}"
     clock.write_text(str(wrong_by))
-    return place.worker(*more, modules=("soaked", "mixed"), program="misled.py", CLOCK=str(clock), SOAK_RECURS="1")
+    return rig.worker(*more, modules=("soaked", "mixed"), program="misled.py", CLOCK=str(clock), SOAK_RECURS="1")
 
 
-def leader(place: Place) -> int:
-    return next((int(row["pid"]) for row in place.workers() if row["clock"]), 0)
+def leader(rig: Rig) -> int:
+    return next((int(row["pid"]) for row in rig.workers() if row["clock"]), 0)
 
 
-def enqueue(place: Place, numbers: range) -> None:
+def enqueue(rig: Rig, numbers: range) -> None:
     for number in numbers:
         job = ("soaked.work", (number, 0.0, False))
         match number % 3:
             case 0:
-                place.client.enqueue(*job, delay=1.0)
+                rig.client.enqueue(*job, delay=1.0)
             case 1:
-                place.client.enqueue(*job, tenant=f"tenant {number % 2}")
+                rig.client.enqueue(*job, tenant=f"tenant {number % 2}")
             case 2:
-                place.client.enqueue(*job, unique="until_done", unique_key=f"{number}")
+                rig.client.enqueue(*job, unique="until_done", unique_key=f"{number}")
 
 
-def test_whatever_their_clocks_say_no_worker_that_leads_does_anything_twice_or_leaves_it_out(place: Place) -> None:
-    runner = place.worker("--no-scheduler", "-q", "jobs,calls", modules=("soaked", "mixed"), SOAK_RECURS="1")
+def test_whatever_their_clocks_say_no_worker_that_leads_does_anything_twice_or_leaves_it_out(rig: Rig) -> None:
+    runner = rig.worker("--no-scheduler", "-q", "jobs,calls", modules=("soaked", "mixed"), SOAK_RECURS="1")
     keepers = {}
     for wrong_by in CLOCKS:
-        worker = machine(place, wrong_by, "-q", "idle")
+        worker = machine(rig, wrong_by, "-q", "idle")
         keepers[worker.pid] = worker
-    place.ready(runner, *keepers.values())
+    rig.ready(runner, *keepers.values())
     sent = 0
 
     def ran() -> Counter[int]:
-        return Counter(run.number for run in runs(place.lines("runs")))
+        return Counter(run.number for run in runs(rig.lines("runs")))
 
     def prompt() -> int:
         """How many jobs without a delay ran: a delayed one waits for as long as a clock that leads is behind."""
         return sum(number % 3 != 0 for number in ran())
 
     for _ in CLOCKS:
-        first = eventually(lambda: leader(place))
-        enqueue(place, range(sent, sent + JOBS))
+        first = eventually(lambda: leader(rig))
+        enqueue(rig, range(sent, sent + JOBS))
         sent += JOBS
         if len(keepers) > 1:
             eventually(lambda: prompt() == sent - sent // 3)  # noqa: B023
             keepers.pop(first).kill9()
-            eventually(lambda first=first: leader(place) not in (0, first))  # type: ignore[misc]
+            eventually(lambda first=first: leader(rig) not in (0, first))  # type: ignore[misc]
 
     eventually(lambda: len(ran()) == sent)
 
-    ticks = Counter(run.number for run in runs(place.lines("ticks")))
+    ticks = Counter(run.number for run in runs(rig.lines("ticks")))
     assert {number: times for number, times in ran().items() if times != 1} == {}
     assert {tick: times for tick, times in ticks.items() if times != 1} == {}
-    assert place.errors() == {}
-    eventually(lambda: place.inspector.unique_keys() == [])
+    assert rig.errors() == {}
+    eventually(lambda: rig.inspector.unique_keys() == [])
 
 
 @pytest.mark.parametrize("wrong_by", [90.0, -90.0])
-def test_a_job_of_a_machine_with_another_clock_can_be_cancelled(place: Place, wrong_by: float) -> None:
-    place.ready(place.worker())
-    place.enqueue("hold", "first")
-    place.await_lines(1)
-    clock = place.path / "clock"
+def test_a_job_of_a_machine_with_another_clock_can_be_cancelled(rig: Rig, wrong_by: float) -> None:
+    rig.ready(rig.worker())
+    rig.enqueue("hold", "first")
+    rig.await_lines(1)
+    clock = rig.path / "clock"
     clock.write_text(str(wrong_by))
     enqueued = subprocess.run(
         [sys.executable, str(PROGRAMS / "misled.py"), "enqueue", "shop.note", "--args", '["to be cancelled"]'],
-        env={**place.environment, "CLOCK": str(clock)},
+        env={**rig.environment, "CLOCK": str(clock)},
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
     )
 
-    place.palermo("cancel", enqueued.stdout.strip())
-    place.enqueue("note", "last")
-    place.open_gate()
+    rig.palermo("cancel", enqueued.stdout.strip())
+    rig.enqueue("note", "last")
+    rig.open_gate()
 
-    assert place.await_lines(3)[1:] == ["first ends", "last"]
+    assert rig.await_lines(3)[1:] == ["first ends", "last"]

@@ -20,7 +20,7 @@ from tests.cli.conftest import Palermo
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish
 
-PROGRAMS = Path(__file__).parents[1] / "worker" / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 def queue(name: str, pending: int = 0, workers: int = 0) -> dict[str, Any]:

@@ -13,23 +13,24 @@ from palermo.client.client import Client
 from palermo.errors import NotFound
 from palermo.inspector.control import choose
 from tests.cli.conftest import Palermo
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish
-from tests.worker.site import Process, Site
 
 
 @pytest.fixture
-def site(tmp_path: Path, client: Client) -> Iterator[Site]:
+def rig(tmp_path: Path, client: Client) -> Iterator[Rig]:
     """Workers on the same broker."""
-    site = Site(tmp_path)
-    yield site
-    site.close()
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()
 
 
 @pytest.fixture
-def worker(site: Site) -> Process:
-    worker = site.start()
-    site.ready(worker)
+def worker(rig: Rig) -> WorkerProcess:
+    worker = rig.worker()
+    rig.ready(worker)
     return worker
 
 
@@ -148,30 +149,30 @@ def test_a_cancelled_job_that_is_due_later_is_called_cancelled_everywhere(
     assert "cancelled" in palermo("wait", chosen, "--timeout", "60", code=1).stdout
 
 
-def test_a_running_job_is_cancelled(palermo: Palermo, site: Site, worker: Process) -> None:
-    id = site.hold()
-    eventually(lambda: site.notes() == ["held begins"])
-    row = site.worker()
+def test_a_running_job_is_cancelled(palermo: Palermo, rig: Rig, worker: WorkerProcess) -> None:
+    id = rig.hold()
+    eventually(lambda: rig.lines() == ["held begins"])
+    row = rig.only_worker()
 
     # A worker answers after 3 s at the latest, whether the job has ended or not; the next answer is of one that has.
     began = time.monotonic()
     said = palermo("cancel", id).stdout
     if "cancelled while running" not in said:
         assert time.monotonic() - began >= 3, said
-        eventually(lambda: site.worker()["jobs"] == [])
+        eventually(lambda: rig.only_worker()["jobs"] == [])
         said = palermo("cancel", id).stdout
     assert said == f"{id}: cancelled while running on {row['id']}.\n"
 
     assert f"by={getpass.getuser()}@{socket.gethostname()}" in worker.log
 
 
-def test_workers_are_told_by_id_by_pid_and_all_together(palermo: Palermo, site: Site, worker: Process) -> None:
-    row = site.worker()
+def test_workers_are_told_by_id_by_pid_and_all_together(palermo: Palermo, rig: Rig, worker: WorkerProcess) -> None:
+    row = rig.only_worker()
 
     assert palermo("control", "quiet", row["id"]).stdout.splitlines()[1].split() == [row["id"], "quiet"]
     eventually(lambda: json.loads(palermo("workers", "--json").stdout)[0]["state"] == "quiet")
     assert palermo("control", "resume", str(worker.pid), "--json").stdout.startswith("[")
-    eventually(lambda: site.worker()["state"] == "idle")
+    eventually(lambda: rig.only_worker()["state"] == "idle")
     assert json.loads(palermo("control", "quiet", "--all", "--json").stdout) == [
         {"worker": row["id"], "answered": True, "state": "quiet"}
     ]
@@ -180,9 +181,9 @@ def test_workers_are_told_by_id_by_pid_and_all_together(palermo: Palermo, site: 
     assert worker.wait() == 0
 
 
-def test_stacks_are_printed(palermo: Palermo, site: Site, worker: Process) -> None:
-    id = site.hold()
-    eventually(lambda: site.notes() == ["held begins"])
+def test_stacks_are_printed(palermo: Palermo, rig: Rig, worker: WorkerProcess) -> None:
+    id = rig.hold()
+    eventually(lambda: rig.lines() == ["held begins"])
 
     def stacks() -> str:
         """Of a slot that gets no turn for 2 s there are none."""
@@ -196,7 +197,7 @@ def test_stacks_are_printed(palermo: Palermo, site: Site, worker: Process) -> No
     assert "in hold" in shown
 
 
-def test_what_ends_workers_asks_first(palermo: Palermo, worker: Process) -> None:
+def test_what_ends_workers_asks_first(palermo: Palermo, worker: WorkerProcess) -> None:
     assert "--yes" in palermo("control", "kill", str(worker.pid), code=2).stderr
     assert "--yes" in palermo("control", "stop", "--all", code=2).stderr
     assert worker.alive

@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 
 from palermo.client.client import Client
+from tests.harness.rig import PROGRAMS
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.rabbitmq_node import free_port
-from tests.worker.site import PROGRAMS
 
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 

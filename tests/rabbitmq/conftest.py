@@ -9,7 +9,7 @@ import pytest
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.tools import PATIENT
-from tests.worker.site import Site
+from tests.harness.rig import Rig
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 @pytest.fixture
-def site(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Site]:
+def rig(tmp_path: Path, rabbitmq_url: str, exchange: str) -> Iterator[Rig]:
     """Workers on the broker that all tests share."""
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield site
-    site.close()
+    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield rig
+    rig.close()

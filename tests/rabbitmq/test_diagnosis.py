@@ -124,7 +124,7 @@ def test_the_permissions_of_the_deploying_document_are_enough_for_doctor_and_wor
     set_permissions(module_node, "mail", *shlex.split(command))
     url = url_of(module_node, user="mail", password="secret")
     have_patience(monkeypatch)
-    monkeypatch.chdir(_REPOSITORY / "tests" / "worker" / "programs")
+    monkeypatch.chdir(_REPOSITORY / "tests" / "programs")
 
     found = diagnosed(url, "palermo")
     settings = Settings(url=url, publish_timeout=PATIENT)

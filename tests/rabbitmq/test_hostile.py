@@ -15,20 +15,20 @@ import pytest
 from palermo.brokers.rabbitmq.amqp.messages import read_properties
 from palermo.inspector.failed_filter import FailedFilter
 from tests import hostile
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.raw_amqp import RawClient, long, nested, properties, short, table_of, text
 from tests.scale import scaled
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 SEED = int(os.environ.get("PALERMO_SOAK_SEED") or 20_261_122)
 COUNT = scaled(300, 10_000)
 
 
-def work(site: Site) -> str:
+def work(rig: Rig) -> str:
     """The log of a worker that works until there is nothing to do."""
-    environment = {"PALERMO_TEST_NOTES": str(site.notes_path)}
-    worker = site.start("--burst", "-c", "4", modules=("hostile",), **environment)
+    environment = {"PALERMO_TEST_NOTES": str(rig.notes_path)}
+    worker = rig.worker("--burst", "-c", "4", modules=("hostile",), **environment)
     assert worker.wait(scaled(150, 3_000)) == 0, worker.log[-5_000:]
     return worker.log
 
@@ -63,35 +63,33 @@ BLOCKING = {
 }
 
 
-def test_a_message_that_cannot_be_read_or_written_again_is_in_failed_and_the_jobs_behind_it_run(site: Site) -> None:
-    site.client.enqueue("hostile.note", ("first",), {})
-    with client(site) as publisher:
+def test_a_message_that_cannot_be_read_or_written_again_is_in_failed_and_the_jobs_behind_it_run(rig: Rig) -> None:
+    rig.client.enqueue("hostile.note", ("first",), {})
+    with client(rig) as publisher:
         for number, raw in enumerate(BLOCKING.values()):
-            publisher.publish("", f"{site.settings.exchange}.jobs", raw, b'["n%d"]' % number)
-    site.client.enqueue("hostile.note", ("last",), {})
+            publisher.publish("", f"{rig.settings.exchange}.jobs", raw, b'["n%d"]' % number)
+    rig.client.enqueue("hostile.note", ("last",), {})
 
-    log = work(site)
+    log = work(rig)
 
-    assert sorted(site.notes()) == ["first", "last"]
-    assert sorted(tokens_in(site)) == sorted(f"n{number}" for number in range(len(BLOCKING)))
+    assert sorted(rig.lines()) == ["first", "last"]
+    assert sorted(tokens_in(rig)) == sorted(f"n{number}" for number in range(len(BLOCKING)))
     assert (log.count(" connected "), has_traceback(log)) == (1, False)
-    with client(site) as reader:
-        failed = [raw for raw, _ in reader.messages(f"{site.settings.exchange}.failed")]
+    with client(rig) as reader:
+        failed = [raw for raw, _ in reader.messages(f"{rig.settings.exchange}.failed")]
     dropped = {read_properties(one, 0)["headers"].get("dropped-headers") for one in failed}
     assert dropped == {None, "large", "job-class"}
     assert any(nested(600) in one for one in failed)
-    classes = {row["error"]["class"] for row in site.inspector.failed(limit=100).rows}
+    classes = {row["error"]["class"] for row in rig.inspector.failed(limit=100).rows}
     assert {len(name) for name in classes if "Long" in name} == {500}
 
 
 @pytest.mark.timeout(scaled(400, 7_200))
-def test_hostile_messages_are_settled_once_by_one_session_and_the_jobs_behind_them_run(
-    site: Site, exchange: str
-) -> None:
+def test_hostile_messages_are_settled_once_by_one_session_and_the_jobs_behind_them_run(rig: Rig, exchange: str) -> None:
     random = Random(SEED)
     tokens, refused = set[str](), Counter[str]()
-    site.client.enqueue("hostile.note", ("first",), {})
-    with client(site) as publisher:
+    rig.client.enqueue("hostile.note", ("first",), {})
+    with client(rig) as publisher:
         for number in range(COUNT):
             token = f"t{number:05}"
             try:
@@ -101,50 +99,50 @@ def test_hostile_messages_are_settled_once_by_one_session_and_the_jobs_behind_th
                 refused[str(error)] += 1
                 publisher.close()
                 publisher.connect()
-    site.client.enqueue("hostile.note", ("last",), {})
+    rig.client.enqueue("hostile.note", ("last",), {})
     assert len(tokens) > COUNT * 0.95, refused
-    shown = site.inspector.jobs("jobs", limit=COUNT + 2).rows
+    shown = rig.inspector.jobs("jobs", limit=COUNT + 2).rows
     json.dumps(shown, ensure_ascii=False).encode()
     assert len(shown) == len(tokens) + 2
 
-    log = work(site)
+    log = work(rig)
 
     assert log.count(" connected ") == 1
     assert not has_traceback(log)
     assert "connection lost" not in log
-    ran = Counter(site.notes())
+    ran = Counter(rig.lines())
     assert (ran.pop("first"), ran.pop("last")) == (1, 1)
-    failed = Counter(tokens_in(site))
+    failed = Counter(tokens_in(rig))
     assert ran + failed == Counter(tokens)
     print(f"seed {SEED}: {len(tokens)} messages, {len(refused)} refused, {ran.total()} ran, {failed.total()} failed")
 
-    requeued = site.inspector.requeue(FailedFilter())
+    requeued = rig.inspector.requeue(FailedFilter())
     assert len(requeued) == failed.total()
-    log = work(site)
+    log = work(rig)
 
     assert log.count(" connected ") == 1
     assert not has_traceback(log)
-    ran = Counter(site.notes())
-    assert ran + Counter(tokens_in(site)) == Counter([*tokens, "first", "last"])
+    ran = Counter(rig.lines())
+    assert ran + Counter(tokens_in(rig)) == Counter([*tokens, "first", "last"])
 
 
-def client(site: Site) -> RawClient:
-    return RawClient(site.settings.url, timeout=120)
+def client(rig: Rig) -> RawClient:
+    return RawClient(rig.settings.url, timeout=120)
 
 
-def tokens_in(site: Site) -> list[str]:
+def tokens_in(rig: Rig) -> list[str]:
     """The tokens of the bodies in `failed`."""
-    with client(site) as reader:
-        return [body[2:-2].decode() for _, body in reader.messages(f"{site.settings.exchange}.failed")]
+    with client(rig) as reader:
+        return [body[2:-2].decode() for _, body in reader.messages(f"{rig.settings.exchange}.failed")]
 
 
-def publish(site: Site, count: int, seed: int = SEED) -> int:
+def publish(rig: Rig, count: int, seed: int = SEED) -> int:
     """Publish so many messages by chance; how many the broker took."""
     random, taken = Random(seed), 0
-    with client(site) as publisher:
+    with client(rig) as publisher:
         for number in range(count):
             try:
-                publisher.publish("", f"{site.settings.exchange}.jobs", *hostile.a_message(random, f"t{number:05}"))
+                publisher.publish("", f"{rig.settings.exchange}.jobs", *hostile.a_message(random, f"t{number:05}"))
                 taken += 1
             except OSError:
                 publisher.close()
@@ -153,30 +151,30 @@ def publish(site: Site, count: int, seed: int = SEED) -> int:
 
 
 def test_hostile_messages_are_shown_by_commands_pages_and_api_while_they_wait_and_when_they_have_failed(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALERMO_JOURNAL", "all")
-    site.client.enqueue("hostile.note", ("first",), {})
-    count = 1 + publish(site, 50)
-    with Web(site.settings) as web:
-        seen(site, ["jobs", "jobs", "--limit", "1000"])
-        waiting = json.loads(seen(site, ["jobs", "jobs", "--limit", "1000", "--json"]))
+    rig.client.enqueue("hostile.note", ("first",), {})
+    count = 1 + publish(rig, 50)
+    with Web(rig.settings) as web:
+        seen(rig, ["jobs", "jobs", "--limit", "1000"])
+        waiting = json.loads(seen(rig, ["jobs", "jobs", "--limit", "1000", "--json"]))
         assert len(waiting) == count
         shown(web, ["/", "/queues", "/queues/jobs", "/api/queues", "/api/queues/jobs/jobs?limit=500"])
         # What came without an id has another at each look.
         shown(web, [f"/jobs/{quote(row['id'], safe='')}" for row in waiting[:40] if "-" not in row["id"]])
 
-        work(site)
+        work(rig)
 
-        rows = json.loads(seen(site, ["failed", "list", "--limit", "1000", "--json"]))
-        seen(site, ["failed", "list", "--limit", "1000"])
-        seen(site, ["failed", "groups"])
-        seen(site, ["history"])
-        seen(site, ["queues"])
+        rows = json.loads(seen(rig, ["failed", "list", "--limit", "1000", "--json"]))
+        seen(rig, ["failed", "list", "--limit", "1000"])
+        seen(rig, ["failed", "groups"])
+        seen(rig, ["history"])
+        seen(rig, ["queues"])
         assert count / 2 < len(rows) < count
         for row in rows[:5]:
-            seen(site, ["failed", "show", row["id"]])
-            seen(site, ["status", row["id"]])
+            seen(rig, ["failed", "show", row["id"]])
+            seen(rig, ["status", row["id"]])
         eventually(lambda: web.http.get("/api/failed?limit=500").json()["total"] == len(rows))
         shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/tenants", "/workers", "/statistics"])
         shown(web, ["/api/failed/groups", "/api/history?limit=500", "/api/audit", "/metrics"])
@@ -187,11 +185,11 @@ def test_hostile_messages_are_shown_by_commands_pages_and_api_while_they_wait_an
             shown(web, [f"/api/jobs/{id}/status", f"/failures/{id}/edit"])
 
 
-def seen(site: Site, command: list[str]) -> str:
+def seen(rig: Rig, command: list[str]) -> str:
     """What a command prints, which has no byte in it that could drive a terminal."""
     done = subprocess.run(
         [sys.executable, "-m", "palermo", *command],
-        env={**os.environ, "PALERMO_URL": site.settings.url, "PALERMO_EXCHANGE": site.settings.exchange},
+        env={**os.environ, "PALERMO_URL": rig.settings.url, "PALERMO_EXCHANGE": rig.settings.exchange},
         capture_output=True,
         check=False,
     )

@@ -30,8 +30,8 @@ from palermo.core.lifecycle import Ack, fail, requeue
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, NotBrowsable, PalermoError, UrlInvalid
-from tests.acceptance.place import Place
 from tests.contract.tools import until
+from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, free_port, url_of
 from tests.tcp_proxy import TcpProxy
 
@@ -117,8 +117,8 @@ def test_u3_a_virtual_host_without_permissions_ends_a_worker_and_a_command_with_
     private_node.ctl("add_vhost", "noperm")
     said = "refused virtual host 'noperm' to user 'guest': the user has no permissions there."
 
-    with Place(tmp_path, url_of(private_node, vhost="noperm"), exchange) as place:
-        worker, command = place.worker(), place.run("enqueue", "some.job")
+    with Rig(tmp_path, url_of(private_node, vhost="noperm"), exchange, module="shop") as rig:
+        worker, command = rig.worker(), rig.run("enqueue", "some.job")
 
         assert worker.wait() == 3
         assert command.returncode == 3
@@ -494,7 +494,9 @@ async def test_a_worker_whose_line_is_cut_while_it_asks_what_is_paused_hears_of_
     async def reading() -> Connection:
         return link
 
-    marks = PausesAndCancels(session.exchange, link, reading, lambda: Publisher.open(link), patience=session.timeout)
+    marks = PausesAndCancels(
+        session.exchange, link, reading, lambda: Publisher.open(link), publish_timeout=session.timeout
+    )
     steering = Steering(marks, link, on_command=ignore_command, pause=lambda _: None, held=list)
     beginning = asyncio.ensure_future(steering.begin())
     for _ in range(turns):

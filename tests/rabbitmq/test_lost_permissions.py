@@ -16,10 +16,10 @@ from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.topology import internal
 from tests.contract.tools import PATIENT, consume, until
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
-from tests.worker.site import Site
 
 USER, ALL, NOTHING = "limited", ".*", "^$"
 
@@ -93,15 +93,15 @@ def test_a_worker_that_may_not_announce_its_unique_jobs_for_a_while_announces_th
     module_node: Node, user: str, exchange: str, tmp_path: Path
 ) -> None:
     (tmp_path / "shop.py").write_text("import palermo\n@palermo.job(unique='until_done')\ndef sync(): ...\n")
-    site = Site(tmp_path, url=url_of(module_node), exchange=exchange)
-    with closing(site):
+    rig = Rig(tmp_path, url=url_of(module_node), exchange=exchange)
+    with closing(rig):
         set_permissions(module_node, user, ALL, ALL, r"^(?!.*~unique-jobs)")
-        worker = site.start(
-            modules=("shop",), within=tmp_path, PALERMO_URL=url_of(module_node, user=user, password="secret")
+        worker = rig.worker(
+            modules=("shop",), cwd=tmp_path, PALERMO_URL=url_of(module_node, user=user, password="secret")
         )
         eventually(lambda: "unique jobs are not announced" in worker.log)
-        site.ready(worker)
+        rig.ready(worker)
 
         set_permissions(module_node, user, ALL, ALL, ALL)
 
-        eventually(lambda: "shop.sync" in site.client.run(lambda broker: broker.keys.announced()))
+        eventually(lambda: "shop.sync" in rig.client.run(lambda broker: broker.keys.announced()))

@@ -13,9 +13,9 @@ from palermo.errors import QueueNameInvalid
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.settings.settings import Settings
 from tests.contract.tools import PATIENT
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 
 @pytest.fixture
@@ -41,19 +41,19 @@ def registered(channel: "pika.adapters.blocking_connection.BlockingChannel", exc
 
 @pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\x01b"])
 def test_a_line_break_in_a_queue_name_stops_neither_listings_nor_workers_and_delete_clears_it(
-    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", name: str
+    rig: Rig, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel", name: str
 ) -> None:
-    site.enqueue("note", str(site.notes_path), "ran")
+    rig.enqueue("note", str(rig.notes_path), "ran")
     properties = pika.BasicProperties(delivery_mode=2)
     channel.confirm_delivery()
     for record in ({"queue": name}, {"queue": ["no", "name"]}, {"queue": 7}, {"queue": "n" * 300}):
         channel.basic_publish("", f"{exchange}.~registry", json.dumps(record).encode(), properties)
 
-    assert [row["name"] for row in site.inspector.queues()] == ["failed", "jobs"]
-    site.burst("-q", "*")
-    assert site.notes() == ["ran"]
+    assert [row["name"] for row in rig.inspector.queues()] == ["failed", "jobs"]
+    rig.burst("-q", "*")
+    assert rig.lines() == ["ran"]
 
-    done = site.run([sys.executable, "-m", "palermo", "delete", name, "--yes"])
+    done = rig.launch([sys.executable, "-m", "palermo", "delete", name, "--yes"])
     assert done.wait() == 0, done.log
     eventually(lambda: {"gone": name} in registered(channel, exchange))
 
@@ -79,36 +79,36 @@ def test_the_pages_clear_a_queue_whose_name_has_a_line_break_in_it(
 
 
 def test_due_jobs_of_queues_whose_names_are_none_are_failed_and_those_behind_them_run(
-    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel"
+    rig: Rig, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel"
 ) -> None:
-    site.enqueue("note", str(site.notes_path), "there")
-    worker = site.start()
-    site.ready(worker)
+    rig.enqueue("note", str(rig.notes_path), "there")
+    worker = rig.worker()
+    rig.ready(worker)
     due = time.time() + 8
-    behind = site.enqueue("note", str(site.notes_path), "behind", run_at=due)
+    behind = rig.enqueue("note", str(rig.notes_path), "behind", run_at=due)
     odd = {"odd": "a\nb", "odder": "a\x01b"}
     for id, queue in odd.items():
         headers = {"job-class": "crew.note", "queue": queue, "run-at": 1}
         properties = pika.BasicProperties(message_id=id, headers=headers, delivery_mode=2)
         channel.basic_publish("", f"{exchange}.~later.{time_slot_of(due, due - 8)}", b"[]", properties)
 
-    eventually(lambda: site.notes() == ["there", "behind"])
+    eventually(lambda: rig.lines() == ["there", "behind"])
     for id in odd:
-        kind, told = eventually(lambda id=id: site.errors().get(id))
+        kind, told = eventually(lambda id=id: rig.errors().get(id))
         assert (kind, "line break" in told) == ("palermo.errors.QueueNameInvalid", True)
-    assert behind not in site.errors()
+    assert behind not in rig.errors()
     assert "connection lost" not in worker.log
     with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
-        site.inspector.requeue(FailedFilter())
-    site.inspector.requeue("odd", queue="jobs", args=(str(site.notes_path), "again"))
-    eventually(lambda: site.notes() == ["there", "behind", "again"])
+        rig.inspector.requeue(FailedFilter())
+    rig.inspector.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
+    eventually(lambda: rig.lines() == ["there", "behind", "again"])
 
 
 def test_a_message_for_a_queue_whose_name_is_none_is_refused_before_anything_is_written(
-    site: Site, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel"
+    rig: Rig, exchange: str, channel: "pika.adapters.blocking_connection.BlockingChannel"
 ) -> None:
-    site.enqueue("note", str(site.notes_path), "there")
+    rig.enqueue("note", str(rig.notes_path), "there")
 
     with pytest.raises(QueueNameInvalid):
-        site.client.enqueue("crew.note", (), {}, queue="a\nb")
+        rig.client.enqueue("crew.note", (), {}, queue="a\nb")
     eventually(lambda: registered(channel, exchange) == [{"version": 1}, {"queue": "jobs"}])

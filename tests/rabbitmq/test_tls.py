@@ -22,8 +22,8 @@ from palermo.event_loop import new_event_loop
 from palermo.settings.settings import Settings
 from palermo.worker.parent.shutdown import UNREACHABLE
 from tests import rabbitmq_found
-from tests.acceptance.place import Place
 from tests.certificates import Authority, Certificate, openssl
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually, has_traceback
 from tests.rabbitmq_node import LocalNode, Node, binary, free_port, with_durable_streams
 from tests.tcp_proxy import TcpProxy
@@ -129,21 +129,21 @@ def test_jobs_travel_over_tls_with_a_private_authority_and_a_client_certificate(
     secured: Secured, made: Certificates, tmp_path: Path, exchange: str
 ) -> None:
     address = url(secured.strict, cafile=made.ours.file, **named(made.client))
-    with Place(tmp_path, address, exchange) as place:
+    with Rig(tmp_path, address, exchange, module="shop") as rig:
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda number: place.enqueue("note", f"{number}"), range(20)))
-        place.client.enqueue("shop.note", ("later",), delay=0.1)
-        place.enqueue("fail", "wanted")
+            list(threads.map(lambda number: rig.enqueue("note", f"{number}"), range(20)))
+        rig.client.enqueue("shop.note", ("later",), delay=0.1)
+        rig.enqueue("fail", "wanted")
 
-        worker = place.worker()
-        place.await_lines(21)
-        eventually(lambda: len(place.failed()) == 1)
-        doctor = place.palermo("doctor")
-        listed = place.palermo("queues")
+        worker = rig.worker()
+        rig.await_lines(21)
+        eventually(lambda: len(rig.failed()) == 1)
+        doctor = rig.palermo("doctor")
+        listed = rig.palermo("queues")
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.log
 
-    assert sorted(place.lines()) == sorted([*map(str, range(20)), "later"])
+    assert sorted(rig.lines()) == sorted([*map(str, range(20)), "later"])
     assert f"to {RIGHT}:{secured.strict} as user shop" in doctor
     for seen in (doctor, listed, worker.log):
         assert PASSWORD not in seen
@@ -159,8 +159,8 @@ def test_tls_1_2_will_do(secured: Secured, made: Certificates, exchange: str) ->
 def test_the_authority_can_be_named_in_the_environment_too(
     secured: Secured, made: Certificates, tmp_path: Path, exchange: str
 ) -> None:
-    with Place(tmp_path, url(secured.open), exchange) as place:
-        done = place.run("queues", SSL_CERT_FILE=str(made.ours.file))
+    with Rig(tmp_path, url(secured.open), exchange, module="shop") as rig:
+        done = rig.run("queues", SSL_CERT_FILE=str(made.ours.file))
 
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -267,8 +267,8 @@ def test_a_command_that_tls_forbids_ends_with_the_same_line(
 ) -> None:
     wrong = WRONGS[name]
     address = url(secured.port(wrong.listener), scheme=wrong.scheme, **wrong.files(made))
-    with Place(tmp_path, address, exchange) as place:
-        done = place.run("queues")
+    with Rig(tmp_path, address, exchange, module="shop") as rig:
+        done = rig.run("queues")
 
     assert done.returncode == 3
     assert done.stderr.startswith("palermo: BrokerRefused: ")
@@ -280,8 +280,8 @@ def test_a_command_that_tls_forbids_ends_with_the_same_line(
 def test_a_worker_that_is_refused_at_its_start_says_why_and_ends(
     secured: Secured, made: Certificates, tmp_path: Path, exchange: str
 ) -> None:
-    with Place(tmp_path, url(secured.open, cafile=made.other.file), exchange) as place:
-        worker = place.worker()
+    with Rig(tmp_path, url(secured.open, cafile=made.other.file), exchange, module="shop") as rig:
+        worker = rig.worker()
 
         assert worker.wait() == UNREACHABLE
 
@@ -401,9 +401,9 @@ def test_one_file_may_hold_certificate_and_key(folder: Path) -> None:
 
 
 def test_a_missing_file_ends_a_command_and_a_worker_at_once(tmp_path: Path, exchange: str) -> None:
-    with Place(tmp_path, url(free_port(), cafile="no-such.pem"), exchange) as place:
-        said = place.run("queues")
-        worker = place.worker()
+    with Rig(tmp_path, url(free_port(), cafile="no-such.pem"), exchange, module="shop") as rig:
+        said = rig.run("queues")
+        worker = rig.worker()
 
         assert worker.wait() == said.returncode == 2
         missing = "cafile=no-such.pem in the broker URL cannot be used: No such file or directory."

@@ -27,8 +27,8 @@ from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
 from palermo.core.unique_keys import Key
 from palermo.inspector.doctor import broker_findings
-from tests.acceptance.place import Place
 from tests.chaos.junk import RECORDS
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 
 #: Any JSON value, and those that break readers most: numbers that no date shows, names that no queue has, lone
@@ -203,42 +203,42 @@ def test_no_bytes_in_an_internal_stream_end_its_reader(records: list[tuple[str, 
 def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
     rabbitmq_url: str, exchange: str, tmp_path: Any
 ) -> None:
-    with Place(tmp_path, rabbitmq_url, exchange) as place:
-        first = place.worker("-c", "2")
-        place.ready(first)
-        place.inspector.pause("mail")
-        place.inspector.cancel("nobody")
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        first = rig.worker("-c", "2")
+        rig.ready(first)
+        rig.inspector.pause("mail")
+        rig.inspector.cancel("nobody")
         unique = UniqueJob(name="shop.unique", options={"unique": "until_done"})
         group = Subscription(group="g", queue=f"{exchange}_g", topics=("a",))
-        place.client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
-        place.client.run(lambda broker: broker.events.subscribe(group))
-        place.enqueue("hold", "held")
-        place.await_lines(1)
-        place.inspector.put_recurring("daily", "shop.note", every=86_400)
+        rig.client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
+        rig.client.run(lambda broker: broker.events.subscribe(group))
+        rig.enqueue("hold", "held")
+        rig.await_lines(1)
+        rig.inspector.put_recurring("daily", "shop.note", every=86_400)
         for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
-            place.client.enqueue("shop.note", ("first",), **more)
-        place.await_lines(5)
+            rig.client.enqueue("shop.note", ("first",), **more)
+        rig.await_lines(5)
         sources = [name for name in _INTERNAL if _publish(rabbitmq_url, f"{exchange}.~{name}", RECORDS)]
         assert {*sources} >= {*_INTERNAL} - {"failed-log"}
-        place.client.enqueue("shop.note", ("under way",), unique="until_done")
-        place.await_lines(6)
-        named = eventually(lambda: found if len(found := _named(place)) >= len(sources) - 1 else set())
+        rig.client.enqueue("shop.note", ("under way",), unique="until_done")
+        rig.await_lines(6)
+        named = eventually(lambda: found if len(found := _named(rig)) >= len(sources) - 1 else set())
         assert named >= {f"{exchange}.~{name}" for name in sources if name not in ("failed-log", "leader")}
         first.kill9()
 
-        late = place.worker("-c", "2")
-        place.ready(late)
+        late = rig.worker("-c", "2")
+        rig.ready(late)
         for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
-            place.client.enqueue("shop.note", ("late",), **more)
-        place.await_lines(11)
+            rig.client.enqueue("shop.note", ("late",), **more)
+        rig.await_lines(11)
         for log in (first.log, late.log):
             assert not has_traceback(log)
             assert log.count("INFO connected") == 1, log
 
 
-def _named(place: Place) -> set[str]:
+def _named(rig: Rig) -> set[str]:
     """The streams and queues that the doctor names for their unreadable records."""
-    return {one.text.split()[0] for one in broker_findings(place.client) if one.check == "records"}
+    return {one.text.split()[0] for one in broker_findings(rig.client) if one.check == "records"}
 
 
 #: What Palermo keeps for itself, and another program may publish to.

@@ -7,9 +7,9 @@ import pytest
 from palermo.contract.broker import SessionParameters
 from palermo.settings.settings import Settings
 from tests.brokers import BROKERS, url_of_broker
-from tests.worker.conftest import any_site, site
+from tests.worker.conftest import any_rig, rig
 
-__all__ = ["any_site", "site"]
+__all__ = ["any_rig", "rig"]
 
 
 @pytest.fixture(params=BROKERS)

@@ -17,8 +17,8 @@ from palermo.core.lifecycle import JobState
 from palermo.core.topology import QUORUM
 from palermo.settings.settings import Settings
 from tests.contract.tools import PATIENT, consume, ids, message, messages, put_into_failed, take, take_and_ack, until
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Site
 
 
 @pytest.fixture
@@ -90,14 +90,14 @@ async def test_a_job_is_located_after_its_worker_was_lost(session: SessionParame
 def test_the_job_of_a_worker_that_does_not_answer_is_located_by_its_last_answer(
     rabbitmq_url: str, exchange: str, tmp_path: Path
 ) -> None:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
+    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
 
     def where() -> JobLocation:
-        return site.client.run(lambda broker: locate(broker, id, "jobs"))
+        return rig.client.run(lambda broker: locate(broker, id, "jobs"))
 
-    with closing(site):
-        worker = site.start()
-        id = site.hold()
+    with closing(rig):
+        worker = rig.worker()
+        id = rig.hold()
         eventually(lambda: where().state == JobState.WORKING)
         worker.send(signal.SIGSTOP)
 
@@ -106,7 +106,7 @@ def test_the_job_of_a_worker_that_does_not_answer_is_located_by_its_last_answer(
         assert (silent.state, silent.silent, silent.gone) == (JobState.WORKING, True, False)
         worker.send(signal.SIGCONT)
         eventually(lambda: where().state == JobState.WORKING)
-        site.open_gate()
+        rig.open_gate()
         eventually(lambda: where().gone)
 
 

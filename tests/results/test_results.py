@@ -14,25 +14,25 @@ from palermo.client import results
 from palermo.client.handle import Job
 from palermo.client.journal_watch import JournalWatch
 from palermo.errors import JobFailed, JournalOff, NotFound, ResultNotKept, ResultRefused, ResultTimeout
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 from tests.journal.reading import Journal
-from tests.worker.site import PROGRAMS, Site
 
 MODULE = "crew_results"
 
 
-def enqueue(site: Site, job: str, *args: Any, **options: Any) -> Job:
-    return site.client.enqueue(f"{MODULE}.{job}", args, {}, **options)
+def enqueue(rig: Rig, job: str, *args: Any, **options: Any) -> Job:
+    return rig.client.enqueue(f"{MODULE}.{job}", args, {}, **options)
 
 
-def state(site: Site, id: str) -> str:
-    return str(site.client.job_by_id(id).status())
+def state(rig: Rig, id: str) -> str:
+    return str(rig.client.job_by_id(id).status())
 
 
-def test_whoever_has_the_id_gets_what_the_job_returned(any_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = any_site
-    site.start("-c", "2", "--log-level", "warning", modules=(MODULE,))
-    job = enqueue(site, "add", 1, 2)
+def test_whoever_has_the_id_gets_what_the_job_returned(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = any_rig
+    rig.worker("-c", "2", "--log-level", "warning", modules=(MODULE,))
+    job = enqueue(rig, "add", 1, 2)
 
     # Without its code its dataclass has nothing to be restored to.
     with pytest.raises(Exception, match=r"crew_results\.Sum"):
@@ -42,54 +42,54 @@ def test_whoever_has_the_id_gets_what_the_job_returned(any_site: Site, monkeypat
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     crew = __import__(MODULE)
     assert job.result(60) == crew.Sum([1, 2], 3)
-    assert site.client.job_by_id(job.id).result(60) == crew.Sum([1, 2], 3)
+    assert rig.client.job_by_id(job.id).result(60) == crew.Sum([1, 2], 3)
     status = job.status()
     assert (status, status.result_kept, status.attempt, status.over) == ("done", True, 1, True)
 
-    assert asyncio.run(enqueue(site, "aadd", 3).result_async(60)) == crew.Sum([3], 3)
-    assert enqueue(site, "fails_once", "x").result(60) == 2
+    assert asyncio.run(enqueue(rig, "aadd", 3).result_async(60)) == crew.Sum([3], 3)
+    assert enqueue(rig, "fails_once", "x").result(60) == 2
 
     with pytest.raises(JobFailed, match="failed: ValueError: no") as failed:
-        enqueue(site, "raises", "no").result(60)
+        enqueue(rig, "raises", "no").result(60)
     assert (failed.value.state, failed.value.error, failed.value.message) == ("failed", "ValueError", "no")
     with pytest.raises(JobFailed, match="was discarded: gone") as discarded:
-        enqueue(site, "discards", "gone").result(60)
+        enqueue(rig, "discards", "gone").result(60)
     assert discarded.value.state == "discarded"
     with pytest.raises(ResultRefused, match=r"100,002 bytes and the setting max_result allows 65,536"):
-        enqueue(site, "large", 100_000).result(60)
+        enqueue(rig, "large", 100_000).result(60)
     with pytest.raises(ResultTimeout, match=r"has not ended within 0\.2 s\. .*whether a worker serves its queue"):
-        enqueue(site, "tries_later").result(0.2)
+        enqueue(rig, "tries_later").result(0.2)
 
-    unkept = enqueue(site, "unkept", "x", keep_result=False)
+    unkept = enqueue(rig, "unkept", "x", keep_result=False)
     with pytest.raises(ResultNotKept, match="was enqueued without keep_result"):
         unkept.result(60)
     assert unkept.wait(60) == "done"
-    assert enqueue(site, "unkept", "asked", keep_result=True).result(60) == "asked"
+    assert enqueue(rig, "unkept", "asked", keep_result=True).result(60) == "asked"
     with pytest.raises(NotFound, match="does not wait in a queue or for its time, does not run"):
-        site.client.job_by_id("nobody").result(60)
-    many = [enqueue(site, "unkept", number, keep_result=True) for number in range(50)]
+        rig.client.job_by_id("nobody").result(60)
+    many = [enqueue(rig, "unkept", number, keep_result=True) for number in range(50)]
     assert [job.result(60) for job in reversed(many)] == list(reversed(range(50)))
 
 
 def test_a_wait_ends_whose_first_look_saw_the_job_when_its_end_had_been_counted(
-    any_site: Site, monkeypatch: pytest.MonkeyPatch
+    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site, looked = any_site, results.locate
-    site.start("--log-level", "warning", modules=(MODULE,))
-    journal = Journal(site.client)
-    job = enqueue(site, "held", str(site.gate))
-    eventually(lambda: state(site, job.id) == "working")
+    rig, looked = any_rig, results.locate
+    rig.worker("--log-level", "warning", modules=(MODULE,))
+    journal = Journal(rig.client)
+    job = enqueue(rig, "held", str(rig.gate))
+    eventually(lambda: state(rig, job.id) == "working")
 
     async def late(*arguments: Any, **options: Any) -> Any:
         """The first look sees the job; the journal counts its end before the answer is there."""
         place = await looked(*arguments, **options)
-        if not site.gate.exists():
+        if not rig.gate.exists():
             while place.state != "working":  # a worker that does not run for a second is not seen
                 place = await looked(*arguments, **options)
-            site.open_gate()
+            rig.open_gate()
             await asyncio.to_thread(eventually, lambda: journal.counted("succeeded") == 1)
             # What is stored later has been heard: so has the count.
-            later = await asyncio.to_thread(enqueue, site, "unkept", "x", keep_result=True)
+            later = await asyncio.to_thread(enqueue, rig, "unkept", "x", keep_result=True)
             await asyncio.to_thread(later.result, 60)
         return place
 
@@ -97,41 +97,41 @@ def test_a_wait_ends_whose_first_look_saw_the_job_when_its_end_had_been_counted(
     assert job.wait(100) == "done"
 
 
-def test_a_failed_job_that_was_requeued_is_waited_for_again(any_site: Site) -> None:
-    site = any_site
-    worker = site.start("--log-level", "warning", modules=(MODULE,))
-    job = enqueue(site, "raises", "no")
+def test_a_failed_job_that_was_requeued_is_waited_for_again(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker("--log-level", "warning", modules=(MODULE,))
+    job = enqueue(rig, "raises", "no")
     with pytest.raises(JobFailed):
         job.result(60)
-    eventually(lambda: state(site, job.id) == "failed" and job.id in site.errors())
+    eventually(lambda: state(rig, job.id) == "failed" and job.id in rig.errors())
     # Not by a pause: a worker that does not run for a second learns of it too late.
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
-    site.inspector.requeue(job.id)
+    rig.inspector.requeue(job.id)
 
     with pytest.raises(ResultTimeout):
         job.result(0.3)
 
-    site.start("--log-level", "warning", modules=(MODULE,))
+    rig.worker("--log-level", "warning", modules=(MODULE,))
     with pytest.raises(JobFailed, match="ValueError"):
         job.result(60)
 
 
 def test_a_wait_ends_whose_first_look_saw_the_worker_settle_the_failed_run(
-    any_site: Site, monkeypatch: pytest.MonkeyPatch
+    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site, looked = any_site, results.locate
-    site.start("--log-level", "warning", modules=(MODULE,))
-    job = enqueue(site, "raises_later", str(site.gate))
+    rig, looked = any_rig, results.locate
+    rig.worker("--log-level", "warning", modules=(MODULE,))
+    job = enqueue(rig, "raises_later", str(rig.gate))
 
     looks: list[Any] = []
 
     def working() -> bool:
-        looks[:] = [site.client.run(lambda session: looked(session, job.id, job.queue))]
+        looks[:] = [rig.client.run(lambda session: looked(session, job.id, job.queue))]
         return looks[0].running is not None
 
     eventually(working)
-    site.open_gate()
+    rig.open_gate()
     with pytest.raises(JobFailed):
         job.result(60)
 
@@ -145,30 +145,30 @@ def test_a_wait_ends_whose_first_look_saw_the_worker_settle_the_failed_run(
 
 
 def test_a_status_looks_again_before_it_says_that_nothing_is_known(
-    any_site: Site, monkeypatch: pytest.MonkeyPatch
+    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = any_site
+    rig = any_rig
 
     async def meanwhile() -> None:
-        await asyncio.to_thread(enqueue, site, "unkept", "x", id="moving")
+        await asyncio.to_thread(enqueue, rig, "unkept", "x", id="moving")
 
     monkeypatch.setattr(results, "_records_written", meanwhile)
-    assert state(site, "moving") == "pending"
+    assert state(rig, "moving") == "pending"
 
 
 @pytest.mark.parametrize("delay", [600, None], ids=["scheduled", "waiting"])
 def test_a_wait_for_the_result_of_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(
-    any_site: Site, delay: int | None
+    any_rig: Rig, delay: int | None
 ) -> None:
-    site = any_site
-    first, second = (enqueue(site, "add", 1, keep_result=True, delay=delay) for _ in range(2))
+    rig = any_rig
+    first, second = (enqueue(rig, "add", 1, keep_result=True, delay=delay) for _ in range(2))
     told: list[str] = []
     waiting = threading.Thread(target=lambda: told.append(str(first.wait(60))))
     waiting.start()
     # Reading the journal goes on before and after the cancel.
-    eventually(lambda: first.id in site.client.watch(waiters))
+    eventually(lambda: first.id in rig.client.watch(waiters))
 
-    site.inspector.cancel([first.id, second.id])
+    rig.inspector.cancel([first.id, second.id])
 
     waiting.join(60)
     assert told == ["cancelled"]
@@ -182,24 +182,24 @@ async def waiters(watch: JournalWatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("pool", "job"), [("process", "tells"), ("thread", "tells"), ("async", "atells")])
-def test_what_a_job_tells_is_seen_while_it_runs_and_kept(site: Site, pool: str, job: str) -> None:
-    site.start("--pool", pool, "-c", "2", "--log-level", "warning", modules=(MODULE,))
-    begun = enqueue(site, job, str(site.gate))
+def test_what_a_job_tells_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, job: str) -> None:
+    rig.worker("--pool", pool, "-c", "2", "--log-level", "warning", modules=(MODULE,))
+    begun = enqueue(rig, job, str(rig.gate))
     heard: list[Any] = []
 
     def told() -> bool:
-        rows = [row for worker in site.workers() for row in worker["jobs"]]
+        rows = [row for worker in rig.workers() for row in worker["jobs"]]
         return [(row["progress"], row["text"], row["line"]) for row in rows] == [(0.25, "one of four", "and waiting")]
 
     eventually(told)
     status = begun.status()
     assert (status, status.progress, status.text) == ("working", 0.25, "one of four")
-    worker = site.worker()
+    worker = rig.only_worker()
     # A worker has one second for this answer.
-    eventually(lambda: site.inspector.lines(begun.id, worker["id"]) == ["begun", "and waiting"])
+    eventually(lambda: rig.inspector.lines(begun.id, worker["id"]) == ["begun", "and waiting"])
 
-    site.open_gate()
-    ended = results.wait(site.client, site.client.job_by_id(begun.id), 60, heard.append)
+    rig.open_gate()
+    ended = results.wait(rig.client, rig.client.job_by_id(begun.id), 60, heard.append)
 
     assert ended == "done"
     lines = [record["text"] for record in heard if record["kind"] == "log"]
@@ -213,54 +213,54 @@ def test_what_a_job_tells_is_seen_while_it_runs_and_kept(site: Site, pool: str, 
     assert heard[-1]["kind"] == "succeeded"
 
 
-def test_results_come_from_every_pool(site: Site) -> None:
+def test_results_come_from_every_pool(rig: Rig) -> None:
     for pool in ("thread", "async"):
-        kept = [enqueue(site, job, n, keep_result=True) for n in range(20) for job in ("unkept", "large")]
-        site.burst("--pool", pool, "-c", "4", modules=(MODULE,))
+        kept = [enqueue(rig, job, n, keep_result=True) for n in range(20) for job in ("unkept", "large")]
+        rig.burst("--pool", pool, "-c", "4", modules=(MODULE,))
 
         assert [job.result(60) for job in kept] == [value for n in range(20) for value in (n, "x" * n)]
 
 
-def test_a_worker_killed_between_result_and_acknowledgement_runs_it_again_and_the_result_stays(any_site: Site) -> None:
-    site = any_site
-    brink = site.path / "brink"
-    job = enqueue(site, "counts", str(site.notes_path), 7)
+def test_a_worker_killed_between_result_and_acknowledgement_runs_it_again_and_the_result_stays(any_rig: Rig) -> None:
+    rig = any_rig
+    brink = rig.path / "brink"
+    job = enqueue(rig, "counts", str(rig.notes_path), 7)
     command = [sys.executable, str(PROGRAMS / "brink.py"), "worker", MODULE]
-    worker = site.run(command, BRINK=str(brink))
+    worker = rig.run(command, BRINK=str(brink))
 
     eventually(brink.exists)
     assert job.result(60) == 7
     worker.end()
 
     # No burst: it ends if the broker has not yet taken the job back from the dead.
-    site.start("--log-level", "warning", modules=(MODULE,))
-    eventually(lambda: site.notes() == ["7", "7"])
-    assert site.client.job_by_id(job.id).result(60) == 7
-    assert site.pending() == 0
+    rig.worker("--log-level", "warning", modules=(MODULE,))
+    eventually(lambda: rig.lines() == ["7", "7"])
+    assert rig.client.job_by_id(job.id).result(60) == 7
+    assert rig.pending() == 0
 
 
-def test_no_job_is_acknowledged_without_its_result_whenever_workers_die(any_site: Site) -> None:
-    site = any_site
-    kept = [enqueue(site, "counts", str(site.notes_path), number) for number in range(120)]
+def test_no_job_is_acknowledged_without_its_result_whenever_workers_die(any_rig: Rig) -> None:
+    rig = any_rig
+    kept = [enqueue(rig, "counts", str(rig.notes_path), number) for number in range(120)]
     for part in (20, 50, 80):
-        worker = site.start("-c", "4", "--log-level", "error", modules=(MODULE,))
-        eventually(lambda part=part: len(set(site.notes())) >= part, every=0.001)  # type: ignore[misc]
+        worker = rig.worker("-c", "4", "--log-level", "error", modules=(MODULE,))
+        eventually(lambda part=part: len(set(rig.lines())) >= part, every=0.001)  # type: ignore[misc]
         worker.end()
 
     # No burst: it ends if the broker has not yet taken jobs back from the dead.
-    site.start("-c", "4", "--log-level", "error", modules=(MODULE,))
+    rig.worker("-c", "4", "--log-level", "error", modules=(MODULE,))
 
     assert [job.result(60) for job in kept] == list(range(120))
 
 
 def test_with_the_journal_off_jobs_run_and_whoever_asks_is_told(tmp_path: Path) -> None:
-    site = Site(tmp_path, journal="off")
-    job = enqueue(site, "add", 1)
+    rig = Rig(tmp_path, journal="off")
+    job = enqueue(rig, "add", 1)
 
-    log = site.burst(modules=(MODULE,), PALERMO_JOURNAL="off")
+    log = rig.burst(modules=(MODULE,), PALERMO_JOURNAL="off")
 
     assert "results are not kept: the setting journal is off" in log
     with pytest.raises(JournalOff, match="the setting journal is off"):
         job.result(1)
     assert job.status().reason.endswith("The setting journal is off, so nothing tells of jobs that have ended.")
-    site.close()
+    rig.close()

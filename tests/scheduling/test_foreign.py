@@ -11,27 +11,27 @@ import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.messages import Properties
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Site
 
 
 @pytest.fixture
-def site(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield site
-    site.close()
+def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield rig
+    rig.close()
 
 
-def publish(site: Site, text: str, after: float | None, *, since: float | None = None, **headers: Any) -> None:
+def publish(rig: Rig, text: str, after: float | None, *, since: float | None = None, **headers: Any) -> None:
     """As a program without Palermo does it."""
     if after is not None:
         headers["perform_job_at"] = (time.time() if since is None else since) + after
-    with pika.BlockingConnection(pika.URLParameters(site.settings.url)) as connection:
+    with pika.BlockingConnection(pika.URLParameters(rig.settings.url)) as connection:
         channel = connection.channel()
         channel.basic_publish(
-            site.settings.exchange,
+            rig.settings.exchange,
             "jobs",
-            json.dumps([str(site.notes_path), text]).encode(),
+            json.dumps([str(rig.notes_path), text]).encode(),
             Properties(  # pika's own cannot write a double, which other clients can
                 content_type="application/json",
                 delivery_mode=2,
@@ -40,81 +40,79 @@ def publish(site: Site, text: str, after: float | None, *, since: float | None =
         )
 
 
-def stamps(site: Site) -> dict[str, float]:
+def stamps(rig: Rig) -> dict[str, float]:
     """When each ran."""
-    return {text: float(at) for text, _, at in (line.rpartition(" ") for line in site.notes())}
+    return {text: float(at) for text, _, at in (line.rpartition(" ") for line in rig.lines())}
 
 
-def test_each_runs_at_its_own_time_and_without_one_at_once(site: Site) -> None:
+def test_each_runs_at_its_own_time_and_without_one_at_once(rig: Rig) -> None:
     # One slot: two would run at once what is due at once after the machine has stood still.
-    site.start()
-    site.enqueue("stamp", str(site.notes_path), "first")
-    eventually(lambda: "first" in stamps(site))
+    rig.worker()
+    rig.enqueue("stamp", str(rig.notes_path), "first")
+    eventually(lambda: "first" in stamps(rig))
     begun = time.time()
 
     for text, after in (("hour", 3_600.0), ("two", 6.0), ("one", 5.0), ("now", None), ("past", -50.0)):
-        publish(site, text, after, since=begun)
+        publish(rig, text, after, since=begun)
 
-    ran = eventually(lambda: found if len(found := stamps(site)) == 5 else {})
+    ran = eventually(lambda: found if len(found := stamps(rig)) == 5 else {})
     assert list(ran) == ["first", *sorted(["now", "past"], key=lambda text: ran[text]), "one", "two"]
     assert ran["one"] >= begun + 5
     assert ran["two"] >= begun + 6
-    eventually(lambda: [row["id"] for row in site.inspector.scheduled()] == ["id-hour"])
-    eventually(lambda: site.inspector.jobs("jobs").total == 0)
+    eventually(lambda: [row["id"] for row in rig.inspector.scheduled()] == ["id-hour"])
+    eventually(lambda: rig.inspector.jobs("jobs").total == 0)
 
 
-def test_one_that_was_dead_lettered_in_a_circle_before_is_not_dropped(site: Site) -> None:
-    site.start()
+def test_one_that_was_dead_lettered_in_a_circle_before_is_not_dropped(rig: Rig) -> None:
+    rig.worker()
     death = {
         "queue": "jobs",
         "reason": "expired",
         "count": 3,
-        "exchange": site.settings.exchange,
+        "exchange": rig.settings.exchange,
         "routing-keys": ["jobs"],
     }
-    site.enqueue("stamp", str(site.notes_path), "first")
-    eventually(lambda: "first" in stamps(site))
+    rig.enqueue("stamp", str(rig.notes_path), "first")
+    eventually(lambda: "first" in stamps(rig))
 
     for turn in range(3):
-        publish(site, f"again-{turn}", 0.5, **{"x-death": [death], "x-first-death-queue": "jobs", "CC": ["elsewhere"]})
+        publish(rig, f"again-{turn}", 0.5, **{"x-death": [death], "x-first-death-queue": "jobs", "CC": ["elsewhere"]})
 
-    assert eventually(lambda: len(stamps(site)) == 4)
+    assert eventually(lambda: len(stamps(rig)) == 4)
 
 
-def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(site: Site) -> None:
-    first = site.start()
+def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(rig: Rig) -> None:
+    first = rig.worker()
     # It leads before the jobs are there, and dies before the first of them is due.
-    eventually(lambda: any(row["clock"] for row in site.inspector.workers()))
+    eventually(lambda: any(row["clock"] for row in rig.inspector.workers()))
     begun = time.time()
-    due = [
-        site.client.enqueue("crew.stamp", (str(site.notes_path), f"{n}"), {}, delay=8 + n / 10).id for n in range(20)
-    ]
+    due = [rig.client.enqueue("crew.stamp", (str(rig.notes_path), f"{n}"), {}, delay=8 + n / 10).id for n in range(20)]
     first.end()
 
-    site.start()
+    rig.worker()
 
-    ran = eventually(lambda: found if len(found := stamps(site)) == len(due) else {})
+    ran = eventually(lambda: found if len(found := stamps(rig)) == len(due) else {})
     assert min(at - begun - 8 - int(text) / 10 for text, at in ran.items()) >= 0
-    assert len(site.notes()) == len(due)
+    assert len(rig.lines()) == len(due)
 
 
-def test_without_a_scheduler_nothing_comes_due_until_one_is_there(site: Site) -> None:
-    site.start("--no-scheduler")
-    site.enqueue("stamp", str(site.notes_path), "now")
-    site.enqueue("stamp", str(site.notes_path), "later", delay=0.1)
-    eventually(lambda: "now" in stamps(site))
-    assert site.worker()["clock"] is False
-    assert site.inspector.scheduled().total == 1
+def test_without_a_scheduler_nothing_comes_due_until_one_is_there(rig: Rig) -> None:
+    rig.worker("--no-scheduler")
+    rig.enqueue("stamp", str(rig.notes_path), "now")
+    rig.enqueue("stamp", str(rig.notes_path), "later", delay=0.1)
+    eventually(lambda: "now" in stamps(rig))
+    assert rig.only_worker()["clock"] is False
+    assert rig.inspector.scheduled().total == 1
 
-    site.start("-q", "others")
+    rig.worker("-q", "others")
 
-    assert eventually(lambda: "later" in stamps(site))
+    assert eventually(lambda: "later" in stamps(rig))
 
 
-def test_each_runs_at_its_own_time_however_that_is_written_and_what_means_none_fails(site: Site) -> None:
-    site.start("-c", "4")
-    site.enqueue("stamp", str(site.notes_path), "first")
-    eventually(lambda: "first" in stamps(site))
+def test_each_runs_at_its_own_time_however_that_is_written_and_what_means_none_fails(rig: Rig) -> None:
+    rig.worker("-c", "4")
+    rig.enqueue("stamp", str(rig.notes_path), "first")
+    eventually(lambda: "first" in stamps(rig))
     due = int(time.time()) + 5
     moment = datetime.fromtimestamp(due, UTC)
     written = {
@@ -137,11 +135,11 @@ def test_each_runs_at_its_own_time_however_that_is_written_and_what_means_none_f
     }
 
     for text, at in (written | nonsense).items():
-        publish(site, text, None, perform_job_at=at)
+        publish(rig, text, None, perform_job_at=at)
 
-    ran = eventually(lambda: found if len(found := stamps(site)) == 1 + len(written) else {})
+    ran = eventually(lambda: found if len(found := stamps(rig)) == 1 + len(written) else {})
     assert set(ran) == {"first", *written}
     assert all(ran[text] >= due for text in written)
-    failed = eventually(lambda: found if len(found := site.errors()) == len(nonsense) else {})
+    failed = eventually(lambda: found if len(found := rig.errors()) == len(nonsense) else {})
     assert set(failed) == {f"id-{text}" for text in nonsense}
     assert {kind for kind, _ in failed.values()} == {"palermo.errors.HeaderInvalid"}

@@ -13,10 +13,10 @@ from palermo.settings.settings import Settings
 from palermo.webui.pages import scheduled
 from palermo.webui.state import live_state, scheduled_view, search
 from tests.brokers import BROKERS, url_of_broker
+from tests.harness.rig import Rig
 from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
 from tests.webui.server import Web, answer_at_the_end
-from tests.worker.site import Site
 
 #: Serves the pages with these options of create_app, and an environment that knows only them.
 Serve = Callable[..., Web]
@@ -120,8 +120,8 @@ def any_served(request: pytest.FixtureRequest, tidy: Tidy, tmp_path_factory: pyt
 
 
 @pytest.fixture
-def site(any_settings: Settings, tmp_path: Path) -> Iterator[Site]:
+def rig(any_settings: Settings, tmp_path: Path) -> Iterator[Rig]:
     """Workers on the broker whose pages `any_web` serves."""
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
-    yield site
-    site.close()
+    rig = Rig(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    yield rig
+    rig.close()

@@ -15,11 +15,11 @@ from palermo.errors import ArgumentsInvalid
 from palermo.inspector.masking import unmasked
 from palermo.jobs.redaction import MASK, masked_row
 from palermo.settings.settings import Settings
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 
 @pytest.fixture
@@ -200,9 +200,9 @@ def test_what_waits_is_cancelled(any_web: Web) -> None:
     assert any_web.http.get(f"/api/jobs/{id}").json()["state"] == "cancelled"
 
 
-def test_workers_are_listed_and_told_what_to_do(any_settings: Settings, serve: Serve, site: Site) -> None:
+def test_workers_are_listed_and_told_what_to_do(any_settings: Settings, serve: Serve, rig: Rig) -> None:
     web = serve(any_settings)
-    process = site.start()
+    process = rig.worker()
     # It leads a moment after it is there.
     [row] = eventually(lambda: [row for row in web.http.get("/api/workers").json()["rows"] if row["clock"]])
     worker = quote(row["id"], safe="")

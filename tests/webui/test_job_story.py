@@ -13,12 +13,12 @@ from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.pages.job import CHILDREN
 from palermo.webui.state import job as job_state
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 
 def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
@@ -39,14 +39,14 @@ def row_of(web: Web, id: str) -> dict[str, Any]:
     return eventually(lambda: found.json() if (found := web.http.get(f"/api/jobs/{id}")).status_code == 200 else {})
 
 
-def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_again(any_web: Web, site: Site) -> None:
-    notes = str(site.notes_path)
-    done = site.enqueue("note", notes, "done", priority=3)
-    dropped = site.enqueue("discards", "gone", module="crew_results")
-    cancelled = site.enqueue("note", notes, "cancelled")
-    site.inspector.cancel(cancelled)
-    site.burst(modules=("crew", "crew_results"))
-    assert site.notes() == ["done"]
+def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_again(any_web: Web, rig: Rig) -> None:
+    notes = str(rig.notes_path)
+    done = rig.enqueue("note", notes, "done", priority=3)
+    dropped = rig.enqueue("discards", "gone", module="crew_results")
+    cancelled = rig.enqueue("note", notes, "cancelled")
+    rig.inspector.cancel(cancelled)
+    rig.burst(modules=("crew", "crew_results"))
+    assert rig.lines() == ["done"]
 
     for id, state, args in (
         (done, "done", [notes, "done"]),
@@ -66,15 +66,15 @@ def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_
         eventually(lambda id=id, new=new: f"/jobs/{new['id']}" in any_web.http.get(f"/jobs/{id}").text)
         eventually(lambda id=id, new=new: f"/jobs/{id}" in any_web.http.get(f"/jobs/{new['id']}").text)
 
-    site.burst(modules=("crew", "crew_results"))
-    assert sorted(site.notes()) == ["cancelled", "done", "done"]
+    rig.burst(modules=("crew", "crew_results"))
+    assert sorted(rig.lines()) == ["cancelled", "done", "done"]
 
 
-def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(any_web: Web, site: Site) -> None:
-    notes = str(site.notes_path)
-    parent = site.enqueue("enqueues", notes, module="crew_families")
-    site.burst(modules=("crew", "crew_families"))
-    child, failed, event = site.notes()
+def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(any_web: Web, rig: Rig) -> None:
+    notes = str(rig.notes_path)
+    parent = rig.enqueue("enqueues", notes, module="crew_families")
+    rig.burst(modules=("crew", "crew_families"))
+    child, failed, event = rig.lines()
 
     def page(id: str, *wanted: str) -> str:
         return eventually(lambda: found if all(one in (found := shown(id)) for one in wanted) else "")

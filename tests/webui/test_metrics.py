@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from palermo.webui.rig import Role
 
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
@@ -13,13 +14,12 @@ from palermo.metrics.catalogue import WEB
 from palermo.metrics.worker import listen
 from palermo.settings.settings import Settings
 from palermo.webui.security.user_file import token_line
-from palermo.webui.site import Role
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.journal.reading import Journal
 from tests.metrics.scraping import Scraped
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 TOKEN = "a-token-for-prometheus"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -40,25 +40,25 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(shared_web: Web) -> 
     assert found.value("palermo_workers", state="idle") == 0
 
 
-def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(site: Site, serve: Serve) -> None:
+def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(rig: Rig, serve: Serve) -> None:
     for number in range(5):
-        site.enqueue("note", str(site.notes_path), str(number))
-    site.burst()
-    journal = Journal(site.client)
+        rig.enqueue("note", str(rig.notes_path), str(number))
+    rig.burst()
+    journal = Journal(rig.client)
     # What is stored after the pages have read the journal counts.
     eventually(lambda: (journal.counted("succeeded"), journal.counted("enqueued")) == (5, 5))
-    web = serve(site.settings)
+    web = serve(rig.settings)
     jobs = {"queue": "jobs", "job_name": "crew.note"}
     eventually(lambda: scrape(web).value("palermo_journal_up") == 1)
     assert scrape(web).value("palermo_jobs_processed_total", outcome="succeeded", **jobs) == 0
 
     for number in range(30):
-        site.enqueue("note", str(site.notes_path), str(number))
+        rig.enqueue("note", str(rig.notes_path), str(number))
     for _ in range(2):
-        site.enqueue("raises", "no")
-        site.enqueue("note", "x", "y", queue="mail")
-    site.inspector.pause("mail")
-    site.burst("-c", "2")
+        rig.enqueue("raises", "no")
+        rig.enqueue("note", "x", "y", queue="mail")
+    rig.inspector.pause("mail")
+    rig.burst("-c", "2")
 
     def told() -> Scraped:
         found = scrape(web)

@@ -12,12 +12,12 @@ import pytest
 from palermo.inspector.doctor import examine
 from palermo.settings.settings import Settings
 from palermo.webui.state.live_state import OldestJobs
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.history.written import write
 from tests.inspector.jobs import message, publish
 from tests.webui.conftest import Serve
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 
 def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(any_web: Web) -> None:
@@ -40,23 +40,23 @@ def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(a
     assert 'id="nav-problems">1</span>' in overview
 
 
-def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(any_web: Web, site: Site) -> None:
-    worker = site.start("-q", "mail")
-    eventually(lambda: site.workers() != [])
+def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(any_web: Web, rig: Rig) -> None:
+    worker = rig.worker("-q", "mail")
+    eventually(lambda: rig.workers() != [])
     worker.send(signal.SIGTSTP)
-    eventually(lambda: [row["state"] for row in site.workers()] == ["quiet"])
+    eventually(lambda: [row["state"] for row in rig.workers()] == ["quiet"])
     publish(any_web.client, message("1"), message("2"))
 
     def told() -> list[dict[str, Any]]:
         return [row for row in any_web.http.get("/api/problems").json()["rows"] if row["kind"] == "resting"]
 
     [problem] = eventually(told)
-    assert problem["text"] == f"2 jobs wait, and no worker takes them: {site.worker()['id']} is quiet"
+    assert problem["text"] == f"2 jobs wait, and no worker takes them: {rig.only_worker()['id']} is quiet"
     assert "workers take no jobs</span>" in any_web.http.get("/queues").text
     assert problem["text"] in html.unescape(any_web.http.get("/problems").text)
     findings = examine(any_web.client, [])
     assert problem["text"] in [finding.text for finding in findings]
-    assert f"1 worker, and all answer; taking no jobs: {site.worker()['id']} is quiet" in [
+    assert f"1 worker, and all answer; taking no jobs: {rig.only_worker()['id']} is quiet" in [
         finding.text for finding in findings
     ]
 

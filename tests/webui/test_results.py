@@ -9,9 +9,9 @@ import pytest
 from palermo.core.journal_records import encode, encode_record
 from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
     web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [encode_record(record)])))
 
 
-def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Site) -> None:
-    site.start("--log-level", "warning", modules=("crew_results",))
-    job = site.client.enqueue("crew_results.tells", [str(site.gate)], {})
+def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, rig: Rig) -> None:
+    rig.worker("--log-level", "warning", modules=("crew_results",))
+    job = rig.client.enqueue("crew_results.tells", [str(rig.gate)], {})
 
     def told() -> str | None:
         page: str = any_web.http.get(f"/jobs/{job.id}").text
@@ -51,7 +51,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Sit
         return True
 
     eventually(seen)
-    site.open_gate()
+    rig.open_gate()
 
     assert job.result(60) == "told"
     eventually(lambda: "&#34;told&#34;" in any_web.http.get(f"/jobs/{job.id}").text)
@@ -62,10 +62,10 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, site: Sit
     }
 
 
-def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any_web: Web, site: Site) -> None:
-    site.start("--log-level", "warning")
-    args = [str(site.notes_path), str(site.gate), {"password": "hunter2", "to": "anna"}]
-    id = site.client.enqueue("crew.hold", args, {}).id
+def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any_web: Web, rig: Rig) -> None:
+    rig.worker("--log-level", "warning")
+    args = [str(rig.notes_path), str(rig.gate), {"password": "hunter2", "to": "anna"}]
+    id = rig.client.enqueue("crew.hold", args, {}).id
     shown = [*args[:2], {"password": MASK, "to": "anna"}]
 
     def seen() -> bool:
@@ -73,7 +73,7 @@ def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any
         assert [job["args"] for job in worker["jobs"]] == [shown]
         for path in ("/workers", "/", "/queues/jobs", f"/jobs/{id}", f"/workers/{worker['id']}"):
             page = any_web.http.get(path).text
-            assert str(site.notes_path)[:20] in page, path
+            assert str(rig.notes_path)[:20] in page, path
             assert "hunter2" not in page, path
         for path in (f"/api/jobs/{id}", f"/api/jobs/{id}/status", f"/api/workers/{worker['id']}"):
             told = any_web.http.get(path).json()
@@ -81,13 +81,13 @@ def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any
         return True
 
     eventually(seen)
-    site.open_gate()
-    eventually(lambda: not any(row["jobs"] for row in site.workers()))
+    rig.open_gate()
+    eventually(lambda: not any(row["jobs"] for row in rig.workers()))
 
 
-def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web, site: Site) -> None:
-    process = site.start("--log-level", "warning")
-    id = site.hold()
+def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web, rig: Rig) -> None:
+    process = rig.worker("--log-level", "warning")
+    id = rig.hold()
     eventually(lambda: any(row["jobs"] for row in any_web.http.get("/api/workers").json()["rows"]))
     process.send(signal.SIGSTOP)
 
@@ -105,15 +105,15 @@ def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web,
     eventually(shown)
     process.send(signal.SIGCONT)
     eventually(lambda: "does not answer" not in any_web.http.get("/workers").text)
-    site.open_gate()
+    rig.open_gate()
 
 
 @pytest.mark.parametrize("queues", ["region-*", "region-1:5,jobs:1", "*,!jobs"])
 def test_a_worker_that_serves_a_queue_by_a_pattern_or_a_weight_is_on_the_queues_page(
-    any_web: Web, site: Site, queues: str
+    any_web: Web, rig: Rig, queues: str
 ) -> None:
     any_web.client.enqueue("shop.mail", queue="region-1")
-    site.start("--log-level", "warning", "-q", queues)
+    rig.worker("--log-level", "warning", "-q", queues)
 
     def shown() -> bool:
         page = any_web.http.get("/queues/region-1").text
@@ -122,9 +122,9 @@ def test_a_worker_that_serves_a_queue_by_a_pattern_or_a_weight_is_on_the_queues_
     eventually(shown)
 
 
-def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any_web: Web, site: Site) -> None:
-    process = site.start("--log-level", "warning")
-    site.ready(process)
+def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any_web: Web, rig: Rig) -> None:
+    process = rig.worker("--log-level", "warning")
+    rig.ready(process)
     any_web.client.enqueue("shop.mail", queue="mail")
     process.send(signal.SIGSTOP)
 
@@ -156,12 +156,12 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any
     eventually(advised)
 
 
-def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, site: Site) -> None:
-    process = site.start("--log-level", "warning", PALERMO_JOURNAL="all")
-    site.ready(process)
-    id = site.enqueue("note", str(site.notes_path), "ran")
-    eventually(lambda: site.worker()["processed"] == 1)
-    worker = site.worker()["id"]
+def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, rig: Rig) -> None:
+    process = rig.worker("--log-level", "warning", PALERMO_JOURNAL="all")
+    rig.ready(process)
+    id = rig.enqueue("note", str(rig.notes_path), "ran")
+    eventually(lambda: rig.only_worker()["processed"] == 1)
+    worker = rig.only_worker()["id"]
 
     def told() -> bool:
         page = any_web.http.get(f"/workers/{worker}")

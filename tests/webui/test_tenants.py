@@ -6,9 +6,9 @@ from urllib.parse import quote
 import pika
 
 from palermo.settings.settings import Settings
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 
 def test_tenants_are_listed_and_cleared(any_web: Web) -> None:
@@ -46,9 +46,9 @@ def test_all_jobs_of_tenants_in_a_paused_queue_are_shown_on_each_page(
     any_web.inspector.pause("mail")
     for tenant, count in (("acme", 3), ("zebra", 1)):
         any_web.client.enqueue_many([("shop.mail", [n], {}) for n in range(count)], queue="mail", tenant=tenant)
-    site = Site(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+    rig = Rig(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
     try:
-        site.ready(site.start())
+        rig.ready(rig.worker())
         if any_settings.url.startswith("amqp"):
             await_turns(any_settings, 3)
 
@@ -57,7 +57,7 @@ def test_all_jobs_of_tenants_in_a_paused_queue_are_shown_on_each_page(
         page = any_web.http.get("/queues/mail").text
         assert ("4 jobs of tenants" in page, "acme" in page, "zebra" in page) == (True, True, True)
     finally:
-        site.close()
+        rig.close()
 
 
 def await_turns(settings: Settings, count: int) -> None:

@@ -18,10 +18,10 @@ from palermo.inspector.inspector import Inspector
 from palermo.webui.pages import queues
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.state import usage
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq.patience import have_patience
 from tests.webui.server import Web
-from tests.worker.site import Site
 
 _PLAIN = """\
 Thread 0x01 (most recent call first):
@@ -85,14 +85,14 @@ def test_a_text_that_is_no_stack_is_shown_as_it_is(text: str) -> None:
     assert text.split() == said.split() or [frame.path for stack in found for frame in stack.job] == ["a"]
 
 
-def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, site: Site) -> None:
-    site.start("--log-level", "warning")
-    id = site.hold()
-    eventually(lambda: "held begins" in site.notes())
+def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, rig: Rig) -> None:
+    rig.worker("--log-level", "warning")
+    id = rig.hold()
+    eventually(lambda: "held begins" in rig.lines())
 
     def stacks() -> str:
         """Of a slot that gets no turn for 2 s there are none."""
-        page = any_web.form("/workers", "/workers/stack", worker=site.worker()["id"]).text
+        page = any_web.form("/workers", "/workers/stack", worker=rig.only_worker()["id"]).text
         return "" if "it gave no answer" in page else page
 
     page = eventually(stacks)
@@ -107,12 +107,12 @@ def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, sit
 
 @pytest.mark.usefixtures("workers_have_time")
 def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
-    any_web: Web, site: Site, caplog: pytest.LogCaptureFixture
+    any_web: Web, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    processes = [site.start("--log-level", "warning") for _ in range(3)]
+    processes = [rig.worker("--log-level", "warning") for _ in range(3)]
 
     def idle() -> list[str]:
-        found = [row["id"] for row in site.workers() if row["state"] == "idle"]
+        found = [row["id"] for row in rig.workers() if row["state"] == "idle"]
         return found if len(found) == 3 else []
 
     ids = eventually(idle)
@@ -129,24 +129,24 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
         done = any_web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
 
     assert "Told 2 workers to finish all running jobs, and to end. 1 had ended before." in done.text
-    eventually(lambda: [row["id"] for row in site.workers()] == ids[2:])
+    eventually(lambda: [row["id"] for row in rig.workers()] == ids[2:])
     [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
     assert ids[0] in line
     assert sum(process.alive for process in processes) >= 1
-    [action] = eventually(lambda: [row for row in site.inspector.audit().rows if row["action"] == "stop workers"])
+    [action] = eventually(lambda: [row for row in rig.inspector.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
     eventually(lambda: ">2 workers</span>" in any_web.http.get("/audit").text)
 
 
 @pytest.mark.usefixtures("workers_have_time")
 def test_the_overview_lists_some_workers_and_says_of_how_many(
-    any_web: Web, site: Site, monkeypatch: pytest.MonkeyPatch
+    any_web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "_WORKERS", 1)
     for _ in range(2):
-        site.start("--log-level", "warning")
+        rig.worker("--log-level", "warning")
     idle, quiet = eventually(
-        lambda: found if len(found := [row["id"] for row in site.workers() if row["state"] == "idle"]) == 2 else []
+        lambda: found if len(found := [row["id"] for row in rig.workers() if row["state"] == "idle"]) == 2 else []
     )
     any_web.form("/workers", "/workers/quiet", worker=quiet)
 
@@ -164,13 +164,13 @@ def test_nothing_is_selected_or_all_have_ended(any_web: Web) -> None:
     assert any_web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
 
 
-def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_web: Web, site: Site) -> None:
-    site.start("--log-level", "warning", PALERMO_RELEASE="2.14.0")
-    eventually(site.workers)
-    old = site.worker()["id"]
+def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_web: Web, rig: Rig) -> None:
+    rig.worker("--log-level", "warning", PALERMO_RELEASE="2.14.0")
+    eventually(rig.workers)
+    old = rig.only_worker()["id"]
     eventually(lambda: "has the newest release" in any_web.http.get(f"/workers/{old}").text)
-    site.start("--log-level", "warning", PALERMO_RELEASE="2.15.0")
-    eventually(lambda: len(site.workers()) == 2)
+    rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
+    eventually(lambda: len(rig.workers()) == 2)
 
     def told() -> bool:
         page = any_web.http.get(f"/workers/{old}").text
@@ -192,10 +192,10 @@ def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_we
 
 
 @pytest.mark.usefixtures("workers_have_time")
-def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, site: Site) -> None:
-    site.start("--log-level", "warning")
-    eventually(site.workers)
-    worker = site.worker()["id"]
+def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, rig: Rig) -> None:
+    rig.worker("--log-level", "warning")
+    eventually(rig.workers)
+    worker = rig.only_worker()["id"]
 
     first = any_web.http.get(f"/workers/{worker}").text
     assert "when this web process first asked the worker" in first
@@ -244,21 +244,21 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
 
 
 def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
-    any_web: Web, site: Site, monkeypatch: pytest.MonkeyPatch
+    any_web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
-    id = site.hold()
-    worker = site.start("-q", "jobs")
-    eventually(lambda: site.notes() == ["held begins"])
-    name = site.worker()["id"]
+    id = rig.hold()
+    worker = rig.worker("-q", "jobs")
+    eventually(lambda: rig.lines() == ["held begins"])
+    name = rig.only_worker()["id"]
     eventually(lambda: "Running" in any_web.http.get(f"/jobs/{id}").text)
-    eventually(lambda: [row["kind"] for row in site.inspector.life(id)] == ["enqueued", "started"])
+    eventually(lambda: [row["kind"] for row in rig.inspector.life(id)] == ["enqueued", "started"])
 
     worker.send(signal.SIGKILL)
-    other = site.start("-q", "jobs")
-    eventually(lambda: site.notes().count("held begins") == 2)
-    site.open_gate()
-    site.ready(other)
+    other = rig.worker("-q", "jobs")
+    eventually(lambda: rig.lines().count("held begins") == 2)
+    rig.open_gate()
+    rig.ready(other)
 
     eventually(lambda: "Workers that died" in any_web.http.get("/workers").text)
     [problem] = [row for row in any_web.http.get("/api/problems").json()["rows"] if row["kind"] == "died"]
@@ -275,10 +275,10 @@ def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
     assert steps == ["Enqueued", "Started", "Worker died", "Started", "Done"]
 
 
-def test_the_page_of_a_worker_that_ended_says_so(any_web: Web, site: Site) -> None:
-    worker = site.start("-q", "jobs")
-    site.ready(worker)
-    name = site.worker()["id"]
+def test_the_page_of_a_worker_that_ended_says_so(any_web: Web, rig: Rig) -> None:
+    worker = rig.worker("-q", "jobs")
+    rig.ready(worker)
+    name = rig.only_worker()["id"]
     assert any_web.http.get(f"/workers/{quote(name, safe='')}").status_code == 200
 
     worker.send(signal.SIGTERM)

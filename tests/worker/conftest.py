@@ -1,4 +1,4 @@
-"""The worker's tests run against real processes; see site.py."""
+"""The worker's tests run against real processes; see tests/harness."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.brokers import BROKERS, url_of_broker
-from tests.worker.site import Site
+from tests.harness.rig import Rig
 
 
 @pytest.fixture(params=BROKERS)
-def any_site(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Site]:
+def any_rig(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Rig]:
     """The same on each broker."""
-    site = Site(tmp_path, url=url_of_broker(request, tmp_path), exchange=exchange)
-    yield site
-    site.close()
+    rig = Rig(tmp_path, url=url_of_broker(request, tmp_path), exchange=exchange)
+    yield rig
+    rig.close()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def rig(tmp_path: Path) -> Iterator[Rig]:
     """A broker of the test's own, and its workers."""
-    site = Site(tmp_path)
-    yield site
-    site.close()
+    rig = Rig(tmp_path)
+    yield rig
+    rig.close()

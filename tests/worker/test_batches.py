@@ -15,9 +15,9 @@ from palermo.jobs.definition import define
 from palermo.worker.ipc.batch_marks import BatchMarks
 from palermo.worker.ipc.frames import HEADER, pack_result, unpack_reply, unpack_results
 from palermo.worker.pools.pool import result_of_rest
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.worker.bench import Bench
-from tests.worker.site import Site
 
 DROPPED = Dropped("killed")
 
@@ -143,46 +143,46 @@ def test_f4_a_mark_that_means_nothing_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_f4_one_bad_row_does_not_run_the_others_again(any_site: Site, pool: str) -> None:
-    site = any_site
+def test_f4_one_bad_row_does_not_run_the_others_again(any_rig: Rig, pool: str) -> None:
+    rig = any_rig
     for row in ("1", "bad", "2", "3"):
-        site.enqueue("store", [str(site.notes_path), row], module="crew_batches")
+        rig.enqueue("store", [str(rig.notes_path), row], module="crew_batches")
 
-    site.burst("--pool", pool, modules=("crew_batches",))
+    rig.burst("--pool", pool, modules=("crew_batches",))
 
-    stored = [one for line in site.notes() for one in json.loads(line)]
+    stored = [one for line in rig.lines() for one in json.loads(line)]
     assert sorted(stored) == ["1", "2", "3", "bad", "bad"]
-    assert list(site.errors().values()) == [("ValueError", "bad row")]
+    assert list(rig.errors().values()) == [("ValueError", "bad row")]
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
 def test_f4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_are_done(
-    any_site: Site, pool: str
+    any_rig: Rig, pool: str
 ) -> None:
-    site = any_site
+    rig = any_rig
     for row in ("1", "2", "bad", "3", "4"):
-        site.enqueue("crash", [str(site.notes_path), row], module="crew_batches")
+        rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
 
-    site.burst("-c", "1", "--pool", pool, modules=("crew_batches",))
+    rig.burst("-c", "1", "--pool", pool, modules=("crew_batches",))
 
     together = [["1", 5], ["2", 5], ["bad", 5]]
-    noted = [json.loads(line) for line in site.notes()]
+    noted = [json.loads(line) for line in rig.lines()]
     assert noted[:3] == together
     assert sorted(noted[3:]) == [["3", 1], ["4", 1], ["bad", 1]]
-    assert [error for error, _ in site.errors().values()] == ["palermo.errors.JobCrashed"]
-    eventually(lambda: site.pending() == 0)
+    assert [error for error, _ in rig.errors().values()] == ["palermo.errors.JobCrashed"]
+    eventually(lambda: rig.pending() == 0)
 
 
-def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(any_site: Site) -> None:
-    site = any_site
+def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(any_rig: Rig) -> None:
+    rig = any_rig
     for row in ("1", "2"):
-        site.enqueue("crash", [str(site.notes_path), row], module="crew_batches")
-    site.enqueue("exits", 3)
+        rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
+    rig.enqueue("exits", 3)
 
-    site.burst("-c", "1", modules=("crew_batches", "crew"))
+    rig.burst("-c", "1", modules=("crew_batches", "crew"))
 
-    assert [json.loads(line) for line in site.notes()] == [["1", 2], ["2", 2]]
-    assert [error for error, _ in site.errors().values()] == ["palermo.errors.JobCrashed"]
+    assert [json.loads(line) for line in rig.lines()] == [["1", 2], ["2", 2]]
+    assert [error for error, _ in rig.errors().values()] == ["palermo.errors.JobCrashed"]
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
@@ -230,16 +230,16 @@ def test_a_job_that_does_not_take_one_list_cannot_take_batches() -> None:
 
 
 @pytest.mark.parametrize("pool", ["process", "thread"])
-def test_a_worker_runs_batches(any_site: Site, pool: str) -> None:
-    site = any_site
+def test_a_worker_runs_batches(any_rig: Rig, pool: str) -> None:
+    rig = any_rig
     for number in range(25):
-        site.enqueue("gather", [str(site.notes_path), number], module="crew_batches", tenant="ab"[number % 2])
-    site.enqueue("gather", [str(site.notes_path), "bad"], module="crew_batches")
-    site.burst("--pool", pool, modules=("crew_batches",))
+        rig.enqueue("gather", [str(rig.notes_path), number], module="crew_batches", tenant="ab"[number % 2])
+    rig.enqueue("gather", [str(rig.notes_path), "bad"], module="crew_batches")
+    rig.burst("--pool", pool, modules=("crew_batches",))
 
-    batches = [json.loads(line) for line in site.notes()]
+    batches = [json.loads(line) for line in rig.lines()]
 
     assert sorted(one for each in batches for one in each if one != "bad") == list(range(25))
     assert max(len(each) for each in batches) == 10
-    assert "crew_batches.gather" in {row["job"] for row in site.inspector.failed(limit=100)}
-    eventually(lambda: site.pending() == 0)
+    assert "crew_batches.gather" in {row["job"] for row in rig.inspector.failed(limit=100)}
+    eventually(lambda: rig.pending() == 0)

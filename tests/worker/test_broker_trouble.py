@@ -12,140 +12,140 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent import broker_session
 from palermo.worker.parent.broker_session import BrokerSessions, Opener
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually, has_traceback
-from tests.worker.site import Site
 
 
-def _write(site: Site, *statements: str) -> None:
+def _write(rig: Rig, *statements: str) -> None:
     """All of it in one transaction."""
-    with sqlite3.connect(site.path / "jobs.db", timeout=10) as db:
+    with sqlite3.connect(rig.path / "jobs.db", timeout=10) as db:
         for statement in statements:
             db.execute(statement)
     db.close()
 
 
-def test_when_the_session_is_lost_the_running_job_ends_its_result_is_dropped_and_it_runs_again(site: Site) -> None:
-    id = site.hold()
-    worker = site.start("-c", "2")
-    eventually(lambda: site.notes() == ["held begins"])
+def test_when_the_session_is_lost_the_running_job_ends_its_result_is_dropped_and_it_runs_again(rig: Rig) -> None:
+    id = rig.hold()
+    worker = rig.worker("-c", "2")
+    eventually(lambda: rig.lines() == ["held begins"])
 
-    _write(site, "update job set holder = null", "delete from holder")
+    _write(rig, "update job set holder = null", "delete from holder")
 
     eventually(lambda: "connection lost" in worker.log)
     eventually(lambda: worker.log.count("INFO connected") == 2)
-    eventually(lambda: len(site.notes()) == 2)
-    site.open_gate()
-    eventually(lambda: site.notes().count("held ends") == 2)
+    eventually(lambda: len(rig.lines()) == 2)
+    rig.open_gate()
+    eventually(lambda: rig.lines().count("held ends") == 2)
     eventually(
         lambda: f"WARNING result dropped, the broker has given the job back and it may run again id={id}" in worker.log
     )
-    site.ready(worker)
-    assert site.errors() == {}
-    assert site.pending() == 0
+    rig.ready(worker)
+    assert rig.errors() == {}
+    assert rig.pending() == 0
 
 
 def test_a_job_that_ends_after_the_session_was_lost_since_the_file_took_nothing_leaves_its_slot_free_and_runs_once(
-    site: Site,
+    rig: Rig,
 ) -> None:
-    worker = site.start("-c", "1")
-    site.ready(worker)
-    _write(site, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
-    site.hold()
-    eventually(lambda: site.notes() == ["held begins"])
+    worker = rig.worker("-c", "1")
+    rig.ready(worker)
+    _write(rig, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
+    rig.hold()
+    eventually(lambda: rig.lines() == ["held begins"])
     # The heartbeat has met the trigger, and has ended the session. Its slot is busy and does not know.
-    eventually(lambda: [row["answers"] for row in site.workers()] == [False])
-    _write(site, "drop trigger refuse")
+    eventually(lambda: [row["answers"] for row in rig.workers()] == [False])
+    _write(rig, "drop trigger refuse")
 
-    site.open_gate()
+    rig.open_gate()
 
     eventually(lambda: "connection lost" in worker.log)
     eventually(lambda: "job settled with the result of another worker" in worker.log)
-    site.ready(worker)
-    assert site.notes() == ["held begins", "held ends"]
-    assert site.pending() == 0
-    assert site.errors() == {}
+    rig.ready(worker)
+    assert rig.lines() == ["held begins", "held ends"]
+    assert rig.pending() == 0
+    assert rig.errors() == {}
     assert not has_traceback(worker.log)
 
 
-def _lose_the_session_of_the_running_job(site: Site) -> None:
+def _lose_the_session_of_the_running_job(rig: Rig) -> None:
     """The worker's heartbeat meets the trigger and ends the session; the job goes on."""
-    _write(site, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
-    eventually(lambda: [row["answers"] for row in site.workers()] == [False])
-    _write(site, "drop trigger refuse")
+    _write(rig, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
+    eventually(lambda: [row["answers"] for row in rig.workers()] == [False])
+    _write(rig, "drop trigger refuse")
 
 
 @pytest.mark.parametrize("keep_result", [False, True])
-def test_a_job_that_runs_through_a_lost_session_is_done_in_its_history(site: Site, keep_result: bool) -> None:
-    worker = site.start("-c", "1")
-    site.ready(worker)
-    id = site.enqueue("hold", str(site.notes_path), str(site.gate), "held", keep_result=keep_result)
-    eventually(lambda: site.notes() == ["held begins"])
-    _lose_the_session_of_the_running_job(site)
+def test_a_job_that_runs_through_a_lost_session_is_done_in_its_history(rig: Rig, keep_result: bool) -> None:
+    worker = rig.worker("-c", "1")
+    rig.ready(worker)
+    id = rig.enqueue("hold", str(rig.notes_path), str(rig.gate), "held", keep_result=keep_result)
+    eventually(lambda: rig.lines() == ["held begins"])
+    _lose_the_session_of_the_running_job(rig)
 
-    site.open_gate()
+    rig.open_gate()
 
     eventually(lambda: "job settled with the result of another worker" in worker.log)
-    eventually(lambda: [row["state"] for row in site.inspector.history().rows if row["id"] == id] == ["done"])
-    *_, end = site.inspector.life(id)
+    eventually(lambda: [row["state"] for row in rig.inspector.history().rows if row["id"] == id] == ["done"])
+    *_, end = rig.inspector.life(id)
     assert end["kind"] == "succeeded"
-    assert end["worker"] == f"{site.worker()['id']}/worker-1"
+    assert end["worker"] == f"{rig.only_worker()['id']}/worker-1"
     assert end["took"] > 0
-    assert site.client.job_by_id(id).status().state == "done"
-    assert site.notes() == ["held begins", "held ends"]
+    assert rig.client.job_by_id(id).status().state == "done"
+    assert rig.lines() == ["held begins", "held ends"]
 
 
-def test_a_job_that_raises_after_its_session_was_lost_is_failed_in_its_history(site: Site) -> None:
-    worker = site.start("-c", "1", modules=("crew_poison",))
-    eventually(lambda: site.workers() != [])
-    id = site.enqueue("raises_late", str(site.notes_path), str(site.gate), module="crew_poison")
-    eventually(lambda: site.notes() == ["raising"])
-    _lose_the_session_of_the_running_job(site)
+def test_a_job_that_raises_after_its_session_was_lost_is_failed_in_its_history(rig: Rig) -> None:
+    worker = rig.worker("-c", "1", modules=("crew_poison",))
+    eventually(lambda: rig.workers() != [])
+    id = rig.enqueue("raises_late", str(rig.notes_path), str(rig.gate), module="crew_poison")
+    eventually(lambda: rig.lines() == ["raising"])
+    _lose_the_session_of_the_running_job(rig)
 
-    site.open_gate()
+    rig.open_gate()
 
     eventually(lambda: "job settled with the result of another worker" in worker.log)
-    eventually(lambda: [row["state"] for row in site.inspector.history().rows if row["id"] == id] == ["failed"])
-    assert site.inspector.life(id)[-1]["error"]["class"] == "ArithmeticError"
+    eventually(lambda: [row["state"] for row in rig.inspector.history().rows if row["id"] == id] == ["failed"])
+    assert rig.inspector.life(id)[-1]["error"]["class"] == "ArithmeticError"
 
 
-def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker_and_is_not_run_again(site: Site) -> None:
-    id = site.enqueue("raises", "x")
-    _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+def test_a_failed_job_that_cannot_be_stored_waits_in_the_worker_and_is_not_run_again(rig: Rig) -> None:
+    id = rig.enqueue("raises", "x")
+    _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
 
-    worker = site.start("--log-level", "debug")
+    worker = rig.worker("--log-level", "debug")
     eventually(lambda: "results of jobs cannot be stored" in worker.log)
-    _write(site, "drop trigger refuse")
+    _write(rig, "drop trigger refuse")
 
-    eventually(lambda: list(site.errors()) == [id])
+    eventually(lambda: list(rig.errors()) == [id])
     assert worker.alive
     assert worker.log.count("job started") == 1
 
 
-def test_stopping_does_not_wait_for_the_pause_after_a_refusal(site: Site) -> None:
-    site.enqueue("raises", "x")
-    _write(site, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
-    worker = site.start()
+def test_stopping_does_not_wait_for_the_pause_after_a_refusal(rig: Rig) -> None:
+    rig.enqueue("raises", "x")
+    _write(rig, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
+    worker = rig.worker()
     eventually(lambda: "results of jobs cannot be stored" in worker.log)
 
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert site.pending() == 1
+    assert rig.pending() == 1
 
 
-def test_a_file_that_is_no_database_ends_the_worker_with_one_line(site: Site) -> None:
-    other = site.path / "other.db"
+def test_a_file_that_is_no_database_ends_the_worker_with_one_line(rig: Rig) -> None:
+    other = rig.path / "other.db"
     other.write_bytes(b"nothing of the kind " * 1000)
 
-    worker = site.start("--url", f"sqlite:///{other}", "--log-level", "warning")
+    worker = rig.worker("--url", f"sqlite:///{other}", "--log-level", "warning")
 
     assert worker.wait() == 3
     assert "is not a SQLite database" in worker.log
     assert len(worker.log.splitlines()) == 1
 
 
-def test_each_attempt_to_connect_is_a_line_with_host_and_port_and_no_password(site: Site) -> None:
-    worker = site.start("--url", "amqp://guest:hunter2@127.0.0.1:1/")
+def test_each_attempt_to_connect_is_a_line_with_host_and_port_and_no_password(rig: Rig) -> None:
+    worker = rig.worker("--url", "amqp://guest:hunter2@127.0.0.1:1/")
 
     eventually(lambda: worker.log.count("WARNING broker unavailable") >= 3)
 
@@ -168,7 +168,7 @@ def test_a_burst_gives_up_after_30_seconds_and_not_before(monkeypatch: pytest.Mo
     assert sum(waits) == pytest.approx(30)
 
 
-def test_a_worker_that_is_told_to_end_while_its_session_is_lost_opens_no_other(site: Site) -> None:
+def test_a_worker_that_is_told_to_end_while_its_session_is_lost_opens_no_other(rig: Rig) -> None:
     async def told() -> bool:
         loop = asyncio.get_running_loop()
         calls: asyncio.Future[list[asyncio.Future[None]]] = loop.create_future()
@@ -179,7 +179,7 @@ def test_a_worker_that_is_told_to_end_while_its_session_is_lost_opens_no_other(s
             raise AssertionError
 
         sessions = BrokerSessions(
-            site.settings.session("worker"), give_up=False, consume=consume, opened=lambda _: None, lost=lambda: None
+            rig.settings.session("worker"), give_up=False, consume=consume, opened=lambda _: None, lost=lambda: None
         )
         task = asyncio.ensure_future(sessions.keep_open())
         first, _ = await calls
@@ -192,23 +192,23 @@ def test_a_worker_that_is_told_to_end_while_its_session_is_lost_opens_no_other(s
     assert asyncio.run(told())
 
 
-def test_slots_that_cannot_be_forked_are_tried_again(site: Site) -> None:
-    site.enqueue("note", str(site.notes_path), "ran")
+def test_slots_that_cannot_be_forked_are_tried_again(rig: Rig) -> None:
+    rig.enqueue("note", str(rig.notes_path), "ran")
 
-    log = site.burst(modules=("crew", "crew_unforkable"))
+    log = rig.burst(modules=("crew", "crew_unforkable"))
 
     assert log.count("cannot start slot slot=1 error='could not be forked: [Errno 11]") == 2
-    assert site.notes() == ["ran"]
+    assert rig.lines() == ["ran"]
 
 
-def test_a_worker_runs_without_uvloop(site: Site) -> None:
-    (site.path / "uvloop.py").write_text("raise ImportError")
-    site.enqueue("note", str(site.notes_path), "ran")
-    crash = site.enqueue("segfaults")
-    worker = site.start(PYTHONPATH=str(site.path))
+def test_a_worker_runs_without_uvloop(rig: Rig) -> None:
+    (rig.path / "uvloop.py").write_text("raise ImportError")
+    rig.enqueue("note", str(rig.notes_path), "ran")
+    crash = rig.enqueue("segfaults")
+    worker = rig.worker(PYTHONPATH=str(rig.path))
 
-    eventually(lambda: site.notes() == ["ran"] and list(site.errors()) == [crash])
-    site.ready(worker)
+    eventually(lambda: rig.lines() == ["ran"] and list(rig.errors()) == [crash])
+    rig.ready(worker)
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.site import Site
+from tests.harness.rig import Rig
 
 JOBS = """
 import palermo
@@ -26,22 +26,22 @@ def note(path):
     ],
 )
 def test_a_worker_whose_module_connects_elsewhere_refuses_to_start(
-    url: str, settings: str, named: list[str], site: Site, tmp_path: Path
+    url: str, settings: str, named: list[str], rig: Rig, tmp_path: Path
 ) -> None:
-    (tmp_path / "elsewhere.py").write_text(JOBS.format(url=url or site.settings.url, settings=settings))
+    (tmp_path / "elsewhere.py").write_text(JOBS.format(url=url or rig.settings.url, settings=settings))
 
-    worker = site.start("--burst", modules=("elsewhere",), within=tmp_path)
+    worker = rig.worker("--burst", modules=("elsewhere",), cwd=tmp_path)
 
     assert worker.wait() == 1
-    assert all(text in worker.log for text in [*named, str(site.settings.address), "PALERMO_URL"]), worker.log
+    assert all(text in worker.log for text in [*named, str(rig.settings.address), "PALERMO_URL"]), worker.log
     assert "secret" not in worker.log
 
 
-def test_a_worker_whose_module_connects_to_its_broker_runs_the_jobs(site: Site, tmp_path: Path) -> None:
+def test_a_worker_whose_module_connects_to_its_broker_runs_the_jobs(rig: Rig, tmp_path: Path) -> None:
     settings = "exchange='palermo', default_queue='own', publish_timeout=9"
-    (tmp_path / "here.py").write_text(JOBS.format(url=site.settings.url, settings=settings))
-    site.enqueue("note", str(site.notes_path), module="here", queue="own")
+    (tmp_path / "here.py").write_text(JOBS.format(url=rig.settings.url, settings=settings))
+    rig.enqueue("note", str(rig.notes_path), module="here", queue="own")
 
-    site.burst(modules=("here",), within=tmp_path)
+    rig.burst(modules=("here",), cwd=tmp_path)
 
-    assert site.notes() == ["done"]
+    assert rig.lines() == ["done"]

@@ -10,8 +10,9 @@ import pytest
 
 from palermo.blocked_signals import OBEYED
 from palermo.worker.signals import SIGNALS
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import HANGS, eventually
-from tests.worker.site import PROGRAMS, Process, Site
 
 #: Imported before the command is known, before the settings are read, and after the template was forked.
 MOMENTS = ("click", "palermo.worker.options", "palermo.worker.parent.main")
@@ -21,16 +22,16 @@ def test_the_signals_that_wait_are_those_of_the_table() -> None:
     assert {row.number for row in SIGNALS} == set(OBEYED)
 
 
-def _signalled(site: Site, moment: str, name: str, *arguments: str) -> Process:
+def _signalled(rig: Rig, moment: str, name: str, *arguments: str) -> WorkerProcess:
     command = [sys.executable, "signalled.py", "worker", "crew", *arguments]
-    return site.run(command, MODULE=moment, SIGNAL=name)
+    return rig.run(command, MODULE=moment, SIGNAL=name)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("name", ["TERM", "INT", "QUIT"])
-def test_a_worker_that_is_told_to_end_while_it_starts_exits_with_0(site: Site, moment: str, name: str) -> None:
-    pidfile = site.path / "pid"
-    worker = _signalled(site, moment, name, "--pidfile", str(pidfile))
+def test_a_worker_that_is_told_to_end_while_it_starts_exits_with_0(rig: Rig, moment: str, name: str) -> None:
+    pidfile = rig.path / "pid"
+    worker = _signalled(rig, moment, name, "--pidfile", str(pidfile))
 
     assert worker.wait() == 0
     said = "" if moment == MOMENTS[-1] else f"palermo: {name} ended the worker before it had started\n"
@@ -39,11 +40,11 @@ def test_a_worker_that_is_told_to_end_while_it_starts_exits_with_0(site: Site, m
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_hup_while_a_worker_starts_makes_it_begin_anew(site: Site, moment: str) -> None:
-    worker = _signalled(site, moment, "HUP")
+def test_hup_while_a_worker_starts_makes_it_begin_anew(rig: Rig, moment: str) -> None:
+    worker = _signalled(rig, moment, "HUP")
 
     eventually(lambda: "starting anew" in worker.log)
-    site.ready(worker)
+    rig.ready(worker)
 
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
@@ -51,18 +52,18 @@ def test_hup_while_a_worker_starts_makes_it_begin_anew(site: Site, moment: str) 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(("name", "state"), [("USR2", "paused"), ("TSTP", "quiet"), ("USR1", "idle"), ("TTIN", "idle")])
-def test_a_worker_obeys_a_signal_that_came_while_it_started(site: Site, moment: str, name: str, state: str) -> None:
-    worker = _signalled(site, moment, name)
+def test_a_worker_obeys_a_signal_that_came_while_it_started(rig: Rig, moment: str, name: str, state: str) -> None:
+    worker = _signalled(rig, moment, name)
 
-    eventually(lambda: [row["state"] for row in site.workers()] == [state])
+    eventually(lambda: [row["state"] for row in rig.workers()] == [state])
 
     assert f"signal received signal={name}" in worker.log
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
 
-def test_another_command_ends_of_ctrl_c_while_it_starts_in_130(site: Site) -> None:
-    environment = {**os.environ, "PALERMO_URL": site.settings.url, "MODULE": "click", "SIGNAL": "INT"}
+def test_another_command_ends_of_ctrl_c_while_it_starts_in_130(rig: Rig) -> None:
+    environment = {**os.environ, "PALERMO_URL": rig.settings.url, "MODULE": "click", "SIGNAL": "INT"}
     command = [sys.executable, "signalled.py", "web", "--port", "0"]
 
     ended = subprocess.run(
@@ -86,34 +87,34 @@ def slow(tmp_path: Path) -> Path:
     return folder
 
 
-def _importing(worker: Process) -> int:
+def _importing(worker: WorkerProcess) -> int:
     """The template, once it imports the modules."""
     eventually(lambda: worker.title().startswith("palermo worker: importing"))
     return eventually(worker.children)[0]
 
 
-def test_signals_to_the_template_while_it_imports_do_not_end_the_worker(site: Site, slow: Path) -> None:
-    worker = site.start(modules=("slow",), within=slow)
+def test_signals_to_the_template_while_it_imports_do_not_end_the_worker(rig: Rig, slow: Path) -> None:
+    worker = rig.worker(modules=("slow",), cwd=slow)
     template = _importing(worker)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         os.kill(template, number)
     (slow / "gate").touch()
 
-    site.ready(worker)
+    rig.ready(worker)
     assert worker.children()[0] == template
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
 
-def test_hup_while_the_first_of_several_workers_imports_lets_the_others_start(site: Site, slow: Path) -> None:
-    supervisor = site.start("--workers", "2", modules=("slow",), within=slow)
+def test_hup_while_the_first_of_several_workers_imports_lets_the_others_start(rig: Rig, slow: Path) -> None:
+    supervisor = rig.worker("--workers", "2", modules=("slow",), cwd=slow)
     eventually(supervisor.children)
 
     supervisor.send(signal.SIGHUP)
     eventually(lambda: "starting anew" in supervisor.log)
     (slow / "gate").touch()
 
-    eventually(lambda: len(site.workers()) == 2)
+    eventually(lambda: len(rig.workers()) == 2)
     supervisor.send(signal.SIGTERM)
     assert supervisor.wait() == 0

@@ -13,8 +13,9 @@ from palermo.client.client import Client
 from palermo.errors import QueueNameInvalid, SettingInvalid
 from palermo.settings.settings import Settings
 from palermo.worker.options import WorkerFailed
+from tests.harness.processes import title
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
-from tests.worker.site import PROGRAMS, Site, title
 
 
 @pytest.fixture(autouse=True)
@@ -22,31 +23,31 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(PROGRAMS)
 
 
-def test_a_worker_started_from_python_works_and_stops(site: Site) -> None:
-    site.enqueue("note", str(site.notes_path), "ran")
+def test_a_worker_started_from_python_works_and_stops(rig: Rig) -> None:
+    rig.enqueue("note", str(rig.notes_path), "ran")
 
-    with palermo.start_worker(["crew"], queues=["jobs"], concurrency=2, url=site.settings.url) as worker:
-        eventually(lambda: site.notes() == ["ran"])
-        eventually(lambda: [(row["pid"], row["slots"]) for row in site.workers()] == [(worker.pid, 2)])
+    with palermo.start_worker(["crew"], queues=["jobs"], concurrency=2, url=rig.settings.url) as worker:
+        eventually(lambda: rig.lines() == ["ran"])
+        eventually(lambda: [(row["pid"], row["slots"]) for row in rig.workers()] == [(worker.pid, 2)])
         assert worker.alive
 
     assert not worker.alive
-    assert site.workers() == []
+    assert rig.workers() == []
 
 
-def test_stopping_with_a_timeout_gives_the_running_job_back(site: Site) -> None:
-    site.hold()
-    worker = palermo.start_worker(["crew"], url=site.settings.url)
+def test_stopping_with_a_timeout_gives_the_running_job_back(rig: Rig) -> None:
+    rig.hold()
+    worker = palermo.start_worker(["crew"], url=rig.settings.url)
     try:
-        eventually(lambda: site.notes() == ["held begins"])
+        eventually(lambda: rig.lines() == ["held begins"])
     finally:
         worker.stop(timeout=0.2)
 
     assert not worker.alive
-    eventually(lambda: site.pending() == 1)
+    eventually(lambda: rig.pending() == 1)
 
 
-def test_the_url_is_not_on_the_command_line(site: Site) -> None:
+def test_the_url_is_not_on_the_command_line(rig: Rig) -> None:
     worker = palermo.start_worker(["crew"], url="amqp://guest:hunter2@127.0.0.1:1/")
     try:
         words = Path(f"/proc/{worker.pid}/cmdline").read_text()
@@ -56,19 +57,19 @@ def test_the_url_is_not_on_the_command_line(site: Site) -> None:
         worker.kill()
 
 
-def test_a_burst_can_be_waited_for(site: Site) -> None:
-    site.enqueue("note", str(site.notes_path), "ran")
+def test_a_burst_can_be_waited_for(rig: Rig) -> None:
+    rig.enqueue("note", str(rig.notes_path), "ran")
 
-    assert palermo.start_worker(["crew"], burst=True, url=site.settings.url).wait(60) == 0
-    assert site.notes() == ["ran"]
+    assert palermo.start_worker(["crew"], burst=True, url=rig.settings.url).wait(60) == 0
+    assert rig.lines() == ["ran"]
 
 
-def test_a_bad_queue_is_refused_before_anything_starts(site: Site) -> None:
+def test_a_bad_queue_is_refused_before_anything_starts(rig: Rig) -> None:
     with pytest.raises(QueueNameInvalid):
-        palermo.start_worker(["crew"], queues="failed", url=site.settings.url)
+        palermo.start_worker(["crew"], queues="failed", url=rig.settings.url)
 
 
-def test_a_worker_serves_the_broker_that_this_process_connected_to(site: Site) -> None:
+def test_a_worker_serves_the_broker_that_this_process_connected_to(rig: Rig) -> None:
     program = (
         "import sys, palermo\n"
         "palermo.connect(sys.argv[1], exchange='palermo', default_queue='others')\n"
@@ -79,7 +80,7 @@ def test_a_worker_serves_the_broker_that_this_process_connected_to(site: Site) -
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
 
     done = subprocess.run(
-        [sys.executable, "-c", program, site.settings.url, str(site.notes_path)],
+        [sys.executable, "-c", program, rig.settings.url, str(rig.notes_path)],
         env=clean,
         capture_output=True,
         text=True,
@@ -88,21 +89,21 @@ def test_a_worker_serves_the_broker_that_this_process_connected_to(site: Site) -
     )
 
     assert (done.stdout, done.stderr) == ("True 0\n", "")
-    assert site.notes() == ["ran"]
+    assert rig.lines() == ["ran"]
 
 
 @pytest.mark.parametrize("where", ["given", "connected"])
 def test_what_start_worker_is_given_stands_above_what_was_connected(
-    site: Site, where: str, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.enqueue("note", str(site.notes_path), "ran")
-    chosen = Client(Settings(url="sqlite:////nowhere/jobs.db" if where == "given" else site.settings.url))
+    rig.enqueue("note", str(rig.notes_path), "ran")
+    chosen = Client(Settings(url="sqlite:////nowhere/jobs.db" if where == "given" else rig.settings.url))
     monkeypatch.setattr("palermo.client.client._default", chosen)
 
-    worker = palermo.start_worker(["crew"], burst=True, url=site.settings.url if where == "given" else None)
+    worker = palermo.start_worker(["crew"], burst=True, url=rig.settings.url if where == "given" else None)
 
     assert worker.wait(60) == 0
-    assert site.notes() == ["ran"]
+    assert rig.lines() == ["ran"]
 
 
 @pytest.mark.parametrize(
@@ -118,15 +119,13 @@ def test_what_start_worker_is_given_stands_above_what_was_connected(
         ("jobless", "no job in jobless"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_said_when_the_worker_is_started(
-    site: Site, module: str, said: str
-) -> None:
+def test_a_module_that_cannot_be_imported_is_said_when_the_worker_is_started(rig: Rig, module: str, said: str) -> None:
     with pytest.raises(WorkerFailed, match=re.escape(said)):
-        palermo.start_worker([module], url=site.settings.url)
+        palermo.start_worker([module], url=rig.settings.url)
 
 
-def test_a_worker_that_ends_before_it_begins_is_said_to_have(site: Site) -> None:
-    given: dict[str, str] = {"url": site.settings.url, "pidfile": str(site.path / "pid")}
+def test_a_worker_that_ends_before_it_begins_is_said_to_have(rig: Rig) -> None:
+    given: dict[str, str] = {"url": rig.settings.url, "pidfile": str(rig.path / "pid")}
 
     with palermo.start_worker(["crew"], **given), pytest.raises(WorkerFailed, match="exit code"):  # type: ignore[arg-type]
         palermo.start_worker(["crew"], **given)  # type: ignore[arg-type]
@@ -137,9 +136,9 @@ def test_no_worker_is_started_on_the_memory_of_this_process() -> None:
         palermo.start_worker(["crew"], url="sqlite:///:memory:")
 
 
-def test_jobs_do_not_hear_of_who_started_their_worker(site: Site) -> None:
-    site.enqueue("environ", str(site.notes_path), "PALERMO_STARTER")
+def test_jobs_do_not_hear_of_who_started_their_worker(rig: Rig) -> None:
+    rig.enqueue("environ", str(rig.notes_path), "PALERMO_STARTER")
 
-    assert palermo.start_worker(["crew"], burst=True, url=site.settings.url).wait(60) == 0
+    assert palermo.start_worker(["crew"], burst=True, url=rig.settings.url).wait(60) == 0
 
-    assert site.notes() == ["None"]
+    assert rig.lines() == ["None"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from palermo.errors import OptionInvalid
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, Stopwatch, eventually
 from tests.journal.reading import Journal
 from tests.scale import FULL, scaled
-from tests.worker.site import Site
 
 MODULE = ("crew_limited",)
 
@@ -20,102 +20,102 @@ JOBS, WORKERS, KILLS = scaled(30, 300), scaled(4, 20), scaled(2, 20)
 PACED, SLOTS = scaled(200, 1_000), 8
 
 
-def test_no_more_than_the_limit_run_while_workers_are_killed_and_all_jobs_finish(any_site: Site) -> None:
-    site = any_site
-    running = site.path / "running"
+def test_no_more_than_the_limit_run_while_workers_are_killed_and_all_jobs_finish(any_rig: Rig) -> None:
+    rig = any_rig
+    running = rig.path / "running"
     running.mkdir()
-    workers = [site.start("-c", "2", modules=MODULE) for _ in range(WORKERS)]
+    workers = [rig.worker("-c", "2", modules=MODULE) for _ in range(WORKERS)]
     for worker in workers:
         # One worker alone would not reach the limit.
-        site.ready(worker)
+        rig.ready(worker)
     for number in range(JOBS):
-        call = (str(site.notes_path), str(running), 0.2, number)
-        site.enqueue("probed", *call, module="crew_limited", limit=3)
+        call = (str(rig.notes_path), str(running), 0.2, number)
+        rig.enqueue("probed", *call, module="crew_limited", limit=3)
     for _ in range(KILLS):
-        done = len(site.notes())
-        eventually(lambda done=done: len(site.notes()) >= done + 4)  # type: ignore[misc]
+        done = len(rig.lines())
+        eventually(lambda done=done: len(rig.lines()) >= done + 4)  # type: ignore[misc]
         workers.pop(0).end()
         if FULL:
-            workers.append(site.start("-c", "2", modules=MODULE))
+            workers.append(rig.worker("-c", "2", modules=MODULE))
 
-    numbers = eventually(lambda: found if len(found := _numbers(site)) >= JOBS else None, within=300)
+    numbers = eventually(lambda: found if len(found := _numbers(rig)) >= JOBS else None, within=300)
 
     assert numbers == set(range(JOBS))
-    assert max(int(note.split()[0]) for note in site.notes()) == 3
-    eventually(lambda: site.pending() == 0)
-    assert site.errors() == {}
+    assert max(int(note.split()[0]) for note in rig.lines()) == 3
+    eventually(lambda: rig.pending() == 0)
+    assert rig.errors() == {}
     # A run whose worker was killed is run again, and nothing else is.
-    assert len(site.notes()) <= JOBS + 2 * KILLS
+    assert len(rig.lines()) <= JOBS + 2 * KILLS
 
 
-def _numbers(site: Site) -> set[int]:
-    return {int(note.split()[1]) for note in site.notes()}
+def _numbers(rig: Rig) -> set[int]:
+    return {int(note.split()[1]) for note in rig.lines()}
 
 
-def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_site: Site) -> None:
-    site = any_site
-    running = site.path / "running"
+def test_the_permit_of_a_killed_worker_is_back_within_a_second(any_rig: Rig) -> None:
+    rig = any_rig
+    running = rig.path / "running"
     running.mkdir()
-    workers = [site.start(modules=MODULE) for _ in range(2)]
+    workers = [rig.worker(modules=MODULE) for _ in range(2)]
     for worker in workers:
-        site.ready(worker)
-    site.enqueue("probed", str(site.notes_path), str(running), 60, 1, module="crew_limited", limit=1)
-    busy = eventually(lambda: [row["pid"] for row in site.workers() if row["jobs"]])
-    site.enqueue("probed", str(site.notes_path), str(running), 0.01, 2, module="crew_limited", limit=1)
-    eventually(lambda: [row["waiting"] for row in site.inspector.limits()] == [1])
+        rig.ready(worker)
+    rig.enqueue("probed", str(rig.notes_path), str(running), 60, 1, module="crew_limited", limit=1)
+    busy = eventually(lambda: [row["pid"] for row in rig.workers() if row["jobs"]])
+    rig.enqueue("probed", str(rig.notes_path), str(running), 0.01, 2, module="crew_limited", limit=1)
+    eventually(lambda: [row["waiting"] for row in rig.inspector.limits()] == [1])
 
     next(worker for worker in workers if worker.pid in busy).end()
 
     # Killed in mid-run, the long one may come first again: either has the permit.
     watch = Stopwatch()
-    eventually(lambda: site.notes() != [] or any(row["jobs"] for row in site.workers()))
+    eventually(lambda: rig.lines() != [] or any(row["jobs"] for row in rig.workers()))
     assert watch.seconds() < 5
 
 
 def test_a_new_leader_says_why_limited_jobs_wait_while_a_worker_does_not_answer(
     tmp_path: Path, rabbitmq_url: str, exchange: str
 ) -> None:
-    with closing(Site(tmp_path, url=rabbitmq_url, exchange=exchange)) as site:
-        silent = site.start("-q", "other", "--no-scheduler", modules=MODULE)
-        site.ready(silent)
+    with closing(Rig(tmp_path, url=rabbitmq_url, exchange=exchange)) as rig:
+        silent = rig.worker("-q", "other", "--no-scheduler", modules=MODULE)
+        rig.ready(silent)
         silent.send(signal.SIGSTOP)
-        leader = site.start(modules=MODULE)
-        site.open_gate()
-        site.enqueue("one_of_each", str(site.notes_path), "a", str(site.gate), module="crew_limited", limit=1)
+        leader = rig.worker(modules=MODULE)
+        rig.open_gate()
+        rig.enqueue("one_of_each", str(rig.notes_path), "a", str(rig.gate), module="crew_limited", limit=1)
 
         eventually(lambda: "jobs with a limit or a rate wait, because a worker does not answer" in leader.log)
-        assert site.notes() == []
+        assert rig.lines() == []
 
         silent.send(signal.SIGCONT)
-        eventually(lambda: site.notes() != [])
+        eventually(lambda: rig.lines() != [])
 
 
-def test_a_limit_is_kept_for_each_key(any_site: Site) -> None:
-    site = any_site
+def test_a_limit_is_kept_for_each_key(any_rig: Rig) -> None:
+    rig = any_rig
     for account in ("a", "b") * 3:
-        call = (str(site.notes_path), account, str(site.gate))
-        site.enqueue("one_of_each", *call, module="crew_limited", limit=1, limit_key=account)
+        call = (str(rig.notes_path), account, str(rig.gate))
+        rig.enqueue("one_of_each", *call, module="crew_limited", limit=1, limit_key=account)
 
-    site.start("-c", "4", modules=MODULE, PALERMO_JOURNAL="all")
+    rig.worker("-c", "4", modules=MODULE, PALERMO_JOURNAL="all")
 
-    journal, wanted = Journal(site.client), {(f"crew_limited.one_of_each:{name}", 1) for name in "ab"}
+    journal, wanted = Journal(rig.client), {(f"crew_limited.one_of_each:{name}", 1) for name in "ab"}
     eventually(lambda: {(one["key"], one["limit"]) for one in journal.records("limited")} == wanted)
-    site.open_gate()
-    eventually(lambda: len(site.notes()) == 12)
+    rig.open_gate()
+    eventually(lambda: len(rig.lines()) == 12)
     for account in ("a", "b"):
-        own = [note for note in site.notes() if note.startswith(account)]
+        own = [note for note in rig.lines() if note.startswith(account)]
         assert own == [f"{account} begins", f"{account} ends"] * 3
 
 
-def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_site: Site) -> None:
-    site = any_site
+def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_rig: Rig) -> None:
+    rig = any_rig
     for _ in range(2):
-        site.ready(site.start("-c", f"{SLOTS // 2}", modules=MODULE))
-    site.client.enqueue_many([("crew_limited.paced", (str(site.notes_path),), {}) for _ in range(PACED)], rate="50/s")
+        rig.ready(rig.worker("-c", f"{SLOTS // 2}", modules=MODULE))
+    rig.client.enqueue_many([("crew_limited.paced", (str(rig.notes_path),), {}) for _ in range(PACED)], rate="50/s")
 
-    eventually(lambda: len(site.notes()) == PACED)
+    eventually(lambda: len(rig.lines()) == PACED)
 
-    began = sorted(float(note) for note in site.notes())
+    began = sorted(float(note) for note in rig.lines())
     # 51 is what docs/guides/limits.md says. On a machine that stands still, each slot may have a job begin late.
     late = scaled(SLOTS, 0)
     assert max(bisect_left(began, start + 1) - number for number, start in enumerate(began)) <= 51 + late
@@ -135,7 +135,7 @@ def test_a_rate_is_kept_over_all_workers_and_in_every_second(any_site: Site) -> 
     ],
 )
 def test_an_option_that_means_nothing_is_refused_when_enqueuing(
-    site: Site, options: dict[str, object], named: str
+    rig: Rig, options: dict[str, object], named: str
 ) -> None:
     with pytest.raises(OptionInvalid, match=named):
-        site.enqueue("probed", module="crew_limited", **options)
+        rig.enqueue("probed", module="crew_limited", **options)

@@ -14,8 +14,8 @@ import pytest
 from palermo.jobs import current
 from palermo.worker import logs
 from palermo.worker.logs import JsonFormatter, TextFormatter
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Site
 
 
 @pytest.fixture(autouse=True)
@@ -245,10 +245,10 @@ def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
     logs.log_event(logging.getLogger("palermo.worker"), logging.INFO, EVENT, "finished", "1", "a", "b", 2, 0.5)
 
 
-def test_a_worker_that_logs_json_writes_nothing_else(site: Site) -> None:
-    done, failed = site.enqueue("nothing"), site.enqueue("raises", "no luck")
+def test_a_worker_that_logs_json_writes_nothing_else(rig: Rig) -> None:
+    done, failed = rig.enqueue("nothing"), rig.enqueue("raises", "no luck")
 
-    found = lines(site.burst("--log-format", "json"))
+    found = lines(rig.burst("--log-format", "json"))
 
     events = {(line["event"], line.get("id")): line for line in found}
     finished, broken = events["job finished", done], events["job failed", failed]
@@ -262,10 +262,10 @@ def test_a_worker_that_logs_json_writes_nothing_else(site: Site) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1])
-def test_the_traceback_of_each_failed_run_is_below_its_line(site: Site, retries: int) -> None:
-    id = site.enqueue("raises", "no luck", retries=retries)
+def test_the_traceback_of_each_failed_run_is_below_its_line(rig: Rig, retries: int) -> None:
+    id = rig.enqueue("raises", "no luck", retries=retries)
 
-    head, *trace = site.burst().partition(f"job failed id={id} ")[2].splitlines()
+    head, *trace = rig.burst().partition(f"job failed id={id} ")[2].splitlines()
 
     assert ("error='ValueError: no luck'" in head, "retry_in=" in head) == (True, retries > 0)
     assert trace[0] == "    Traceback (most recent call last):"
@@ -274,10 +274,10 @@ def test_the_traceback_of_each_failed_run_is_below_its_line(site: Site, retries:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_worker_that_is_ended_has_logged_each_of_its_jobs_once(site: Site, number: signal.Signals) -> None:
-    nothing, raises, dies = site.enqueue("nothing"), site.enqueue("raises", "x"), site.enqueue("segfaults")
+def test_a_worker_that_is_ended_has_logged_each_of_its_jobs_once(rig: Rig, number: signal.Signals) -> None:
+    nothing, raises, dies = rig.enqueue("nothing"), rig.enqueue("raises", "x"), rig.enqueue("segfaults")
     told = [f"job finished id={nothing} ", f"job failed id={raises} ", f"job failed id={dies} "]
-    process = site.start()
+    process = rig.worker()
     eventually(lambda: all(line in process.log for line in told))
 
     process.send(number)
@@ -286,21 +286,21 @@ def test_a_worker_that_is_ended_has_logged_each_of_its_jobs_once(site: Site, num
     assert [process.log.count(line) for line in told] == [1, 1, 1]
 
 
-def test_the_attempt_is_told_when_a_job_runs_again(site: Site) -> None:
-    id = site.enqueue("raises", "again")
-    site.burst()
-    site.inspector.requeue(id)
+def test_the_attempt_is_told_when_a_job_runs_again(rig: Rig) -> None:
+    id = rig.enqueue("raises", "again")
+    rig.burst()
+    rig.inspector.requeue(id)
 
-    log = site.burst()
+    log = rig.burst()
 
     assert f"ERROR job failed id={id} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in log
 
 
 @pytest.mark.parametrize("format", ["json", "text"])
-def test_the_jobs_own_lines_and_its_libraries_name_it(site: Site, format: str) -> None:
-    id = site.enqueue("logs", "hello there")
+def test_the_jobs_own_lines_and_its_libraries_name_it(rig: Rig, format: str) -> None:
+    id = rig.enqueue("logs", "hello there")
 
-    log = site.burst("--log-format", format)
+    log = rig.burst("--log-format", format)
 
     if format == "text":
         assert f"WARNING hello there id={id} job=crew.logs queue=jobs attempt=1 customer=7" in log
@@ -310,22 +310,22 @@ def test_the_jobs_own_lines_and_its_libraries_name_it(site: Site, format: str) -
     assert (own["logger"], own["id"], own["job"], own["customer"]) == ("shop", id, "crew.logs", 7)
 
 
-def test_the_level_keeps_lines_out(site: Site) -> None:
-    site.enqueue("nothing")
+def test_the_level_keeps_lines_out(rig: Rig) -> None:
+    rig.enqueue("nothing")
 
-    assert site.burst("--log-level", "error") == ""
+    assert rig.burst("--log-level", "error") == ""
 
 
-def test_debug_follows_jobs_and_the_connection(any_site: Site) -> None:
-    done, failed = any_site.enqueue("nothing"), any_site.enqueue("raises", "x")
+def test_debug_follows_jobs_and_the_connection(any_rig: Rig) -> None:
+    done, failed = any_rig.enqueue("nothing"), any_rig.enqueue("raises", "x")
 
-    log = any_site.burst("--log-level", "debug")
+    log = any_rig.burst("--log-level", "debug")
 
     for id, settled in ((done, "acknowledged"), (failed, "failed")):
         assert f"DEBUG job received id={id} " in log
         (line,) = (line for line in log.splitlines() if f"DEBUG job settled id={id} " in line)
         assert line.endswith(f"as={settled}")
     told = ["opening a session broker=", "session closed broker="]
-    if any_site.settings.address.scheme == "amqp":
+    if any_rig.settings.address.scheme == "amqp":
         told += ["connection opened to=", "queue declared queue=jobs ", "connection closed to="]
     assert [each for each in told if f"DEBUG {each}" not in log] == []

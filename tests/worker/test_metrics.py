@@ -6,14 +6,15 @@ import socket
 import httpx
 
 from palermo.metrics.catalogue import WORKER
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.metrics.scraping import Scraped
-from tests.worker.site import Process, Site
 
 TOKEN = "a-token-for-prometheus"
 
 
-def url_of(worker: Process) -> str:
+def url_of(worker: WorkerProcess) -> str:
     found = eventually(lambda: re.search(r"metrics served url=(\S+)", worker.log))
     assert found
     return found[1]
@@ -25,12 +26,12 @@ def scrape(url: str) -> Scraped:
     return Scraped(answer.text)
 
 
-def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(site: Site) -> None:
+def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(rig: Rig) -> None:
     for number in range(20):
-        site.enqueue("note", str(site.notes_path), str(number))
+        rig.enqueue("note", str(rig.notes_path), str(number))
     for _ in range(3):
-        site.enqueue("raises", "no")
-    worker = site.start(
+        rig.enqueue("raises", "no")
+    worker = rig.worker(
         *("--metrics-port", "0", "-c", "2"), PALERMO_METRICS_TOKEN=TOKEN, PALERMO_JOURNAL="off", PALERMO_RELEASE="v7"
     )
     url = url_of(worker)
@@ -39,7 +40,7 @@ def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(site: Si
     eventually(lambda: scrape(url).value("palermo_worker_jobs_processed_total", outcome="succeeded", **jobs) == 20)
     failed = {"queue": "jobs", "job_name": "crew.raises", "outcome": "failed"}
     eventually(lambda: scrape(url).value("palermo_worker_jobs_processed_total", **failed) == 3)
-    site.hold()
+    rig.hold()
     eventually(lambda: scrape(url).value("palermo_worker_slots_busy") == 1)
     found = scrape(url)
 
@@ -54,12 +55,12 @@ def test_a_worker_counts_what_its_jobs_do_at_every_level_of_the_journal(site: Si
     assert found.value("process_cpu_seconds_total")
     assert httpx.get(url, timeout=60).status_code == 401
     assert TOKEN not in worker.log
-    site.open_gate()
+    rig.open_gate()
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_started(site: Site) -> None:
+def test_a_port_that_is_taken_is_said_before_anything_is_started(rig: Rig) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        worker = site.start("--metrics-port", str(other.getsockname()[1]))
+        worker = rig.worker("--metrics-port", str(other.getsockname()[1]))
 
         assert worker.wait() == 2
         assert "Each worker of a machine needs a port of its own" in worker.log

@@ -5,12 +5,12 @@ import signal
 import pytest
 
 from palermo.errors import OptionInvalid
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
-from tests.worker.site import Site
 
 
-def test_odd_names_ids_and_errors_end_in_failed_and_the_jobs_behind_them_run(any_site: Site) -> None:
-    enqueue = any_site.client.enqueue
+def test_odd_names_ids_and_errors_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> None:
+    enqueue = any_rig.client.enqueue
     ids = [
         enqueue("hostile.no\0te", ("a",), {}).id,
         enqueue("hostile.\u2028\x1b[31m", ("a",), {}).id,
@@ -23,12 +23,12 @@ def test_odd_names_ids_and_errors_end_in_failed_and_the_jobs_behind_them_run(any
     enqueue("hostile.note", ("behind",), {})
 
     # Not a burst: that may be over before the leader has moved the delayed job to its queue.
-    worker = any_site.start("-c", "2", modules=("hostile",), PALERMO_TEST_NOTES=str(any_site.notes_path))
+    worker = any_rig.worker("-c", "2", modules=("hostile",), PALERMO_TEST_NOTES=str(any_rig.notes_path))
 
-    eventually(lambda: len(any_site.errors()) == len(ids) and any_site.notes() == ["behind"])
+    eventually(lambda: len(any_rig.errors()) == len(ids) and any_rig.lines() == ["behind"])
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
-    failed, log = any_site.errors(), worker.log
+    failed, log = any_rig.errors(), worker.log
     assert set(failed) == set(ids)
     assert (log.count(" connected "), has_traceback(log)) == (1, False)
     assert len(failed[ids[4]][0]) == 500
@@ -36,8 +36,8 @@ def test_odd_names_ids_and_errors_end_in_failed_and_the_jobs_behind_them_run(any
 
 
 @pytest.mark.parametrize("options", [{"limit": 1, "limit_key": "k\ud800"}, {"unique": 5, "unique_key": "k\ud800"}])
-def test_a_key_that_is_no_utf_8_is_refused_when_enqueuing(any_site: Site, options: dict[str, object]) -> None:
+def test_a_key_that_is_no_utf_8_is_refused_when_enqueuing(any_rig: Rig, options: dict[str, object]) -> None:
     with pytest.raises(OptionInvalid, match="UTF-8"):
-        any_site.client.enqueue("hostile.note", ("a",), {}, **options)
-    any_site.enqueue("nothing")
-    assert any_site.pending() == 1
+        any_rig.client.enqueue("hostile.note", ("a",), {}, **options)
+    any_rig.enqueue("nothing")
+    assert any_rig.pending() == 1

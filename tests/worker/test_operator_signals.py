@@ -10,38 +10,39 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.processes import WorkerProcess, exists
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
-from tests.worker.site import PROGRAMS, Process, Site, exists
 
 MODULE = "crew_limits"
 LIMITS = (MODULE,)
 
 
-def _running(site: Site, job: str, *more: object, arguments: tuple[str, ...] = ()) -> tuple[Process, str]:
+def _running(rig: Rig, job: str, *more: object, arguments: tuple[str, ...] = ()) -> tuple[WorkerProcess, str]:
     """A worker whose only slot runs this job, which has said so; and the job's id."""
-    id = site.enqueue(job, str(site.notes_path), *more, module=MODULE)
-    worker = site.start(*arguments, modules=LIMITS)
-    eventually(lambda: "waits" in " ".join(site.notes()))
+    id = rig.enqueue(job, str(rig.notes_path), *more, module=MODULE)
+    worker = rig.worker(*arguments, modules=LIMITS)
+    eventually(lambda: "waits" in " ".join(rig.lines()))
     return worker, id
 
 
 @pytest.mark.parametrize("job", ["tidies", "hogs_the_gil"])
-def test_usr1_fails_the_running_jobs_and_the_worker_goes_on(site: Site, job: str) -> None:
-    worker, killed = _running(site, job)
-    site.enqueue("tells_pid", str(site.notes_path), module=MODULE)
+def test_usr1_fails_the_running_jobs_and_the_worker_goes_on(rig: Rig, job: str) -> None:
+    worker, killed = _running(rig, job)
+    rig.enqueue("tells_pid", str(rig.notes_path), module=MODULE)
 
     worker.send(signal.SIGUSR1)
 
-    eventually(lambda: site.notes()[-1].isdecimal())
+    eventually(lambda: rig.lines()[-1].isdecimal())
     failure = ("palermo.errors.JobCrashed", "the job's process was killed by the operator (USR1)")
-    eventually(lambda: site.errors() == {killed: failure})
-    assert "on_failure JobCrashed" in site.notes()
+    eventually(lambda: rig.errors() == {killed: failure})
+    assert "on_failure JobCrashed" in rig.lines()
     assert worker.alive
 
 
-def test_usr1_harms_no_idle_worker(site: Site) -> None:
-    worker = site.start(modules=LIMITS)
-    site.ready(worker)
+def test_usr1_harms_no_idle_worker(rig: Rig) -> None:
+    worker = rig.worker(modules=LIMITS)
+    rig.ready(worker)
     children = worker.grown(2)
 
     worker.send(signal.SIGUSR1)
@@ -50,33 +51,33 @@ def test_usr1_harms_no_idle_worker(site: Site) -> None:
     assert worker.children() == children
 
 
-def test_tstp_quiets_a_worker_and_cont_does_not_change_that(site: Site) -> None:
-    site.hold()
-    site.enqueue("note", str(site.notes_path), "next")
-    worker = site.start()
-    eventually(lambda: site.notes() == ["held begins"])
+def test_tstp_quiets_a_worker_and_cont_does_not_change_that(rig: Rig) -> None:
+    rig.hold()
+    rig.enqueue("note", str(rig.notes_path), "next")
+    worker = rig.worker()
+    eventually(lambda: rig.lines() == ["held begins"])
 
     worker.send(signal.SIGTSTP)
-    eventually(lambda: site.worker()["state"] == "quiet")
+    eventually(lambda: rig.only_worker()["state"] == "quiet")
     worker.send(signal.SIGUSR2)
     eventually(lambda: "action=pause" in worker.log)
     worker.send(signal.SIGCONT)
     eventually(lambda: "action=resume" in worker.log and "worker stays quiet" in worker.log)
     worker.send(signal.SIGCONT)
     eventually(lambda: "signal=CONT action=none" in worker.log)
-    site.open_gate()
-    eventually(lambda: site.notes() == ["held begins", "held ends"])
+    rig.open_gate()
+    eventually(lambda: rig.lines() == ["held begins", "held ends"])
     eventually(lambda: worker.title() == "palermo worker: quiet")
 
-    assert site.pending() == 1
+    assert rig.pending() == 1
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
-    assert site.pending() == 1
+    assert rig.pending() == 1
 
 
 @pytest.mark.parametrize(("job", "shown"), [("stubborn", "in stubborn"), ("hogs_the_gil", "in in_c")])
-def test_ttin_logs_the_stacks_of_the_parent_and_of_a_job_without_stopping_it(site: Site, job: str, shown: str) -> None:
-    worker, id = _running(site, job)
+def test_ttin_logs_the_stacks_of_the_parent_and_of_a_job_without_stopping_it(rig: Rig, job: str, shown: str) -> None:
+    worker, id = _running(rig, job)
 
     for _ in range(2):
         before = worker.log.count(shown)
@@ -85,14 +86,14 @@ def test_ttin_logs_the_stacks_of_the_parent_and_of_a_job_without_stopping_it(sit
     assert f"stacks of a job id={id} job={MODULE}.{job} slot=1" in worker.log
     assert f"stacks of the worker pid={worker.pid}" in worker.log
     assert "in serve" in worker.log
-    assert exists(int(site.notes()[0].split()[0]))
-    assert site.errors() == {}
+    assert exists(int(rig.lines()[0].split()[0]))
+    assert rig.errors() == {}
 
 
-def test_ttin_names_every_running_job(site: Site) -> None:
-    ids = [site.hold(), site.hold()]
-    worker = site.start("-c", "2")
-    eventually(lambda: len(site.notes()) == 2)
+def test_ttin_names_every_running_job(rig: Rig) -> None:
+    ids = [rig.hold(), rig.hold()]
+    worker = rig.worker("-c", "2")
+    eventually(lambda: len(rig.lines()) == 2)
 
     # The lines of a stack are indented.
     stacks = [re.compile(rf"stacks of a job id={id} .*\n(?:    .*\n)*    .*crew\.py") for id in ids]
@@ -119,64 +120,64 @@ def version(path):
 """
 
 
-def _version(site: Site) -> None:
-    site.enqueue("version", str(site.notes_path), module="shop")
+def _version(rig: Rig) -> None:
+    rig.enqueue("version", str(rig.notes_path), module="shop")
 
 
-def test_hup_finishes_the_running_job_and_starts_anew_with_fresh_code(any_site: Site, code: Path) -> None:
-    site = any_site
-    pidfile = site.path / "pid"
-    worker = site.start("--pidfile", str(pidfile), modules=("shop",), within=code)
-    _version(site)
-    eventually(lambda: site.notes() == ["old"])
-    site.hold()
-    eventually(lambda: site.notes()[-1] == "held begins")
+def test_hup_finishes_the_running_job_and_starts_anew_with_fresh_code(any_rig: Rig, code: Path) -> None:
+    rig = any_rig
+    pidfile = rig.path / "pid"
+    worker = rig.worker("--pidfile", str(pidfile), modules=("shop",), cwd=code)
+    _version(rig)
+    eventually(lambda: rig.lines() == ["old"])
+    rig.hold()
+    eventually(lambda: rig.lines()[-1] == "held begins")
     (code / "shop.py").write_text(_shop("shiny"))
 
     worker.send(signal.SIGHUP)
     eventually(lambda: "action=renew" in worker.log)
-    _version(site)
+    _version(rig)
     worker.send(signal.SIGHUP)
-    site.open_gate()
+    rig.open_gate()
 
-    eventually(lambda: site.notes() == ["old", "held begins", "held ends", "shiny"])
+    eventually(lambda: rig.lines() == ["old", "held begins", "held ends", "shiny"])
     assert pidfile.read_text() == f"{worker.pid}\n"
-    assert site.errors() == {}
-    eventually(lambda: [row["pid"] for row in site.workers()] == [worker.pid])
+    assert rig.errors() == {}
+    eventually(lambda: [row["pid"] for row in rig.workers()] == [worker.pid])
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
 
-def test_a_module_that_is_broken_after_hup_ends_the_worker_with_a_reason(site: Site, code: Path) -> None:
-    worker = site.start(modules=("shop",), within=code)
-    site.ready(worker)
+def test_a_module_that_is_broken_after_hup_ends_the_worker_with_a_reason(rig: Rig, code: Path) -> None:
+    worker = rig.worker(modules=("shop",), cwd=code)
+    rig.ready(worker)
     (code / "shop.py").write_text("import nonsense_\n")
 
     worker.send(signal.SIGHUP)
     eventually(lambda: "action=renew" in worker.log)
-    _version(site)
+    _version(rig)
 
     assert worker.wait() == 1
     assert "cannot import module 'shop': ModuleNotFoundError: No module named 'nonsense_'" in worker.log
-    assert site.pending() == 1
+    assert rig.pending() == 1
 
 
-def test_term_after_hup_ends_the_worker(site: Site) -> None:
-    site.hold()
-    worker = site.start()
-    eventually(lambda: site.notes() == ["held begins"])
+def test_term_after_hup_ends_the_worker(rig: Rig) -> None:
+    rig.hold()
+    worker = rig.worker()
+    eventually(lambda: rig.lines() == ["held begins"])
 
     worker.send(signal.SIGHUP)
     eventually(lambda: "action=renew" in worker.log)
     worker.send(signal.SIGTERM)
     eventually(lambda: "action=stop" in worker.log)
-    site.open_gate()
+    rig.open_gate()
 
     assert worker.wait() == 0
 
 
-def test_hup_while_the_modules_are_imported_imports_them_anew(site: Site) -> None:
-    worker = site.start(modules=("slow_to_import",))
+def test_hup_while_the_modules_are_imported_imports_them_anew(rig: Rig) -> None:
+    worker = rig.worker(modules=("slow_to_import",))
     eventually(lambda: worker.title() == "palermo worker: importing slow_to_import")
 
     worker.send(signal.SIGHUP)
@@ -189,16 +190,16 @@ def test_hup_while_the_modules_are_imported_imports_them_anew(site: Site) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_with_resque_signals_term_and_int_kill_at_once_and_the_job_is_given_back(
-    site: Site, number: signal.Signals
+    rig: Rig, number: signal.Signals
 ) -> None:
-    worker, _ = _running(site, "tidies", arguments=("--resque-signals",))
+    worker, _ = _running(rig, "tidies", arguments=("--resque-signals",))
 
     worker.send(number)
 
     assert worker.wait() == 1
-    assert len(site.notes()) == 1
-    assert site.errors() == {}
-    assert site.pending() == 1
+    assert len(rig.lines()) == 1
+    assert rig.errors() == {}
+    assert rig.pending() == 1
 
 
 @pytest.mark.parametrize(
@@ -207,65 +208,65 @@ def test_with_resque_signals_term_and_int_kill_at_once_and_the_job_is_given_back
     ids=["tidies", "raises", "exits"],
 )
 def test_a_job_that_outlasts_the_timeout_may_clean_up_and_is_given_back_whatever_it_raises(
-    any_site: Site, job: str, more: tuple[str, ...]
+    any_rig: Rig, job: str, more: tuple[str, ...]
 ) -> None:
-    site = any_site
-    worker, _ = _running(site, job, *more, arguments=("--shutdown-timeout", "0.2"))
+    rig = any_rig
+    worker, _ = _running(rig, job, *more, arguments=("--shutdown-timeout", "0.2"))
 
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 1
-    assert site.notes()[1:] == (["tidied after JobTerminated"] if job == "tidies" else [])
+    assert rig.lines()[1:] == (["tidied after JobTerminated"] if job == "tidies" else [])
     assert "told of" not in worker.log
-    assert site.errors() == {}
-    assert eventually(site.pending) == 1
+    assert rig.errors() == {}
+    assert eventually(rig.pending) == 1
 
 
-def test_a_job_that_finishes_when_it_is_told_to_clean_up_has_finished(site: Site) -> None:
-    worker, _ = _running(site, "finishes", arguments=("--shutdown-timeout", "0.2"))
-
-    worker.send(signal.SIGTERM)
-
-    assert worker.wait() == 1
-    assert site.notes()[-1] == "finished all the same"
-    assert (site.errors(), site.pending()) == ({}, 0)
-
-
-def test_a_job_that_does_not_listen_is_killed_after_the_grace_and_given_back(site: Site) -> None:
-    worker, _ = _running(site, "stubborn", arguments=("--shutdown-timeout", "0.2"))
+def test_a_job_that_finishes_when_it_is_told_to_clean_up_has_finished(rig: Rig) -> None:
+    worker, _ = _running(rig, "finishes", arguments=("--shutdown-timeout", "0.2"))
 
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 1
-    assert site.notes()[1:] == ["not impressed"]
-    assert (site.errors(), site.pending()) == ({}, 1)
+    assert rig.lines()[-1] == "finished all the same"
+    assert (rig.errors(), rig.pending()) == ({}, 0)
 
 
-def test_a_stray_term_to_a_slot_does_not_disturb_its_job(site: Site) -> None:
-    worker, _ = _running(site, "tidies")
-    slot = int(site.notes()[0].split()[0])
+def test_a_job_that_does_not_listen_is_killed_after_the_grace_and_given_back(rig: Rig) -> None:
+    worker, _ = _running(rig, "stubborn", arguments=("--shutdown-timeout", "0.2"))
+
+    worker.send(signal.SIGTERM)
+
+    assert worker.wait() == 1
+    assert rig.lines()[1:] == ["not impressed"]
+    assert (rig.errors(), rig.pending()) == ({}, 1)
+
+
+def test_a_stray_term_to_a_slot_does_not_disturb_its_job(rig: Rig) -> None:
+    worker, _ = _running(rig, "tidies")
+    slot = int(rig.lines()[0].split()[0])
 
     os.kill(slot, signal.SIGTERM)
 
     worker.dump(lambda log: "in tidies" in log)
-    assert len(site.notes()) == 1
+    assert len(rig.lines()) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pid namespaces are Linux's")
-def test_as_process_1_it_reaps_orphans_and_obeys_term(site: Site) -> None:
+def test_as_process_1_it_reaps_orphans_and_obeys_term(rig: Rig) -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-m", "palermo"]
     if os.geteuid() != 0:
         unshare[1:1] = ["--user", "--map-root-user"]
-    site.enqueue("leaves_an_orphan", str(site.notes_path), str(site.gate), module=MODULE)
-    worker = site.run([*unshare, "worker", MODULE])
+    rig.enqueue("leaves_an_orphan", str(rig.notes_path), str(rig.gate), module=MODULE)
+    worker = rig.launch([*unshare, "worker", MODULE])
     inside = eventually(worker.children)[0]
-    eventually(lambda: site.notes())
-    orphans = eventually(lambda: _children_of(inside, site.notes()[0]))
-    site.open_gate()
+    eventually(lambda: rig.lines())
+    orphans = eventually(lambda: _children_of(inside, rig.lines()[0]))
+    rig.open_gate()
 
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in orphans))
 
-    eventually(lambda: any(row["pid"] == 1 for row in site.workers()))
+    eventually(lambda: any(row["pid"] == 1 for row in rig.workers()))
     os.kill(inside, signal.SIGTERM)
     assert worker.wait() == 0
 
@@ -285,71 +286,69 @@ def _inner_pid(pid: str) -> str:
     return ""
 
 
-def test_R5_a_job_gets_the_term_timeout_to_clean_up(site: Site) -> None:
+def test_R5_a_job_gets_the_term_timeout_to_clean_up(rig: Rig) -> None:
     arguments = ("--shutdown-timeout", "0.2", "--term-timeout", "10m")
-    worker, _ = _running(site, "tidies_slowly", str(site.gate), arguments=arguments)
+    worker, _ = _running(rig, "tidies_slowly", str(rig.gate), arguments=arguments)
 
     worker.send(signal.SIGTERM)
-    eventually(lambda: site.notes()[-1] == "begins to tidy")
-    site.open_gate()
+    eventually(lambda: rig.lines()[-1] == "begins to tidy")
+    rig.open_gate()
 
     assert worker.wait() == 1
-    assert site.notes()[-1] == "has tidied"
+    assert rig.lines()[-1] == "has tidied"
     assert "grace=600.0" in worker.log
-    assert site.pending() == 1
+    assert rig.pending() == 1
 
 
 @pytest.mark.parametrize("seconds", ["0", "0.3s"])
-def test_R5_a_job_that_cleans_up_longer_than_the_term_timeout_is_killed_and_given_back(
-    site: Site, seconds: str
-) -> None:
+def test_R5_a_job_that_cleans_up_longer_than_the_term_timeout_is_killed_and_given_back(rig: Rig, seconds: str) -> None:
     arguments = ("--shutdown-timeout", "0.2", "--term-timeout", seconds)
-    worker, _ = _running(site, "tidies_slowly", str(site.gate), arguments=arguments)
+    worker, _ = _running(rig, "tidies_slowly", str(rig.gate), arguments=arguments)
 
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 1
-    assert "has tidied" not in site.notes()
-    assert site.pending() == 1
-    assert site.errors() == {}
+    assert "has tidied" not in rig.lines()
+    assert rig.pending() == 1
+    assert rig.errors() == {}
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
 def test_R7_what_jobs_gave_to_atexit_runs_when_their_process_ends_if_the_worker_was_told_so(
-    site: Site, pool: str
+    rig: Rig, pool: str
 ) -> None:
     for text in ("first", "second"):
-        site.enqueue("leaves_something", str(site.notes_path), text, module=MODULE)
+        rig.enqueue("leaves_something", str(rig.notes_path), text, module=MODULE)
 
-    site.burst("--pool", pool, "--run-atexit", modules=LIMITS)
+    rig.burst("--pool", pool, "--run-atexit", modules=LIMITS)
 
-    pid, _, _ = site.notes()[0].partition(" ")
-    assert site.notes() == [f"{pid} ran", f"{pid} ran", f"second left by {pid}", f"first left by {pid}"]
+    pid, _, _ = rig.lines()[0].partition(" ")
+    assert rig.lines() == [f"{pid} ran", f"{pid} ran", f"second left by {pid}", f"first left by {pid}"]
 
 
-def test_R7_a_function_of_atexit_that_hangs_is_logged_before_the_worker_has_stopped(site: Site) -> None:
-    site.enqueue("leaves_a_hang", module=MODULE)
+def test_R7_a_function_of_atexit_that_hangs_is_logged_before_the_worker_has_stopped(rig: Rig) -> None:
+    rig.enqueue("leaves_a_hang", module=MODULE)
 
-    log = site.burst("--run-atexit", modules=LIMITS)
+    log = rig.burst("--run-atexit", modules=LIMITS)
 
     assert log.count("slot does not end by itself, killing it slot=1 ") == 1
     assert log.index("slot does not end by itself") < log.index("worker stopped")
 
 
-def test_R7_a_process_for_each_job_runs_what_its_job_gave_to_atexit(site: Site) -> None:
+def test_R7_a_process_for_each_job_runs_what_its_job_gave_to_atexit(rig: Rig) -> None:
     for text in ("first", "second"):
-        site.enqueue("leaves_something", str(site.notes_path), text, module=MODULE)
+        rig.enqueue("leaves_something", str(rig.notes_path), text, module=MODULE)
 
-    site.burst("--max-jobs", "1", "--run-atexit", modules=LIMITS)
+    rig.burst("--max-jobs", "1", "--run-atexit", modules=LIMITS)
 
-    one, other = (line.partition(" ")[0] for line in site.notes() if line.endswith("ran"))
-    assert {f"first left by {one}", f"second left by {other}"} <= set(site.notes())
+    one, other = (line.partition(" ")[0] for line in rig.lines() if line.endswith("ran"))
+    assert {f"first left by {one}", f"second left by {other}"} <= set(rig.lines())
     assert one != other
 
 
-def test_R7_what_jobs_gave_to_atexit_does_not_run_unless_it_is_asked_for(site: Site) -> None:
-    site.enqueue("leaves_something", str(site.notes_path), "first", module=MODULE)
+def test_R7_what_jobs_gave_to_atexit_does_not_run_unless_it_is_asked_for(rig: Rig) -> None:
+    rig.enqueue("leaves_something", str(rig.notes_path), "first", module=MODULE)
 
-    site.burst(modules=LIMITS)
+    rig.burst(modules=LIMITS)
 
-    assert [line.partition(" ")[2] for line in site.notes()] == ["ran"]
+    assert [line.partition(" ")[2] for line in rig.lines()] == ["ran"]

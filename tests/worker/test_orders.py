@@ -6,83 +6,83 @@ from typing import Any
 import pytest
 
 from palermo.contract.worker_info import WorkerCommand
+from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq.patience import have_patience
-from tests.worker.site import Site
 
 
-def command(site: Site, action: str, **more: Any) -> list[dict[str, Any]]:
+def command(rig: Rig, action: str, **more: Any) -> list[dict[str, Any]]:
     order = WorkerCommand(action=action, by="anna@desk", **more)
-    return [dict(answer.values) for answer in site.client.run(lambda broker: broker.command(order, timeout=60))]
+    return [dict(answer.values) for answer in rig.client.run(lambda broker: broker.command(order, timeout=60))]
 
 
-def holding(site: Site) -> str:
+def holding(rig: Rig) -> str:
     """A job that a worker runs; its id."""
-    id = site.hold()
-    eventually(lambda: "held begins" in site.notes())
+    id = rig.hold()
+    eventually(lambda: "held begins" in rig.lines())
     return id
 
 
-def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(any_site: Site) -> None:
-    site = any_site
-    site.start()
-    holding(site)
-    site.enqueue("note", str(site.notes_path), "next")
+def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.worker()
+    holding(rig)
+    rig.enqueue("note", str(rig.notes_path), "next")
 
-    assert command(site, "quiet") == [{"state": "quiet"}]
+    assert command(rig, "quiet") == [{"state": "quiet"}]
 
-    site.open_gate()
-    eventually(lambda: site.notes() == ["held begins", "held ends"])
+    rig.open_gate()
+    eventually(lambda: rig.lines() == ["held begins", "held ends"])
     # On Redis a worker says this at its next heartbeat.
-    eventually(lambda: (row := site.worker())["state"] == "quiet" and not row["jobs"])
-    assert site.notes()[2:] == []
+    eventually(lambda: (row := rig.only_worker())["state"] == "quiet" and not row["jobs"])
+    assert rig.lines()[2:] == []
 
-    assert command(site, "resume")[0]["state"] in ("idle", "working")
-    eventually(lambda: site.notes()[-1] == "next")
+    assert command(rig, "resume")[0]["state"] in ("idle", "working")
+    eventually(lambda: rig.lines()[-1] == "next")
 
 
-def test_stop_finishes_what_runs_and_says_so(any_site: Site) -> None:
-    site = any_site
-    worker = site.start()
-    holding(site)
+def test_stop_finishes_what_runs_and_says_so(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker()
+    holding(rig)
 
-    assert command(site, "stop") == [{"state": "stopping", "jobs": 1}]
+    assert command(rig, "stop") == [{"state": "stopping", "jobs": 1}]
 
-    site.open_gate()
+    rig.open_gate()
     assert worker.wait() == 0
-    assert site.notes() == ["held begins", "held ends"]
+    assert rig.lines() == ["held begins", "held ends"]
     assert "order received action=stop by=anna@desk" in worker.log
 
 
-def test_an_idle_worker_answers_before_it_stops(any_site: Site) -> None:
-    site = any_site
-    worker = site.start()
-    site.ready(worker)
+def test_an_idle_worker_answers_before_it_stops(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker()
+    rig.ready(worker)
 
-    assert command(site, "stop") == [{"state": "stopping", "jobs": 0}]
+    assert command(rig, "stop") == [{"state": "stopping", "jobs": 0}]
 
     assert worker.wait() == 0
 
 
-def test_kill_gives_back_what_runs(any_site: Site) -> None:
-    site = any_site
-    worker = site.start()
-    holding(site)
+def test_kill_gives_back_what_runs(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker()
+    holding(rig)
 
-    assert command(site, "kill") == [{"state": "stopping", "jobs": 1}]
+    assert command(rig, "kill") == [{"state": "stopping", "jobs": 1}]
 
     assert worker.wait() == 1
-    eventually(lambda: site.pending() == 1)
+    eventually(lambda: rig.pending() == 1)
 
 
-def test_stack_shows_the_jobs_first_and_then_the_worker(any_site: Site) -> None:
-    site = any_site
-    site.start()
-    id = holding(site)
+def test_stack_shows_the_jobs_first_and_then_the_worker(any_rig: Rig) -> None:
+    rig = any_rig
+    rig.worker()
+    id = holding(rig)
 
     def stacks() -> dict[str, Any] | None:
         """Of a slot that gets no turn for 2 s there are none."""
-        (answer,) = command(site, "stack")
+        (answer,) = command(rig, "stack")
         return None if "it gave no answer" in answer["text"] else answer
 
     answer = eventually(stacks) or {}
@@ -97,37 +97,37 @@ def test_stack_shows_the_jobs_first_and_then_the_worker(any_site: Site) -> None:
 
 
 def test_memory_tells_what_its_processes_have_and_the_processor_time_that_they_used(
-    any_site: Site, monkeypatch: pytest.MonkeyPatch
+    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have_patience(monkeypatch)
-    site = any_site
-    worker = site.start("--max-jobs", "1")
-    site.ready(worker)
-    before = site.inspector.worker(site.worker()["id"])
+    rig = any_rig
+    worker = rig.worker("--max-jobs", "1")
+    rig.ready(worker)
+    before = rig.inspector.worker(rig.only_worker()["id"])
     assert before["memory"] > 10_000_000
     assert before["cpu"] > 0
 
     for nth in range(3):
-        site.enqueue("note", str(site.notes_path), f"{nth}")
-    eventually(lambda: site.worker()["processed"] == 3)
+        rig.enqueue("note", str(rig.notes_path), f"{nth}")
+    eventually(lambda: rig.only_worker()["processed"] == 3)
 
     # A process that has ended counts on.
-    eventually(lambda: [each["cpu"] for each in site.inspector.usage() if each["cpu"] > before["cpu"]])
-    assert site.inspector.usage(["pid:0@nowhere"]) == site.inspector.usage([]) == []
+    eventually(lambda: [each["cpu"] for each in rig.inspector.usage() if each["cpu"] > before["cpu"]])
+    assert rig.inspector.usage(["pid:0@nowhere"]) == rig.inspector.usage([]) == []
 
 
-def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_site: Site) -> None:
-    site = any_site
-    worker = site.start()
-    id = holding(site)
-    (running,) = command(site, "outcome", id=id)
-    assert command(site, "outcome", ids=("another", id)) == [{"known": [id]}]
+def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker()
+    id = holding(rig)
+    (running,) = command(rig, "outcome", id=id)
+    assert command(rig, "outcome", ids=("another", id)) == [{"known": [id]}]
     assert running.items() >= {"state": "running", "job": "crew.hold", "queue": "jobs", "settled": False}.items()
 
     def cancelled() -> dict[str, Any] | None:
         """A worker answers after 3 s at the latest, whether the job has ended or not."""
         began = time.monotonic()
-        (answer,) = command(site, "cancel", id=id)
+        (answer,) = command(rig, "cancel", id=id)
         slow = answer["state"] == "cancelling" and time.monotonic() - began >= 3
         return None if slow else answer
 
@@ -135,19 +135,19 @@ def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_site: Site) -> None
 
     ended = {"state": "cancelled", "job": "crew.hold", "queue": "jobs", "settled": True}
     assert answer == ended
-    assert command(site, "outcome", id=id) == [ended]
-    assert command(site, "outcome", ids=("another", id)) == [{"known": [id]}]
-    assert command(site, "cancel", id="another") == []
-    assert site.pending() == 0
-    assert site.errors() == {}
+    assert command(rig, "outcome", id=id) == [ended]
+    assert command(rig, "outcome", ids=("another", id)) == [{"known": [id]}]
+    assert command(rig, "cancel", id="another") == []
+    assert rig.pending() == 0
+    assert rig.errors() == {}
     assert f"job cancelled id={id}" in worker.log
     assert "ran=yes by=anna@desk" in worker.log
 
 
-def test_what_nobody_knows_is_not_obeyed(site: Site) -> None:
-    worker = site.start()
-    site.ready(worker)
+def test_what_nobody_knows_is_not_obeyed(rig: Rig) -> None:
+    worker = rig.worker()
+    rig.ready(worker)
 
-    assert command(site, "dance") == []
+    assert command(rig, "dance") == []
 
     assert "unknown order" in worker.log

@@ -13,16 +13,16 @@ import pytest
 import palermo
 from palermo.client.status import State
 from palermo.errors import SettingInvalid
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Site
 
 
 @pytest.fixture
-def site(rabbitmq_url: str, tmp_path: Path, exchange: str) -> Iterator[Site]:
+def rig(rabbitmq_url: str, tmp_path: Path, exchange: str) -> Iterator[Rig]:
     """RabbitMQ, since no other broker has jobs wait anywhere but in their queue."""
-    site = Site(tmp_path, url=rabbitmq_url, exchange=exchange)
-    yield site
-    site.close()
+    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
+    yield rig
+    rig.close()
 
 
 def numbers(count: int) -> list[str]:
@@ -30,56 +30,56 @@ def numbers(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_short_jobs_keep_their_order_and_each_runs_once(site: Site, pool: str) -> None:
+def test_short_jobs_keep_their_order_and_each_runs_once(rig: Rig, pool: str) -> None:
     for number in numbers(400):
-        site.enqueue("note", str(site.notes_path), number)
+        rig.enqueue("note", str(rig.notes_path), number)
 
-    site.burst("--pool", pool, "--prefetch", "auto", "-q", "jobs")
+    rig.burst("--pool", pool, "--prefetch", "auto", "-q", "jobs")
 
-    assert site.notes() == numbers(400)
+    assert rig.lines() == numbers(400)
 
 
-def test_an_idle_worker_runs_what_waited_behind_a_long_job(site: Site) -> None:
-    busy = site.start("--prefetch", "8", "-q", "jobs")
-    site.ready(busy)
-    site.hold("long")
-    eventually(lambda: site.notes() == ["long begins"])
+def test_an_idle_worker_runs_what_waited_behind_a_long_job(rig: Rig) -> None:
+    busy = rig.worker("--prefetch", "8", "-q", "jobs")
+    rig.ready(busy)
+    rig.hold("long")
+    eventually(lambda: rig.lines() == ["long begins"])
     for number in numbers(5):
-        site.enqueue("note", str(site.notes_path), number)
+        rig.enqueue("note", str(rig.notes_path), number)
 
-    site.start("-q", "jobs")
+    rig.worker("-q", "jobs")
 
-    eventually(lambda: sorted(site.notes()[1:]) == numbers(5))
-    site.open_gate()
-    eventually(lambda: site.notes()[-1] == "long ends")
+    eventually(lambda: sorted(rig.lines()[1:]) == numbers(5))
+    rig.open_gate()
+    eventually(lambda: rig.lines()[-1] == "long ends")
 
 
-def test_what_a_killed_worker_held_runs_elsewhere_and_nothing_but_its_own_job_runs_twice(site: Site) -> None:
+def test_what_a_killed_worker_held_runs_elsewhere_and_nothing_but_its_own_job_runs_twice(rig: Rig) -> None:
     for number in numbers(600):
-        site.enqueue("note", str(site.notes_path), number)
-    killed = site.start("--prefetch", "16", "-q", "jobs", "--log-level", "error")
-    eventually(lambda: len(site.notes()) > 50)
+        rig.enqueue("note", str(rig.notes_path), number)
+    killed = rig.worker("--prefetch", "16", "-q", "jobs", "--log-level", "error")
+    eventually(lambda: len(rig.lines()) > 50)
     os.kill(killed.pid, signal.SIGKILL)
     # A burst ends if the broker has not yet taken back what the dead worker held.
-    eventually(lambda: site.pending() + len(set(site.notes())) >= 600)
-    site.burst("--prefetch", "auto", "-q", "jobs")
+    eventually(lambda: rig.pending() + len(set(rig.lines())) >= 600)
+    rig.burst("--prefetch", "auto", "-q", "jobs")
 
-    counted = Counter(site.notes())
+    counted = Counter(rig.lines())
     assert sorted(counted) == numbers(600)
     # Those whose acknowledgements were on their way, to a broker that hands out so many before it has some of these.
     assert sum(counted.values()) <= 600 + 16
-    assert site.errors() == {}
+    assert rig.errors() == {}
 
 
-def test_jobs_that_keep_their_results_and_jobs_that_fail_come_from_what_is_held_too(site: Site) -> None:
+def test_jobs_that_keep_their_results_and_jobs_that_fail_come_from_what_is_held_too(rig: Rig) -> None:
     modules = ("crew", "crew_results")
-    kept = [site.enqueue("add", 1, number, module="crew_results") for number in range(60)]
-    failing = [site.enqueue("raises", "no") for _ in range(20)]
+    kept = [rig.enqueue("add", 1, number, module="crew_results") for number in range(60)]
+    failing = [rig.enqueue("raises", "no") for _ in range(20)]
 
-    site.burst("--prefetch", "8", "-q", "jobs", modules=modules)
+    rig.burst("--prefetch", "8", "-q", "jobs", modules=modules)
 
-    assert set(site.errors()) == set(failing)
-    assert {site.client.job_by_id(id).wait(timeout=60).state for id in kept} == {State.DONE}
+    assert set(rig.errors()) == set(failing)
+    assert {rig.client.job_by_id(id).wait(timeout=60).state for id in kept} == {State.DONE}
 
 
 def test_a_wrong_number_is_one_line() -> None:

@@ -7,41 +7,42 @@ from multiprocessing import get_all_start_methods
 import pytest
 
 from palermo.core.message import Message
+from tests.harness.processes import title
+from tests.harness.rig import Rig
 from tests.helpers import PACKAGE, eventually, idle_share
-from tests.worker.site import Site, title
 
 
-def test_a_burst_runs_what_waits_and_leaves(site: Site) -> None:
+def test_a_burst_runs_what_waits_and_leaves(rig: Rig) -> None:
     for number in range(5):
-        site.enqueue("note", str(site.notes_path), str(number))
+        rig.enqueue("note", str(rig.notes_path), str(number))
 
-    log = site.burst()
+    log = rig.burst()
 
-    assert site.notes() == ["0", "1", "2", "3", "4"]
-    assert site.pending() == 0
+    assert rig.lines() == ["0", "1", "2", "3", "4"]
+    assert rig.pending() == 0
     assert log.count("job finished") == 5
 
 
-def test_a_burst_on_nothing_leaves_at_once(site: Site) -> None:
-    assert "processed=0" in site.burst()
+def test_a_burst_on_nothing_leaves_at_once(rig: Rig) -> None:
+    assert "processed=0" in rig.burst()
 
 
-def test_two_bursts_with_several_slots_run_every_job_once(site: Site) -> None:
+def test_two_bursts_with_several_slots_run_every_job_once(rig: Rig) -> None:
     for number in range(200):
-        site.enqueue("note", str(site.notes_path), str(number))
+        rig.enqueue("note", str(rig.notes_path), str(number))
 
-    workers = [site.start("--burst", "-c", "2", "--log-level", "warning") for _ in range(2)]
+    workers = [rig.worker("--burst", "-c", "2", "--log-level", "warning") for _ in range(2)]
 
     assert [worker.wait() for worker in workers] == [0, 0]
-    assert sorted(map(int, site.notes())) == list(range(200))
+    assert sorted(map(int, rig.lines())) == list(range(200))
 
 
-def test_a_job_that_raises_is_in_failed_with_its_traceback(site: Site) -> None:
-    id = site.enqueue("raises", "no\nway")
+def test_a_job_that_raises_is_in_failed_with_its_traceback(rig: Rig) -> None:
+    id = rig.enqueue("raises", "no\nway")
 
-    log = site.burst()
+    log = rig.burst()
 
-    row = site.inspector.failed_job(id)
+    row = rig.inspector.failed_job(id)
     assert (row["error"]["class"], row["error"]["message"]) == ("ValueError", "no\nway")
     assert "in raises" in row["error"]["traceback"]
     assert str(PACKAGE) not in row["error"]["traceback"]
@@ -54,140 +55,140 @@ def test_a_job_that_raises_is_in_failed_with_its_traceback(site: Site) -> None:
     ("job", "error"),
     [("sys_exits", "SystemExit"), ("waits_in_vain", "LookupError"), ("nobody", "palermo.errors.JobNotFound")],
 )
-def test_other_ways_to_fail(site: Site, job: str, error: str) -> None:
-    id = site.enqueue(job)
+def test_other_ways_to_fail(rig: Rig, job: str, error: str) -> None:
+    id = rig.enqueue(job)
 
-    site.burst()
+    rig.burst()
 
-    assert site.errors()[id][0] == error
-
-
-def test_coroutine_jobs_run(site: Site) -> None:
-    site.enqueue("waits", str(site.notes_path))
-
-    site.burst()
-
-    assert site.notes() == ["waited"]
+    assert rig.errors()[id][0] == error
 
 
-def test_a_body_of_many_megabytes_runs(site: Site) -> None:
-    site.enqueue("measures", str(site.notes_path), "x" * (15 * 1024 * 1024))
+def test_coroutine_jobs_run(rig: Rig) -> None:
+    rig.enqueue("waits", str(rig.notes_path))
 
-    site.burst()
+    rig.burst()
 
-    assert site.notes() == [str(15 * 1024 * 1024)]
-
-
-def test_jobs_enqueue_jobs_on_the_workers_own_broker(site: Site) -> None:
-    site.enqueue("enqueues", str(site.notes_path), "from inside")
-
-    site.burst()
-
-    assert site.notes() == ["from inside"]
+    assert rig.lines() == ["waited"]
 
 
-def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(site: Site) -> None:
-    id = site.enqueue("enqueues", str(site.notes_path), module="crew_families")
-    (site.path / "jobs.db").chmod(0o666)
+def test_a_body_of_many_megabytes_runs(rig: Rig) -> None:
+    rig.enqueue("measures", str(rig.notes_path), "x" * (15 * 1024 * 1024))
 
-    log = site.burst(modules=("crew_families",))
+    rig.burst()
 
-    assert site.client.job_by_id(id).status() == "done"
+    assert rig.lines() == [str(15 * 1024 * 1024)]
+
+
+def test_jobs_enqueue_jobs_on_the_workers_own_broker(rig: Rig) -> None:
+    rig.enqueue("enqueues", str(rig.notes_path), "from inside")
+
+    rig.burst()
+
+    assert rig.lines() == ["from inside"]
+
+
+def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(rig: Rig) -> None:
+    id = rig.enqueue("enqueues", str(rig.notes_path), module="crew_families")
+    (rig.path / "jobs.db").chmod(0o666)
+
+    log = rig.burst(modules=("crew_families",))
+
+    assert rig.client.job_by_id(id).status() == "done"
     assert log.count("file of jobs is open to all users") == 1
 
 
-def test_a_slot_is_kept_for_the_next_job(site: Site) -> None:
+def test_a_slot_is_kept_for_the_next_job(rig: Rig) -> None:
     for _ in range(3):
-        site.enqueue("tells_pids", str(site.notes_path))
+        rig.enqueue("tells_pids", str(rig.notes_path))
 
-    site.burst()
+    rig.burst()
 
-    assert len(set(site.notes())) == 1
+    assert len(set(rig.lines())) == 1
 
 
-def test_a_job_knows_itself(site: Site) -> None:
-    id = site.enqueue("tells_current", str(site.notes_path))
+def test_a_job_knows_itself(rig: Rig) -> None:
+    id = rig.enqueue("tells_current", str(rig.notes_path))
 
-    process = site.start("--burst")
+    process = rig.worker("--burst")
     assert process.wait() == 0
 
     host = os.uname().nodename
-    assert site.notes() == [f"{id} jobs crew.tells_current 1 pid:{process.pid}@{host}/worker-1"]
+    assert rig.lines() == [f"{id} jobs crew.tells_current 1 pid:{process.pid}@{host}/worker-1"]
 
 
-def test_standard_input_is_empty_and_output_is_written_after_each_job(site: Site) -> None:
-    site.enqueue("reads_stdin", str(site.notes_path))
-    site.enqueue("prints", "printed before the crash")
-    site.enqueue("killed", "SIGKILL")
+def test_standard_input_is_empty_and_output_is_written_after_each_job(rig: Rig) -> None:
+    rig.enqueue("reads_stdin", str(rig.notes_path))
+    rig.enqueue("prints", "printed before the crash")
+    rig.enqueue("killed", "SIGKILL")
 
-    log = site.burst()
+    log = rig.burst()
 
-    assert site.notes() == ["''"]
+    assert rig.lines() == ["''"]
     assert "printed before the crash" in log
 
 
-def test_programs_and_processes_that_a_job_starts_obey_term(site: Site) -> None:
-    site.enqueue("starts_a_program", str(site.notes_path))
+def test_programs_and_processes_that_a_job_starts_obey_term(rig: Rig) -> None:
+    rig.enqueue("starts_a_program", str(rig.notes_path))
     methods = get_all_start_methods()
     for method in methods:
-        site.enqueue("starts_a_process", str(site.notes_path), method)
+        rig.enqueue("starts_a_process", str(rig.notes_path), method)
 
-    site.burst()
+    rig.burst()
 
-    assert site.notes() == [str(-signal.SIGTERM)] * (1 + len(methods))
-
-
-def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(site: Site) -> None:
-    site.enqueue("low", str(site.notes_path), "low", queue="low")
-    site.enqueue("note", str(site.notes_path), "plain")
-    worker = site.start()
-
-    eventually(lambda: sorted(site.notes()) == ["low", "plain"])
-    site.ready(worker)
-    assert site.worker()["queues"] == ["jobs", "low"]
+    assert rig.lines() == [str(-signal.SIGTERM)] * (1 + len(methods))
 
 
-def test_queues_are_served_in_the_order_given(site: Site) -> None:
+def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(rig: Rig) -> None:
+    rig.enqueue("low", str(rig.notes_path), "low", queue="low")
+    rig.enqueue("note", str(rig.notes_path), "plain")
+    worker = rig.worker()
+
+    eventually(lambda: sorted(rig.lines()) == ["low", "plain"])
+    rig.ready(worker)
+    assert rig.only_worker()["queues"] == ["jobs", "low"]
+
+
+def test_queues_are_served_in_the_order_given(rig: Rig) -> None:
     for _ in range(3):
-        site.enqueue("note", str(site.notes_path), "jobs")
-        site.enqueue("low", str(site.notes_path), "low", queue="low")
+        rig.enqueue("note", str(rig.notes_path), "jobs")
+        rig.enqueue("low", str(rig.notes_path), "low", queue="low")
 
-    site.burst("-q", "low,jobs")
+    rig.burst("-q", "low,jobs")
 
-    assert site.notes() == ["low"] * 3 + ["jobs"] * 3
+    assert rig.lines() == ["low"] * 3 + ["jobs"] * 3
 
 
-def test_the_worker_shows_itself_its_jobs_and_its_counts(site: Site) -> None:
-    id = site.hold()
-    site.enqueue("raises", "x")
-    worker = site.start("-c", "2")
+def test_the_worker_shows_itself_its_jobs_and_its_counts(rig: Rig) -> None:
+    id = rig.hold()
+    rig.enqueue("raises", "x")
+    worker = rig.worker("-c", "2")
 
-    (row,) = eventually(lambda: [row for row in site.workers() if row["jobs"] and row["failed"]])
+    (row,) = eventually(lambda: [row for row in rig.workers() if row["jobs"] and row["failed"]])
     assert (row["pid"], row["slots"], row["state"], row["processed"]) == (worker.pid, 2, "working", 1)
     assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "crew.hold", "jobs")]
-    site.open_gate()
-    site.ready(worker)
-    assert site.worker()["processed"] == 2
+    rig.open_gate()
+    rig.ready(worker)
+    assert rig.only_worker()["processed"] == 2
 
 
-def test_titles_say_what_each_process_does(site: Site) -> None:
-    worker = site.start("-c", "2", "-q", "jobs,low")
+def test_titles_say_what_each_process_does(rig: Rig) -> None:
+    worker = rig.worker("-c", "2", "-q", "jobs,low")
     eventually(lambda: worker.title() == "palermo worker: waiting for jobs,low")
     eventually(lambda: len(worker.children()) == 3)
     template, *slots = worker.children()
     assert title(template) == "palermo template"
     eventually(lambda: [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"])
 
-    id = site.hold()
+    id = rig.hold()
 
     eventually(lambda: worker.title() == "palermo worker: 1 of 2 slots busy")
     eventually(lambda: any(f": crew.hold {id} since " in title(slot) for slot in slots))
-    site.open_gate()
+    rig.open_gate()
     eventually(lambda: [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"])
 
 
-def test_a_password_on_the_command_line_does_not_stay_in_the_title(site: Site) -> None:
-    worker = site.start("--url", "amqp://guest:hunter2@127.0.0.1:1/")
+def test_a_password_on_the_command_line_does_not_stay_in_the_title(rig: Rig) -> None:
+    worker = rig.worker("--url", "amqp://guest:hunter2@127.0.0.1:1/")
 
     eventually(lambda: "unavailable" in worker.log)
 
@@ -204,10 +205,8 @@ def test_a_password_on_the_command_line_does_not_stay_in_the_title(site: Site) -
         ("jobless", "no job in jobless, so there is no queue to serve"),
     ],
 )
-def test_a_useless_module_ends_the_worker_with_one_line_and_the_users_frames(
-    site: Site, module: str, text: str
-) -> None:
-    worker = site.start(modules=(module,))
+def test_a_useless_module_ends_the_worker_with_one_line_and_the_users_frames(rig: Rig, module: str, text: str) -> None:
+    worker = rig.worker(modules=(module,))
 
     assert worker.wait() == 1
     *frames, line = worker.log.splitlines()
@@ -216,35 +215,35 @@ def test_a_useless_module_ends_the_worker_with_one_line_and_the_users_frames(
     assert bool(frames) == (module == "unimportable")
 
 
-def test_a_module_that_enqueues_while_it_is_imported_is_named_once_with_the_line_and_the_job(site: Site) -> None:
-    (site.path / "eager.py").write_text("import eager_shop\n")
-    (site.path / "eager_shop.py").write_text(
+def test_a_module_that_enqueues_while_it_is_imported_is_named_once_with_the_line_and_the_job(rig: Rig) -> None:
+    (rig.path / "eager.py").write_text("import eager_shop\n")
+    (rig.path / "eager_shop.py").write_text(
         "import palermo\n@palermo.job\ndef index(definition): ...\n"
         "for nth in range(3):\n    index.enqueue(definition=nth)\n"
     )
 
-    log = site.burst(modules=("eager",), within=site.path)
+    log = rig.burst(modules=("eager",), cwd=rig.path)
 
     assert log.count("a module enqueues a job while it is imported") == 1
     assert "module=eager_shop line=5 job=eager_shop.index" in log
-    assert site.pending() == 0
+    assert rig.pending() == 0
 
 
-def test_a_waiting_worker_costs_nothing(site: Site) -> None:
-    worker = site.start("-c", "4")
-    site.ready(worker)
+def test_a_waiting_worker_costs_nothing(rig: Rig) -> None:
+    worker = rig.worker("-c", "4")
+    rig.ready(worker)
     eventually(lambda: len(worker.children()) == 5)
 
     idle_share([worker.pid, *worker.children()])
 
 
-def test_a_pidfile_in_use_is_refused(site: Site) -> None:
-    pidfile = site.path / "pid"
-    first = site.start("--pidfile", str(pidfile))
-    site.ready(first)
+def test_a_pidfile_in_use_is_refused(rig: Rig) -> None:
+    pidfile = rig.path / "pid"
+    first = rig.worker("--pidfile", str(pidfile))
+    rig.ready(first)
     assert pidfile.read_text() == f"{first.pid}\n"
 
-    second = site.start("--pidfile", str(pidfile))
+    second = rig.worker("--pidfile", str(pidfile))
 
     assert second.wait() == 2
     assert f"pid {first.pid}" in second.log
@@ -253,22 +252,22 @@ def test_a_pidfile_in_use_is_refused(site: Site) -> None:
     assert not pidfile.exists()
 
 
-def test_failed_jobs_above_the_limit_are_dropped_at_the_start(site: Site) -> None:
-    ids = [site.enqueue("raises", str(number)) for number in range(5)]
-    site.burst()
-    assert len(site.errors()) == 5
+def test_failed_jobs_above_the_limit_are_dropped_at_the_start(rig: Rig) -> None:
+    ids = [rig.enqueue("raises", str(number)) for number in range(5)]
+    rig.burst()
+    assert len(rig.errors()) == 5
 
-    worker = site.start(PALERMO_FAILED_MAX_COUNT="2")
+    worker = rig.worker(PALERMO_FAILED_MAX_COUNT="2")
 
-    eventually(lambda: list(site.errors()) == ids[3:])
+    eventually(lambda: list(rig.errors()) == ids[3:])
     assert worker.alive
 
 
-def test_a_serializer_that_a_module_plugs_in_is_known_to_its_worker(site: Site) -> None:
-    body = f"{site.notes_path}|by my own serializer"[::-1].encode()
+def test_a_serializer_that_a_module_plugs_in_is_known_to_its_worker(rig: Rig) -> None:
+    body = f"{rig.notes_path}|by my own serializer"[::-1].encode()
     message = Message(id="7c9e", queue="jobs", job="plugged.notes", body=body, content_type="text/x-reversed")
-    site.client.run(lambda broker: broker.publish(message))
+    rig.client.run(lambda broker: broker.publish(message))
 
-    site.burst(modules=("plugged",))
+    rig.burst(modules=("plugged",))
 
-    assert site.notes() == ["by my own serializer"]
+    assert rig.notes_path.read_text() == "by my own serializer"

@@ -14,8 +14,8 @@ import pytest
 from palermo.contract.worker_info import WorkerInfo
 from palermo.settings.environment import ServiceManager, service_manager
 from palermo.worker.parent.sd_notify import Notifier
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Site
 
 
 class Manager:
@@ -54,44 +54,44 @@ def status(manager: Manager) -> str:
     return next((line for line in reversed(manager.lines()) if line.startswith("STATUS=")), "")
 
 
-def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(site: Site, manager: Manager) -> None:
-    worker = site.start(NOTIFY_SOCKET=manager.address, WATCHDOG_USEC="400000")
+def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(rig: Rig, manager: Manager) -> None:
+    worker = rig.worker(NOTIFY_SOCKET=manager.address, WATCHDOG_USEC="400000")
 
     eventually(lambda: "READY=1" in manager.lines())
     assert manager.lines().count("READY=1") == 1
-    site.hold()
+    rig.hold()
     eventually(lambda: status(manager).startswith("STATUS=working: 1 of 1 slot busy"))
     eventually(lambda: manager.lines().count("WATCHDOG=1") >= 4)
     worker.send(signal.SIGTERM)
     eventually(lambda: "STOPPING=1" in manager.lines())
     eventually(lambda: any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in manager.lines()))
-    site.open_gate()
+    rig.open_gate()
 
     assert worker.wait() == 0
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
 
-def test_it_is_not_ready_before_its_modules_and_its_session_are_there(site: Site, manager: Manager) -> None:
-    worker = site.start(NOTIFY_SOCKET=manager.address, PALERMO_URL="amqp://guest:guest@127.0.0.1:1/")
+def test_it_is_not_ready_before_its_modules_and_its_session_are_there(rig: Rig, manager: Manager) -> None:
+    worker = rig.worker(NOTIFY_SOCKET=manager.address, PALERMO_URL="amqp://guest:guest@127.0.0.1:1/")
 
     eventually(lambda: "broker unavailable" in worker.log)
 
     assert "READY=1" not in manager.lines()
 
 
-def test_a_name_outside_of_the_file_system_and_no_watchdog(site: Site) -> None:
+def test_a_name_outside_of_the_file_system_and_no_watchdog(rig: Rig) -> None:
     manager = Manager(f"@palermo-test-{secrets.token_hex(6)}")
-    site.enqueue("nothing")
+    rig.enqueue("nothing")
 
-    site.burst(NOTIFY_SOCKET=manager.address)
+    rig.burst(NOTIFY_SOCKET=manager.address)
 
     assert "READY=1" in manager.lines()
     assert "WATCHDOG=1" not in manager.lines()
     manager.close()
 
 
-def test_a_worker_that_begins_anew_says_so_in_the_same_process(site: Site, manager: Manager) -> None:
-    worker = site.start(NOTIFY_SOCKET=manager.address)
+def test_a_worker_that_begins_anew_says_so_in_the_same_process(rig: Rig, manager: Manager) -> None:
+    worker = rig.worker(NOTIFY_SOCKET=manager.address)
     eventually(lambda: "READY=1" in manager.lines())
     template = worker.grown(2)[0]
     manager.forget()
@@ -118,10 +118,10 @@ async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) ->
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
 
-def test_nobody_listening_hurts_nobody(site: Site, tmp_path: Path) -> None:
-    site.enqueue("nothing")
+def test_nobody_listening_hurts_nobody(rig: Rig, tmp_path: Path) -> None:
+    rig.enqueue("nothing")
 
-    assert "job finished" in site.burst(NOTIFY_SOCKET=f"{tmp_path}/nobody")
+    assert "job finished" in rig.burst(NOTIFY_SOCKET=f"{tmp_path}/nobody")
 
 
 async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:

@@ -13,7 +13,7 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.rabbitmq.test_silence import nobody
 from tests.tcp_proxy import TcpProxy
@@ -57,30 +57,30 @@ def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path
 
 def test_cuts_of_the_line_lose_no_record_of_what_ran(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
     host, port = parse_url(rabbitmq_url).hosts[0]
-    with TcpProxy(host, port) as proxy, Place(tmp_path, rabbitmq_url, exchange) as place:
+    with TcpProxy(host, port) as proxy, Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         url = rabbitmq_url.replace(f":{port}", f":{proxy.port}")
-        worker = place.worker("-c", "2", PALERMO_URL=url)
-        place.ready(worker)
+        worker = rig.worker("-c", "2", PALERMO_URL=url)
+        rig.ready(worker)
         for number in range(1, 7):
-            place.enqueue("note", f"{number}")
-            place.await_lines(number)
+            rig.enqueue("note", f"{number}")
+            rig.await_lines(number)
             proxy.hang_up(reset=bool(number % 2))
-        place.ready(worker)
+        rig.ready(worker)
 
-        eventually(lambda: place.rows("stats")["processed"] >= 6)
+        eventually(lambda: rig.rows("stats")["processed"] >= 6)
 
 
 def test_a_worker_that_ends_without_its_journal_says_so(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
     host, port = parse_url(rabbitmq_url).hosts[0]
-    with TcpProxy(host, port) as proxy, Place(tmp_path, rabbitmq_url, exchange) as place:
-        worker = place.worker(PALERMO_URL=rabbitmq_url.replace(f":{port}", f":{proxy.port}"))
-        place.ready(worker)
-        place.enqueue("hold", "held")
-        place.await_lines(1)
+    with TcpProxy(host, port) as proxy, Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        worker = rig.worker(PALERMO_URL=rabbitmq_url.replace(f":{port}", f":{proxy.port}"))
+        rig.ready(worker)
+        rig.enqueue("hold", "held")
+        rig.await_lines(1)
         proxy.refuse()
         proxy.hang_up()
-        place.open_gate()
-        place.await_lines(2)
+        rig.open_gate()
+        rig.await_lines(2)
         worker.send(signal.SIGTERM)
         worker.wait()
 

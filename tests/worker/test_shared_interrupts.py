@@ -14,9 +14,9 @@ import pytest
 from palermo.core.lifecycle import Cancelled, Interrupted, Succeeded
 from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
 from palermo.worker.child.interrupts import SharedInterrupts
+from tests.harness.rig import PROGRAMS
 from tests.helpers import eventually
 from tests.worker.bench import Bench
-from tests.worker.site import PROGRAMS
 
 
 @pytest.fixture

@@ -21,23 +21,24 @@ from palermo.core.election import Duty
 from palermo.inspector.check import Limits, check
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
+from tests.harness.processes import WorkerProcess
+from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
-from tests.worker.site import Process, Site
 
 
-def begun(site: Site, *arguments: str) -> tuple[Process, str]:
+def begun(rig: Rig, *arguments: str) -> tuple[WorkerProcess, str]:
     """A worker that holds a job, and the job's id."""
-    worker = site.start(*arguments)
-    id = site.hold()
-    eventually(lambda: [job["id"] for row in site.workers() for job in row["jobs"]] == [id])
+    worker = rig.worker(*arguments)
+    id = rig.hold()
+    eventually(lambda: [job["id"] for row in rig.workers() for job in row["jobs"]] == [id])
     return worker, id
 
 
-def stop(site: Site, worker: Process) -> None:
+def stop(rig: Rig, worker: WorkerProcess) -> None:
     """Stop the worker, at a moment at which it does not hold the lock of an SQLite file: others would wait for it."""
     with closing(sqlite3.connect(":memory:", timeout=HANGS, isolation_level=None)) as file:
-        if site.settings.url.startswith("sqlite"):
-            file.execute("ATTACH ? AS jobs", (site.settings.url.removeprefix("sqlite:///"),))
+        if rig.settings.url.startswith("sqlite"):
+            file.execute("ATTACH ? AS jobs", (rig.settings.url.removeprefix("sqlite:///"),))
             file.execute("BEGIN IMMEDIATE")
         worker.send(signal.SIGSTOP)
         stat = Path(f"/proc/{worker.pid}/stat")
@@ -54,7 +55,7 @@ def silent(inspector: Inspector) -> Row:
     return eventually(found)
 
 
-def written_down(site: Site, id: str, *, clock: bool = False) -> bool:
+def written_down(rig: Rig, id: str, *, clock: bool = False) -> bool:
     """Whether the run log has the job, and with `clock` that its worker keeps the time; on SQLite the file has both."""
 
     async def read(broker: Broker) -> bool:
@@ -65,24 +66,22 @@ def written_down(site: Site, id: str, *, clock: bool = False) -> bool:
         def learn(record: Record) -> None:
             view.add(record)
 
-        follower = await run_log_stream(site.settings.exchange, broker._open_publisher).follow(
-            broker._connection, learn
-        )
+        follower = await run_log_stream(rig.settings.exchange, broker._open_publisher).follow(broker._connection, learn)
         if follower is not None:
             await follower.close()
         found = [seen for seen in view.seen.values() if id in seen.runs]
         return any(Duty.TIME in counters_of(seen.counters)["duties"] or not clock for seen in found)
 
-    return site.client.run(read)
+    return rig.client.run(read)
 
 
-def test_r10_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_site: Site) -> None:
-    site = any_site
-    worker, id = begun(site, "-q", "jobs,other")
-    before = site.worker()
-    stop(site, worker)
+def test_r10_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_rig: Rig) -> None:
+    rig = any_rig
+    worker, id = begun(rig, "-q", "jobs,other")
+    before = rig.only_worker()
+    stop(rig, worker)
 
-    row = silent(site.inspector)
+    row = silent(rig.inspector)
 
     assert (row["id"], row["state"], row["queues"]) == (before["id"], "silent", ["jobs", "other"])
     assert [(job["id"], job["job"], job["preview"]) for job in row["jobs"]] == [
@@ -91,26 +90,26 @@ def test_r10_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_site: Si
     assert row["last_seen"] >= before["started_at"]
     known = f"queues jobs, other; 1 job held; heard of last at {row['last_seen']}"
     assert silent_text([row]) == f"1 worker does not answer: {row['id']} ({known})"
-    queue = {each["name"]: each for each in site.inspector.queues()}["jobs"]
+    queue = {each["name"]: each for each in rig.inspector.queues()}["jobs"]
     assert (queue["in_progress"], queue["workers"]) == (1, 0)
-    status = site.client.job_by_id(id).status()
+    status = rig.client.job_by_id(id).status()
     assert (status, status.worker) == ("working", row["id"])
     assert "does not answer" in status.reason
 
     worker.send(signal.SIGCONT)
 
-    site.worker()
-    site.open_gate()
-    eventually(lambda: site.notes()[-1] == "held ends")
+    rig.only_worker()
+    rig.open_gate()
+    eventually(lambda: rig.lines()[-1] == "held ends")
 
 
-def test_r10_a_program_that_comes_later_sees_the_stopped_worker_and_its_job(any_site: Site) -> None:
-    site = any_site
-    worker, id = begun(site, "-q", "jobs,other")
-    before = site.worker()
-    eventually(lambda: written_down(site, id))
-    stop(site, worker)
-    later = Client(site.settings)
+def test_r10_a_program_that_comes_later_sees_the_stopped_worker_and_its_job(any_rig: Rig) -> None:
+    rig = any_rig
+    worker, id = begun(rig, "-q", "jobs,other")
+    before = rig.only_worker()
+    eventually(lambda: written_down(rig, id))
+    stop(rig, worker)
+    later = Client(rig.settings)
 
     row = silent(Inspector(later))
 
@@ -127,22 +126,22 @@ def test_r10_a_program_that_comes_later_sees_the_stopped_worker_and_its_job(any_
     assert (finding.level, row["id"] in finding.text) == ("warning", True)
     later.close()
     worker.send(signal.SIGCONT)
-    site.worker()
+    rig.only_worker()
 
 
-def test_r10_a_program_that_comes_later_sees_what_the_stopped_worker_counted(any_site: Site) -> None:
-    site = any_site
-    worker = site.start("-c", "2")
+def test_r10_a_program_that_comes_later_sees_what_the_stopped_worker_counted(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker("-c", "2")
     for _ in range(2):
-        site.enqueue("nothing")
-    eventually(lambda: site.worker()["processed"] == 2)
-    id = site.hold()
+        rig.enqueue("nothing")
+    eventually(lambda: rig.only_worker()["processed"] == 2)
+    id = rig.hold()
     # It may become the leader after it has written down the job.
-    eventually(lambda: site.worker()["clock"])
-    eventually(lambda: written_down(site, id, clock=True))
-    before = site.worker()
-    stop(site, worker)
-    later = Client(site.settings)
+    eventually(lambda: rig.only_worker()["clock"])
+    eventually(lambda: written_down(rig, id, clock=True))
+    before = rig.only_worker()
+    stop(rig, worker)
+    later = Client(rig.settings)
 
     row = silent(Inspector(later))
 
@@ -150,7 +149,7 @@ def test_r10_a_program_that_comes_later_sees_what_the_stopped_worker_counted(any
     assert {name: row[name] for name in counted} == {name: before[name] for name in counted}
     later.close()
     worker.send(signal.SIGCONT)
-    site.worker()
+    rig.only_worker()
 
 
 def test_r10_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None:
@@ -165,18 +164,18 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None
     assert (of_nothing["pid"], of_nothing["started_at"]) == (None, None)
 
 
-def test_r10_an_idle_worker_that_is_stopped_is_counted_by_a_program_that_comes_later(any_site: Site) -> None:
-    site = any_site
-    worker = site.start()
-    site.ready(worker)
-    stop(site, worker)
-    later = Client(site.settings)
+def test_r10_an_idle_worker_that_is_stopped_is_counted_by_a_program_that_comes_later(any_rig: Rig) -> None:
+    rig = any_rig
+    worker = rig.worker()
+    rig.ready(worker)
+    stop(rig, worker)
+    later = Client(rig.settings)
 
     assert silent_text([silent(Inspector(later))]).startswith("1 worker does not answer")
     later.enqueue("shop.mail", queue="mail")
-    broker = ("--url", site.settings.url, "--exchange", site.settings.exchange)
+    broker = ("--url", rig.settings.url, "--exchange", rig.settings.exchange)
     assert "1 worker does not answer" in CliRunner().invoke(main, ["queues", *broker]).stderr
 
     later.close()
     worker.send(signal.SIGKILL)
-    eventually(lambda: site.workers() == [])
+    eventually(lambda: rig.workers() == [])

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.worker.site import Site
+from tests.harness.rig import Rig
 
 MODULE = "crew_spoils"
 
@@ -24,60 +24,60 @@ SPOILS = {
 }
 
 
-def _look(site: Site) -> str:
-    return site.enqueue("look", str(site.notes_path), module=MODULE)
+def _look(rig: Rig) -> str:
+    return rig.enqueue("look", str(rig.notes_path), module=MODULE)
 
 
 @pytest.mark.parametrize(("how", "job"), [*((how, "spoil") for how in SPOILS), ("umask", "spoil_and_fail")])
 def test_a_job_finds_its_process_as_the_first_did_whatever_the_one_before_it_did_to_it(
-    site: Site, how: str, job: str
+    rig: Rig, how: str, job: str
 ) -> None:
-    _look(site)
-    spoiler = site.enqueue(job, how, module=MODULE)
-    _look(site)
+    _look(rig)
+    spoiler = rig.enqueue(job, how, module=MODULE)
+    _look(rig)
 
-    log = site.burst(modules=(MODULE,))
+    log = rig.burst(modules=(MODULE,))
 
-    before, after = map(json.loads, site.notes())
+    before, after = map(json.loads, rig.lines())
     assert after == before
     replaced = [line for line in log.splitlines() if "slot replaced" in line]
     assert len(replaced) == 1, log
     assert f"job {MODULE}.{job} {spoiler} changed its process: " in replaced[0]
     assert SPOILS[how] in replaced[0]
-    assert len(site.errors()) == (job == "spoil_and_fail")
+    assert len(rig.errors()) == (job == "spoil_and_fail")
 
 
 @pytest.mark.parametrize("how", ["descriptors", "sockets"])
-def test_a_job_that_takes_the_workers_connection_away_fails_and_the_next_one_runs(site: Site, how: str) -> None:
-    spoiler = site.enqueue("spoil", how, module=MODULE)
-    _look(site)
+def test_a_job_that_takes_the_workers_connection_away_fails_and_the_next_one_runs(rig: Rig, how: str) -> None:
+    spoiler = rig.enqueue("spoil", how, module=MODULE)
+    _look(rig)
 
-    site.burst(modules=(MODULE,))
+    rig.burst(modules=(MODULE,))
 
-    assert [kind for kind, _ in site.errors().values()] == ["palermo.errors.JobCrashed"]
-    assert list(site.errors()) == [spoiler]
-    assert len(site.notes()) == 1
+    assert [kind for kind, _ in rig.errors().values()] == ["palermo.errors.JobCrashed"]
+    assert list(rig.errors()) == [spoiler]
+    assert len(rig.lines()) == 1
 
 
-def test_a_job_that_puts_back_what_it_changed_keeps_its_process(site: Site) -> None:
+def test_a_job_that_puts_back_what_it_changed_keeps_its_process(rig: Rig) -> None:
     for _ in range(3):
-        site.enqueue("borrow", str(site.notes_path), module=MODULE)
+        rig.enqueue("borrow", str(rig.notes_path), module=MODULE)
 
-    log = site.burst(modules=(MODULE,))
+    log = rig.burst(modules=(MODULE,))
 
-    assert len(set(site.notes())) == 1
+    assert len(set(rig.lines())) == 1
     assert "slot replaced" not in log
 
 
 @pytest.mark.parametrize("pool", ["thread", "async"])
 @pytest.mark.parametrize("how", ["limit", "folder", "errors"])
-def test_a_child_that_slots_share_is_replaced_once_a_job_has_spoiled_it(site: Site, how: str, pool: str) -> None:
-    _look(site)
-    site.enqueue("spoil_async" if pool == "async" else "spoil", how, module=MODULE)
-    _look(site)
+def test_a_child_that_slots_share_is_replaced_once_a_job_has_spoiled_it(rig: Rig, how: str, pool: str) -> None:
+    _look(rig)
+    rig.enqueue("spoil_async" if pool == "async" else "spoil", how, module=MODULE)
+    _look(rig)
 
-    log = site.burst("--pool", pool, modules=(MODULE,))
+    log = rig.burst("--pool", pool, modules=(MODULE,))
 
-    before, after = map(json.loads, site.notes())
+    before, after = map(json.loads, rig.lines())
     assert after == before
     assert [line for line in log.splitlines() if "slots replaced" in line and SPOILS[how] in line], log

@@ -5,50 +5,51 @@ import time
 
 import pytest
 
+from tests.harness.processes import WorkerProcess, exists
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Process, Site, exists
 
 ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
 
 
-def _holding(site: Site, *arguments: str) -> Process:
+def _holding(rig: Rig, *arguments: str) -> WorkerProcess:
     """A worker with a job that runs until the gate opens, and one that waits behind it."""
-    site.hold()
-    site.enqueue("note", str(site.notes_path), "next")
-    worker = site.start(*arguments)
-    eventually(lambda: site.notes() == ["held begins"])
+    rig.hold()
+    rig.enqueue("note", str(rig.notes_path), "next")
+    worker = rig.worker(*arguments)
+    eventually(lambda: rig.lines() == ["held begins"])
     return worker
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_an_idle_worker_ends_at_once(site: Site, number: signal.Signals) -> None:
-    worker = site.start("-c", "2")
-    site.ready(worker)
+def test_an_idle_worker_ends_at_once(rig: Rig, number: signal.Signals) -> None:
+    worker = rig.worker("-c", "2")
+    rig.ready(worker)
     children = worker.grown(3)
 
     worker.send(number)
 
     assert worker.wait() == 0
     assert not any(exists(pid) for pid in children)
-    assert site.workers() == []
+    assert rig.workers() == []
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_the_running_job_is_finished_and_no_other_is_taken(site: Site, number: signal.Signals) -> None:
-    worker = _holding(site)
+def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, number: signal.Signals) -> None:
+    worker = _holding(rig)
 
     worker.send(number)
-    eventually(lambda: site.worker()["state"] == "stopping")
+    eventually(lambda: rig.only_worker()["state"] == "stopping")
     eventually(lambda: worker.title() == "palermo worker: stopping, 1 of 1 slot busy")
-    site.open_gate()
+    rig.open_gate()
 
     assert worker.wait() == 0
-    assert site.notes() == ["held begins", "held ends"]
-    assert site.pending() == 1
+    assert rig.lines() == ["held begins", "held ends"]
+    assert rig.pending() == 1
 
 
-def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(site: Site) -> None:
-    worker = _holding(site)
+def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig) -> None:
+    worker = _holding(rig)
 
     worker.send(signal.SIGINT)
     eventually(lambda: "finishing 1 running job and ending; a second Ctrl-C kills what still runs" in worker.log)
@@ -56,68 +57,68 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(site: Site) 
 
     assert worker.wait() == 1
     assert "job interrupted, giving it back" in worker.log
-    assert site.errors() == {}
-    assert site.pending() == 2
-    site.open_gate()
-    site.burst()
-    assert site.notes() == ["held begins", "held begins", "held ends", "next"]
+    assert rig.errors() == {}
+    assert rig.pending() == 2
+    rig.open_gate()
+    rig.burst()
+    assert rig.lines() == ["held begins", "held begins", "held ends", "next"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(site: Site, number: signal.Signals) -> None:
-    worker = _holding(site, "--shutdown-timeout", "0.3s")
+def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(rig: Rig, number: signal.Signals) -> None:
+    worker = _holding(rig, "--shutdown-timeout", "0.3s")
 
     worker.send(number)
 
     assert worker.wait() == 1
-    assert site.errors() == {}
-    assert site.pending() == 2
+    assert rig.errors() == {}
+    assert rig.pending() == 2
 
 
-def test_r3_after_quit_a_job_may_outlast_the_shutdown_timeout(site: Site) -> None:
-    worker = _holding(site, "--shutdown-timeout", "0.1s")
+def test_r3_after_quit_a_job_may_outlast_the_shutdown_timeout(rig: Rig) -> None:
+    worker = _holding(rig, "--shutdown-timeout", "0.1s")
     worker.send(signal.SIGQUIT)
-    eventually(lambda: site.worker()["state"] == "stopping")
+    eventually(lambda: rig.only_worker()["state"] == "stopping")
     sent = time.monotonic()
     eventually(lambda: time.monotonic() > sent + 0.5)
 
-    site.open_gate()
+    rig.open_gate()
 
     assert worker.wait() == 0
-    assert site.notes() == ["held begins", "held ends"]
+    assert rig.lines() == ["held begins", "held ends"]
 
 
-def test_a_paused_worker_takes_nothing_until_it_goes_on(site: Site) -> None:
-    worker = _holding(site)
+def test_a_paused_worker_takes_nothing_until_it_goes_on(rig: Rig) -> None:
+    worker = _holding(rig)
 
     worker.send(signal.SIGUSR2)
-    eventually(lambda: site.worker()["state"] == "paused")
-    site.open_gate()
-    eventually(lambda: site.notes() == ["held begins", "held ends"])
+    eventually(lambda: rig.only_worker()["state"] == "paused")
+    rig.open_gate()
+    eventually(lambda: rig.lines() == ["held begins", "held ends"])
     eventually(lambda: worker.title() == "palermo worker: paused")
-    assert site.pending() == 1
+    assert rig.pending() == 1
 
     worker.send(signal.SIGCONT)
 
-    eventually(lambda: site.notes()[-1] == "next")
-    site.ready(worker)
+    eventually(lambda: rig.lines()[-1] == "next")
+    rig.ready(worker)
 
 
-def test_an_idle_worker_pauses_too_and_stops_while_paused(site: Site) -> None:
-    worker = site.start()
-    site.ready(worker)
+def test_an_idle_worker_pauses_too_and_stops_while_paused(rig: Rig) -> None:
+    worker = rig.worker()
+    rig.ready(worker)
 
     worker.send(signal.SIGUSR2)
-    eventually(lambda: site.worker()["state"] == "paused")
-    site.enqueue("note", str(site.notes_path), "x")
+    eventually(lambda: rig.only_worker()["state"] == "paused")
+    rig.enqueue("note", str(rig.notes_path), "x")
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 0
-    assert site.notes() == []
+    assert rig.lines() == []
 
 
-def test_a_signal_while_the_modules_are_imported_ends_the_worker(site: Site) -> None:
-    worker = site.start(modules=("slow_to_import",))
+def test_a_signal_while_the_modules_are_imported_ends_the_worker(rig: Rig) -> None:
+    worker = rig.worker(modules=("slow_to_import",))
     eventually(lambda: worker.children())
     eventually(lambda: worker.title() == "palermo worker: importing slow_to_import")
 
@@ -126,8 +127,8 @@ def test_a_signal_while_the_modules_are_imported_ends_the_worker(site: Site) -> 
     assert worker.wait() == 0
 
 
-def test_a_worker_that_waits_for_its_broker_stops_at_once(site: Site) -> None:
-    worker = site.start("--url", "amqp://guest:guest@127.0.0.1:1/")
+def test_a_worker_that_waits_for_its_broker_stops_at_once(rig: Rig) -> None:
+    worker = rig.worker("--url", "amqp://guest:guest@127.0.0.1:1/")
     eventually(lambda: "broker unavailable" in worker.log)
 
     worker.send(signal.SIGTERM)

@@ -8,7 +8,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 
-from tests.worker.site import Site
+from tests.harness.rig import Rig
 
 
 def spans(path: Path) -> dict[str, dict[str, Any]]:
@@ -18,20 +18,20 @@ def spans(path: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("any_site", "pool"), [("sqlite", "process"), ("rabbitmq", "thread"), ("sqlite", "async")], indirect=["any_site"]
+    ("any_rig", "pool"), [("sqlite", "process"), ("rabbitmq", "thread"), ("sqlite", "async")], indirect=["any_rig"]
 )
 def test_a_trace_goes_from_the_enqueue_through_the_run_to_what_the_job_does(
-    any_site: Site, pool: str, monkeypatch: pytest.MonkeyPatch
+    any_rig: Rig, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site, path = any_site, any_site.path / "spans"
+    rig, path = any_rig, any_rig.path / "spans"
     provider = TracerProvider(shutdown_on_exit=False)
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     with provider.get_tracer("shop").start_as_current_span("order") as order:
         for job in ("plain", "waiting", "failing"):
-            site.enqueue(job, module="traced")
+            rig.enqueue(job, module="traced")
     monkeypatch.undo()
 
-    log = site.burst("--pool", pool, "-c", "2", modules=("traced",), SPANS=str(path))
+    log = rig.burst("--pool", pool, "-c", "2", modules=("traced",), SPANS=str(path))
 
     found = spans(path)
     assert {span["context"]["trace_id"] for span in found.values()} == {f"0x{order.get_span_context().trace_id:032x}"}

@@ -8,21 +8,22 @@ import sys
 import pytest
 
 from palermo.worker.line_writer import LineWriter
+from tests.harness.processes import HANGS
+from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
-from tests.worker.site import HANGS, PROGRAMS, Site
 
 
 @pytest.mark.parametrize("pool", ["process", "async"])
-def test_a_worker_whose_log_nothing_reads_works_on_and_obeys_term(site: Site, pool: str) -> None:
+def test_a_worker_whose_log_nothing_reads_works_on_and_obeys_term(rig: Rig, pool: str) -> None:
     for number in range(600):  # two lines each: three times what a pipe holds
-        site.enqueue("note", str(site.notes_path), str(number))
+        rig.enqueue("note", str(rig.notes_path), str(number))
     command = [sys.executable, "-m", "palermo", "worker", "crew", "--pool", pool, "--log-level", "debug"]
-    environment = {**os.environ, "PALERMO_URL": site.settings.url}
+    environment = {**os.environ, "PALERMO_URL": rig.settings.url}
 
     with subprocess.Popen(command, cwd=PROGRAMS, env=environment, stderr=subprocess.PIPE) as worker:
         try:
-            eventually(lambda: len(site.notes()) == 600)
-            eventually(lambda: [row["state"] for row in site.workers()] == ["idle"])
+            eventually(lambda: len(rig.lines()) == 600)
+            eventually(lambda: [row["state"] for row in rig.workers()] == ["idle"])
             worker.send_signal(signal.SIGTERM)
             assert worker.wait(HANGS) == 0
         finally:
@@ -52,11 +53,11 @@ def test_lines_that_find_the_buffer_full_are_dropped_and_counted() -> None:
     assert after == "the next"
 
 
-def test_a_worker_that_ends_has_written_its_whole_log(site: Site) -> None:
+def test_a_worker_that_ends_has_written_its_whole_log(rig: Rig) -> None:
     for number in range(200):
-        site.enqueue("note", str(site.notes_path), str(number))
+        rig.enqueue("note", str(rig.notes_path), str(number))
 
-    log = site.burst()
+    log = rig.burst()
 
     assert log.count("slot=1 duration=") == 200
     assert "worker stopped" in log.splitlines()[-1]

@@ -5,43 +5,43 @@ import signal
 import pytest
 
 from palermo.jobs.hooks import HOOKS
+from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.worker.site import Site
 
 MODULES = ("crew", "crew_hooks")
 
 
-def test_each_hook_runs_in_the_process_that_the_catalogue_says(site: Site) -> None:
-    worker = site.start(modules=MODULES)
-    site.ready(worker)
+def test_each_hook_runs_in_the_process_that_the_catalogue_says(rig: Rig) -> None:
+    worker = rig.worker(modules=MODULES)
+    rig.ready(worker)
     template, slot = worker.grown(2)
     where = {"template": template, "slot": slot}
 
-    site.enqueue("raises_twice", module="crew_hooks")
-    site.enqueue("note", str(site.notes_path), "x")
+    rig.enqueue("raises_twice", module="crew_hooks")
+    rig.enqueue("note", str(rig.notes_path), "x")
     # The queues may be empty before the second one is there.
     told = {"on_exhausted", "queue_empty", "on_success"}
-    eventually(lambda: told <= {line[0] for line in site.trace()})
+    eventually(lambda: told <= {line[0] for line in rig.trace()})
     worker.send(signal.SIGUSR2)
-    eventually(lambda: any(line[0] == "before_pause" for line in site.trace()))
+    eventually(lambda: any(line[0] == "before_pause" for line in rig.trace()))
     worker.send(signal.SIGCONT)
-    eventually(lambda: any(line[0] == "after_pause" for line in site.trace()))
-    eventually(lambda: site.trace(".sizes"))
+    eventually(lambda: any(line[0] == "after_pause" for line in rig.trace()))
+    eventually(lambda: rig.trace(".sizes"))
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
-    ran = {line[0]: int(line[1]) for line in [*site.trace(), *site.trace(".sizes")]}
+    ran = {line[0]: int(line[1]) for line in [*rig.trace(), *rig.trace(".sizes")]}
     wanted = {row.name: where[row.process] for row in HOOKS if row.process in where}
     assert {name: ran.get(name) for name in wanted} == wanted
     assert worker.pid not in ran.values()
 
 
-def test_worker_hooks_run_in_order_and_are_told_of_the_worker(site: Site) -> None:
-    site.enqueue("note", str(site.notes_path), "x")
+def test_worker_hooks_run_in_order_and_are_told_of_the_worker(rig: Rig) -> None:
+    rig.enqueue("note", str(rig.notes_path), "x")
 
-    site.burst(modules=MODULES)
+    rig.burst(modules=MODULES)
 
-    trace = site.trace()
+    trace = rig.trace()
     assert [line[0] for line in trace] == [
         "before_first_fork", "before_fork", "after_fork",
         "before_process", "around_process", "around_process_ends", "after_process", "on_success",
@@ -51,15 +51,15 @@ def test_worker_hooks_run_in_order_and_are_told_of_the_worker(site: Site) -> Non
     assert all(line[2].startswith("pid:") for line in trace if len(line) == 4)
 
 
-def test_queue_empty_is_told_once_each_time_the_queues_become_empty(site: Site) -> None:
-    worker = site.start(modules=MODULES)
-    site.ready(worker)
+def test_queue_empty_is_told_once_each_time_the_queues_become_empty(rig: Rig) -> None:
+    worker = rig.worker(modules=MODULES)
+    rig.ready(worker)
 
     def told() -> int:
-        return sum(line[0] == "queue_empty" for line in site.trace())
+        return sum(line[0] == "queue_empty" for line in rig.trace())
 
     for times in (1, 2, 3):
-        site.enqueue("note", str(site.notes_path), "x")
+        rig.enqueue("note", str(rig.notes_path), "x")
         eventually(lambda times=times: told() == times)  # type: ignore[misc]
     worker.send(signal.SIGTERM)
     worker.wait()
@@ -67,30 +67,30 @@ def test_queue_empty_is_told_once_each_time_the_queues_become_empty(site: Site) 
     assert told() == 3
 
 
-def test_a_failing_job_is_told_to_its_hooks_and_back_ends_in_the_slot(site: Site) -> None:
-    site.enqueue("raises", "x")
+def test_a_failing_job_is_told_to_its_hooks_and_back_ends_in_the_slot(rig: Rig) -> None:
+    rig.enqueue("raises", "x")
 
-    site.burst(modules=MODULES)
+    rig.burst(modules=MODULES)
 
-    told = [line for line in site.trace() if line[0] in ("on_failure", "tracker")]
+    told = [line for line in rig.trace() if line[0] in ("on_failure", "tracker")]
     assert [line[2:] for line in told] == [["ValueError", "('x',)"], ["ValueError", "'x'"]]
 
 
 @pytest.mark.parametrize(
     ("hook", "code"), [("before_first_fork", 1), ("before_fork", 0), ("after_fork", 0), ("worker_exit", 0)]
 )
-def test_a_worker_hook_that_raises(site: Site, hook: str, code: int) -> None:
-    site.enqueue("note", str(site.notes_path), "ran")
+def test_a_worker_hook_that_raises(rig: Rig, hook: str, code: int) -> None:
+    rig.enqueue("note", str(rig.notes_path), "ran")
 
-    worker = site.start("--burst", modules=("crew", "crew_broken_hook"), PALERMO_TEST_HOOK=hook)
+    worker = rig.worker("--burst", modules=("crew", "crew_broken_hook"), PALERMO_TEST_HOOK=hook)
 
     assert worker.wait() == code
     assert "hook is broken" in worker.log
-    assert site.notes() == (["ran"] if code == 0 else [])
+    assert rig.lines() == (["ran"] if code == 0 else [])
 
 
-def test_R7_a_worker_exit_hook_that_hangs_does_not_keep_the_worker(site: Site) -> None:
-    worker = site.start("--burst", modules=("crew", "crew_hanging_hook"))
+def test_R7_a_worker_exit_hook_that_hangs_does_not_keep_the_worker(rig: Rig) -> None:
+    worker = rig.worker("--burst", modules=("crew", "crew_hanging_hook"))
 
     assert worker.wait() == 0
     assert "worker_exit hook still runs after 5 s, killing it" in worker.log

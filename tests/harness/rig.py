@@ -1,0 +1,257 @@
+"""A broker, a folder, and workers as processes: what a test of whole programs needs."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import pika
+
+from palermo.client.client import Client
+from palermo.core.topology import amqp_queue
+from palermo.inspector.inspector import Inspector
+from palermo.settings.settings import Settings
+from tests.harness.processes import WorkerProcess
+from tests.helpers import HANGS, eventually
+
+COMMAND = str(Path(sys.executable).with_name("palermo"))
+
+#: The modules that workers of tests import their jobs from.
+PROGRAMS = Path(__file__).parents[1] / "programs"
+
+#: Seconds that a test's own client gives the broker, 5 by default. After half of it a client takes its session for dead
+#: and publishes again, so that a job may be there twice: on a machine that stands still for some seconds, not before
+#: this.
+PATIENCE = 60.0
+
+
+class JobError(NamedTuple):
+    """Why a job failed."""
+
+    class_name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.class_name}: {self.message}"
+
+
+class Rig:
+    """One broker, one folder that jobs write into, and the workers that were started here; all end with the test.
+
+    `module` is where `worker` and `enqueue` look for jobs; `settings` are those of the test's own client and, but for
+    `publish_timeout`, of the commands and workers.
+    """
+
+    def __init__(
+        self, path: Path, url: str = "", exchange: str = "palermo", *, module: str = "crew", **settings: Any
+    ) -> None:
+        self.path = path
+        self.module = module
+        self.notes_path = path / "notes"
+        self.trace_path = path / "trace"
+        self.gate = path / "gate"
+        self.settings = Settings(
+            url=url or f"sqlite:///{path}/jobs.db", exchange=exchange, **{"publish_timeout": PATIENCE, **settings}
+        )
+        self.url = self.settings.url
+        self.exchange = exchange
+        self.on_rabbitmq = self.url.startswith("amqp")
+        self.client = Client(self.settings)
+        self.inspector = Inspector(self.client)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PALERMO_")}
+        self.environment = {
+            **inherited,
+            "PALERMO_URL": self.url,
+            "PALERMO_EXCHANGE": exchange,
+            "PALERMO_QUEUE_TYPE": self.settings.queue_type,
+            "PALERMO_TEST_TRACE": str(self.trace_path),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(PROGRAMS), str(path), os.environ.get("PYTHONPATH")])),
+        }
+        self._workers: list[WorkerProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.end()
+        self.client.close()
+
+    # What a person does in a terminal.
+
+    def run(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        """`palermo` with these arguments, as a process of its own."""
+        return self._run([COMMAND, *arguments], environment)
+
+    def palermo(self, *arguments: str, code: int = 0) -> str:
+        """What it prints; it must end with this exit code."""
+        done = self.run(*arguments)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def rows(self, *arguments: str) -> Any:
+        """What it prints with `--json`."""
+        return json.loads(self.palermo(*arguments, "--json"))
+
+    def python(self, program: str) -> str:
+        """What a program of the user's prints."""
+        done = self._run([sys.executable, "-c", program], {})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            command,
+            env={**self.environment, "PALERMO_PUBLISH_TIMEOUT": f"{self.settings.publish_timeout:g}", **environment},
+            cwd=self.path,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=HANGS,
+            check=False,
+        )
+
+    def worker(
+        self,
+        *arguments: str,
+        modules: Sequence[str] = (),
+        times: Mapping[str, float] | None = None,
+        program: str = "",
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> WorkerProcess:
+        """A worker with the default publish timeout; `times` are waits to shorten, see programs/impatient.py.
+
+        `program` is another one of PROGRAMS that stands in for the command.
+        """
+        if times is not None:
+            program = "impatient.py"
+            environment["TIMES"] = json.dumps(times)
+        command = [sys.executable, str(PROGRAMS / program)] if program else [COMMAND]
+        return self.launch([*command, "worker", *(modules or (self.module,)), *arguments], cwd=cwd, **environment)
+
+    def launch(self, command: Sequence[str], *, cwd: Path | None = None, **environment: str) -> WorkerProcess:
+        """A worker by its whole command line."""
+        log = self.path / f"worker-{len(self._workers)}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                env={**self.environment, **environment},
+                cwd=cwd or self.path,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        worker = WorkerProcess(process, log)
+        self._workers.append(worker)
+        return worker
+
+    def ready(self, *workers: WorkerProcess) -> None:
+        """Wait until these workers wait for jobs."""
+        wanted = {worker.pid for worker in workers}
+        eventually(lambda: wanted <= {row["pid"] for row in self.workers() if row["state"] == "idle"})
+
+    def burst(self, *arguments: str, **more: Any) -> str:
+        """Work until there is nothing to do; the worker's log."""
+        worker = self.worker("--burst", *arguments, **more)
+        assert worker.wait() == 0, worker.log
+        return worker.log
+
+    def run_one(self, worker: WorkerProcess) -> None:
+        """Have the worker's only slot run a job: from then on it idles, where before it may not have begun."""
+        self.enqueue("nothing")
+        row = ("idle", 1)
+        eventually(lambda: row in [(one["state"], one["processed"]) for one in self.workers()])
+        assert worker.alive
+
+    # What a program does.
+
+    def enqueue(
+        self, job: str, *args: Any, module: str = "", kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> str:
+        """Enqueue one job of the rig's module, or of another one; its id."""
+        name = job if "." in job else f"{module or self.module}.{job}"
+        return self.client.enqueue(name, args, kwargs or {}, **options).id
+
+    def hold(self, text: str = "held") -> str:
+        """Enqueue a job that runs until the gate opens; its id."""
+        return self.enqueue("hold", str(self.notes_path), str(self.gate), text)
+
+    def open_gate(self, gate: str = "gate") -> None:
+        (self.path / gate).touch()
+
+    def cancel(self, id: str, **more: Any) -> dict[str, Any]:
+        """Cancel a job that runs, and the answer once it has ended: a worker waits 3 s for that, and a caller 5 s."""
+        for _ in range(10):
+            began = time.monotonic()
+            (row,) = self.inspector.cancel(id, **more)
+            if row["state"] == "cancelled":
+                break
+            assert row["state"] in ("cancelling", "marked"), row
+            assert time.monotonic() - began >= 3, row
+        return dict(row)
+
+    # What there is to see.
+
+    def lines(self, file: str = "notes") -> list[str]:
+        """The whole lines of a file that jobs write; one may be writing the next."""
+        path = self.path / file
+        text = path.read_text() if path.exists() else ""
+        return text[: text.rfind("\n") + 1].splitlines()
+
+    def await_lines(self, count: int, file: str = "notes", within: float = HANGS) -> list[str]:
+        """The lines of a file once there are that many."""
+        eventually(lambda: len(self.lines(file)) >= count, within=within)
+        return self.lines(file)
+
+    def trace(self, more: str = "") -> list[list[str]]:
+        """The lines of the trace, or of the file beside it whose name ends in `more`, in words."""
+        path = self.trace_path.with_name(self.trace_path.name + more)
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line.split() for line in lines]
+
+    def workers(self) -> list[dict[str, Any]]:
+        """The workers that there are: one that does not answer within a second is silent, or is missing."""
+        return [dict(row) for row in self.inspector.workers()]
+
+    def only_worker(self) -> dict[str, Any]:
+        """What the one worker that there is says of itself, once it answers."""
+        (row,) = eventually(lambda: [row for row in self.workers() if row["answers"]])
+        return row
+
+    def pending(self, queue: str = "jobs") -> int:
+        return {row["name"]: row["pending"] for row in self.inspector.queues()}.get(queue, 0)
+
+    def failed(self) -> dict[str, dict[str, Any]]:
+        """The failed jobs, by id."""
+        return {row["id"]: dict(row) for row in self.inspector.failed(limit=10_000)}
+
+    def errors(self) -> dict[str, JobError]:
+        """Why jobs failed, by id."""
+        return {id: JobError(row["error"]["class"], row["error"]["message"]) for id, row in self.failed().items()}
+
+    # What another program does, on RabbitMQ.
+
+    def get(self, queue: str) -> tuple[Any, bytes]:
+        """The properties and the body of the first message, which stays where it is."""
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            channel = connection.channel()
+            method, properties, body = channel.basic_get(amqp_queue(self.exchange, queue))
+            assert method is not None
+            channel.basic_nack(method.delivery_tag, requeue=True)
+        return properties, body
+
+    def put(self, queue: str, body: bytes, **properties: Any) -> None:
+        """Publish what a program without Palermo publishes."""
+        with pika.BlockingConnection(pika.URLParameters(self.url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            routed = pika.BasicProperties(**properties)
+            channel.basic_publish(self.exchange, queue, body, routed, mandatory=True)
