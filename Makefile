@@ -6,6 +6,7 @@
 #   make test-versions  what meets a broker, on RabbitMQ 3.10, 4.0 and 4.3, and a table; as root on Debian, an hour
 #   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
+#   make golden   what commands and pages say, into tests/golden, after a sentence has changed
 #   make lint     ruff and mypy --strict, over the benchmarks too
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
 #   make reference  docs/reference/commands.md and api.md anew, from the code
@@ -45,7 +46,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install --quiet
 PINNED := $(PIP) --require-hashes --requirement
 PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-rest test-all test-versions soak endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-pages bench-looks bench-journal bench-log bench-growth bench-queue-types bench-visits pins release-check clean
+.PHONY: demo test test-rest test-all test-versions soak golden endurance lint docs reference screenshots styleguide bench bench-start bench-peers bench-web bench-pages bench-looks bench-journal bench-log bench-growth bench-queue-types bench-visits pins release-check clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -55,20 +56,13 @@ demo: $(VENV)/installed
 # their names, by which the long ones come first, and none is left alone with one in the end. Nothing is run again: a
 # test that fails beside others has found a fault, in what it tests or in itself.
 # Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
-PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_BROKERS=one PALERMO_TEST_RABBITMQ=$(RABBITMQ) PALERMO_TEST_REDIS=$(REDIS) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-# What runs whole programs by their command lines, kills them or their broker, waits for time limits, or drives a browser;
-# what tries the tools around Palermo: type checkers, packages, containers, benchmarks and the tests' own nodes; and the
-# contract on SQLite in memory, which differs from a file only where it is opened.
-REST := tests/acceptance tests/chaos tests/webui/browser tests/webui/test_connections.py tests/worker/test_poison.py tests/worker/test_pool_limits.py \
-  tests/test_examples.py tests/rabbitmq/test_tls.py tests/cli/test_process.py tests/cli/test_whole_way.py tests/client/test_outages.py tests/rabbitmq/test_live.py tests/scheduling/test_foreign.py \
-  tests/worker/test_silent_workers.py tests/rabbitmq/test_fail_over.py tests/inspector/test_interrupted.py tests/contract/test_redis_sentinel.py \
-  tests/contrib/test_guides.py tests/contrib/test_examples.py tests/contrib/test_django_worker.py tests/demo/test_demo.py \
-  tests/contract/test_sqlite_in_memory.py tests/jobs/test_typing.py tests/test_packaging.py tests/test_deployment.py tests/test_bench_peers.py tests/test_rabbitmq_node.py
+PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_RABBITMQ=$(RABBITMQ) PALERMO_TEST_REDIS=$(REDIS) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# `slow` are tests of whole programs and of the tools around Palermo, `chaos` those that kill and cut, `browser` those in Chromium.
 test: $(VENV)/installed-dev
-	$(PYTEST) $(REST:%=--ignore=%) $(ARGS)
+	$(PYTEST) -m "not slow and not chaos and not browser" $(ARGS)
 
 test-rest: $(VENV)/installed-dev
-	$(PYTEST) $(REST) $(ARGS)
+	$(PYTEST) -m "slow or chaos or browser" $(ARGS)
 
 test-all: $(VENV)/installed-dev
 	$(PYTEST) $(ARGS)
@@ -80,11 +74,11 @@ SECONDS := 600
 soak: $(VENV)/installed-dev
 	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) PALERMO_SOAK_PARTS=$(PARTS) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
 
-# Folders whose tests `make test` runs on one broker, by turns.
-ENDURING := acceptance worker webui inspector history results cli events
+golden: $(VENV)/installed-dev
+	PALERMO_GOLDEN=1 $(BIN)/python -m pytest -q tests -k golden $(ARGS)
+
 endurance: $(VENV)/installed-dev
-	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ENDURING:%=tests/%) \
-	  $$(grep -rlE 'tests.scale import' tests --include='test_*.py' | grep -vE "^tests/($$(echo $(ENDURING) | tr ' ' '|'))/") $(ARGS)
+	PALERMO_ENDURANCE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $$(grep -rl 'tests.scale import' tests --include='test_*.py') $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-#: Parameters of a fixture, for `url_of_broker`. With PALERMO_TEST_BROKERS=one each test has one of them, by turns.
+#: Parameters of a fixture, for `url_of_broker`.
 BROKERS = ("sqlite", "rabbitmq", "redis")
 
 

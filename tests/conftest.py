@@ -7,18 +7,14 @@ import asyncio
 import contextlib
 import gc
 import inspect
-import os
 import secrets
 import signal
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 
 import hypothesis
 import pytest
 
 from tests import chromium_found, promtool_found, rabbitmq_found, redis_node
-from tests.brokers import BROKERS
 from tests.debian import NotInstalled
 from tests.interop import clients
 from tests.rabbitmq_node import Node, url_of, with_durable_streams
@@ -39,12 +35,6 @@ hypothesis.settings.register_profile(
     print_blob=True,
 )
 hypothesis.settings.load_profile("shared")
-
-#: The folders of tests about what is built on brokers.
-_HALVED = tuple(
-    f"tests/{folder}/"
-    for folder in ("acceptance", "worker", "webui", "inspector", "history", "results", "cli", "events")
-)
 
 #: What has to be installed before any test that asks for one of these fixtures.
 _NEEDED: dict[str, Callable[[], object]] = {
@@ -73,37 +63,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For `make test`: tests that could run on each broker, and are not about brokers, run on one of them, by turns.
-
-    What brokers promise is tested on each, in tests/contract; these are about what is built on that.
-    """
-    if os.environ.get("PALERMO_TEST_BROKERS") != "one":
-        return
-    brokers: dict[str, set[str]] = defaultdict(set)
-    for item in items:
-        function, broker = _function_and_broker(item)
-        brokers[function].add(broker)
-    left = [item for item in items if _is_for_other_brokers(item, brokers)]
-    config.hook.pytest_deselected(items=left)
-    items[:] = [item for item in items if item not in set(left)]
-
-
-def _is_for_other_brokers(item: pytest.Item, brokers: Mapping[str, set[str]]) -> bool:
-    """Whether this test runs on another broker; `brokers` are those that each function has tests for."""
-    function, broker = _function_and_broker(item)
-    if not broker or not function.startswith(_HALVED):
-        return False
-    possible = [name for name in BROKERS if name in brokers[function]]
-    return broker != possible[zlib.crc32(function.encode()) % len(possible)]
-
-
-def _function_and_broker(item: pytest.Item) -> tuple[str, str]:
-    """The test's function, and the broker that it runs on; "" if it is about one of them, or about none."""
-    function, _, parameters = item.nodeid.partition("[")
-    return function, next((name for name in BROKERS if name in parameters.rstrip("]").split("-")), "")
 
 
 @pytest.fixture

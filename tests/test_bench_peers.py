@@ -15,6 +15,9 @@ from benchmarks.peers.table import summary, table
 from benchmarks.peers.tour import Tour
 from benchmarks.peers.workloads import Workload, workloads
 
+pytestmark = pytest.mark.slow
+
+
 _RATE = Metric(key="rate", head="jobs/s")
 
 

@@ -28,6 +28,9 @@ from tests.helpers import eventually
 from tests.rabbitmq_node import free_port
 from tests.test_examples import parse
 
+pytestmark = pytest.mark.slow
+
+
 _SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 _MANIFESTS = sorted((ROOT / "docs/guides/kubernetes").glob("*.yml"))
 _OBJECTS: list[dict[str, Any]] = [each for path in _MANIFESTS for each in yaml.safe_load_all(path.read_text())]

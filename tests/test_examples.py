@@ -20,6 +20,9 @@ from palermo.cli import main
 from tests.doc_pages import PAGES, ROOT, Block, blocks
 from tests.scale import chosen
 
+pytestmark = pytest.mark.slow
+
+
 #: The pages whose examples meet what RabbitMQ does otherwise than a file.
 ON_RABBITMQ = [
     ROOT / "README.md",

@@ -10,6 +10,8 @@ from tests import rabbitmq_found
 from tests.debian import NotInstalled
 from tests.rabbitmq_node import Node, free_port, url_of, version_of
 
+pytestmark = pytest.mark.slow
+
 
 def store(node: Node, body: bytes) -> None:
     with pika.BlockingConnection(pika.URLParameters(url_of(node))) as connection:

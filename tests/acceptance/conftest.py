@@ -13,6 +13,10 @@ from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import url_of
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker("slow")
+
+
 @pytest.fixture(params=BROKERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A broker; on those that are shared, `exchange` is the test's own."""

@@ -10,6 +10,10 @@ from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, url_of
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker("chaos")
+
+
 @pytest.fixture
 def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
     with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:

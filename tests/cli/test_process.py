@@ -24,6 +24,9 @@ from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
 from tests.rabbitmq_node import free_port
 
+pytestmark = pytest.mark.slow
+
+
 Process = Callable[..., "subprocess.CompletedProcess[str]"]
 
 COMMAND = str(Path(sys.executable).with_name("palermo"))

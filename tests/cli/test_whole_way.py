@@ -13,6 +13,9 @@ import pytest
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 
+pytestmark = pytest.mark.slow
+
+
 COMMAND = str(Path(sys.executable).with_name("palermo"))
 
 SHOP = """

@@ -22,6 +22,9 @@ from palermo.settings.settings import Settings
 from tests.helpers import Stopwatch, eventually
 from tests.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.slow
+
+
 #: Seconds that publishing may take in tests where it cannot succeed, and what is allowed on top of it on a busy
 #: machine: together less than twice the time.
 TIMEOUT, SLACK = 3.0, 2.5

@@ -15,6 +15,9 @@ from tests.certificates import Authority
 from tests.contract.tools import PATIENT, consume, ids, message, take_and_ack, until
 from tests.redis_node import Watched
 
+pytestmark = pytest.mark.slow
+
+
 #: The Sentinels ask for a password, also each other.
 PASSWORD = "requirepass watching\n"
 

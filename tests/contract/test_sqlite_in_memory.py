@@ -8,6 +8,8 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.embedded import Embedded
 
+pytestmark = pytest.mark.slow
+
 
 class TestSqliteInMemory(Embedded):
     @pytest.fixture

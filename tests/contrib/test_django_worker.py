@@ -14,6 +14,9 @@ from palermo.client.client import Client
 from palermo.contrib.worker_command import worker_arguments
 from tests.contrib import django_site
 
+pytestmark = pytest.mark.slow
+
+
 ROOT = Path(__file__).parents[2]
 
 #: Runs `manage.py` with these arguments; its output.

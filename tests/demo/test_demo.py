@@ -23,6 +23,9 @@ from tests.demo.conftest import Demo
 from tests.helpers import eventually
 from tests.rabbitmq_tidy import delete_all
 
+pytestmark = pytest.mark.slow
+
+
 Running = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -1,4 +1,4 @@
-"""An inspector on each broker: every test in this folder that asks for one runs on all."""
+"""An inspector on the embedded broker; tests/contract holds the brokers to the same answers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,13 +8,12 @@ import pytest
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from tests.brokers import BROKERS, url_of_broker
 
 
-@pytest.fixture(params=BROKERS)
-def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
     """With patience: these tests are not about how fast a broker is."""
-    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30)
+    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=30)
 
 
 @pytest.fixture

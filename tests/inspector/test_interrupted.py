@@ -4,12 +4,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from palermo.client.client import Client
 from palermo.errors import NotFound
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish, publish_many_failed
+
+pytestmark = pytest.mark.slow
+
 
 COUNT = 3_000
 

@@ -19,6 +19,9 @@ from palermo.jobs import options
 from tests.doc_pages import PAGES
 from tests.typed_examples import Example, examples, folder_name
 
+pytestmark = pytest.mark.slow
+
+
 TYPED = Path(__file__).parent / "typed"
 REPOSITORY = Path(__file__).parents[2]
 

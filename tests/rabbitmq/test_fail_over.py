@@ -19,6 +19,8 @@ from tests.helpers import HANGS, Stopwatch, eventually
 from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.slow
+
 
 def with_hosts(url: str, *ports: int) -> str:
     """The same URL with these ports of loopback as its hosts."""

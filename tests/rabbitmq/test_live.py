@@ -35,6 +35,8 @@ from tests.harness.rig import Rig
 from tests.rabbitmq_node import Node, free_port, url_of
 from tests.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def channel(rabbitmq_url: str) -> Iterator[Any]:

@@ -28,6 +28,9 @@ from tests.helpers import HANGS, eventually, has_traceback
 from tests.rabbitmq_node import LocalNode, Node, binary, free_port, with_durable_streams
 from tests.tcp_proxy import TcpProxy
 
+pytestmark = pytest.mark.slow
+
+
 PASSWORD = "never-to-be-seen"
 
 #: The host that the server's certificates name, and one that leads to the same server.

@@ -14,6 +14,8 @@ from palermo.brokers.rabbitmq.amqp.messages import Properties
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:

@@ -1,7 +1,6 @@
 """The web pages as they are served: an HTTP server of the test's own, on a broker of the test's own."""
 
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,9 +11,7 @@ import pytest
 from palermo.settings.settings import Settings
 from palermo.webui.pages import scheduled
 from palermo.webui.state import live_state, scheduled_view, search
-from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
-from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
 from tests.webui.server import Web, answer_at_the_end
 
@@ -56,12 +53,6 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
 
 
-@pytest.fixture(params=BROKERS)
-def any_settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
-    """The same on each broker."""
-    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
-
-
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     with ExitStack() as servers:
@@ -88,12 +79,6 @@ def web(settings: Settings, serve: Serve) -> Web:
     return serve(settings)
 
 
-@pytest.fixture
-def any_web(any_settings: Settings, serve: Serve) -> Web:
-    """The same on each broker."""
-    return serve(any_settings)
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """The pages of an embedded broker, once for the module."""
@@ -109,19 +94,9 @@ def shared_web(served: Web) -> Web:
     return served
 
 
-@pytest.fixture(scope="module", params=BROKERS)
-def any_served(request: pytest.FixtureRequest, tidy: Tidy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
-    """The pages of each broker, once for the module; what tests leave there stays until its end."""
-    url, exchange = url_of_broker(request, tmp_path_factory.mktemp("shared")), f"test-{secrets.token_hex(6)}"
-    with Web(Settings(url=url, exchange=exchange, publish_timeout=BROKER_PATIENCE)) as web:
-        yield web
-    if request.param == "rabbitmq":
-        tidy(url, exchange)
-
-
 @pytest.fixture
-def rig(any_settings: Settings, tmp_path: Path) -> Iterator[Rig]:
-    """Workers on the broker whose pages `any_web` serves."""
-    rig = Rig(tmp_path, url=any_settings.url, exchange=any_settings.exchange)
+def rig(settings: Settings, tmp_path: Path) -> Iterator[Rig]:
+    """Workers on the broker whose pages `web` serves."""
+    rig = Rig(tmp_path, url=settings.url, exchange=settings.exchange)
     yield rig
     rig.close()

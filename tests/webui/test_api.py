@@ -42,34 +42,34 @@ def cli(settings: Settings, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def test_rows_are_those_of_the_command_line(any_settings: Settings, any_web: Web) -> None:
+def test_rows_are_those_of_the_command_line(settings: Settings, web: Web) -> None:
     for n in range(3):
-        any_web.client.enqueue("shop.mail", [n], {"subject": "hi"}, queue="mail")
+        web.client.enqueue("shop.mail", [n], {"subject": "hi"}, queue="mail")
 
-    queues = any_web.http.get("/api/queues").json()
-    jobs = any_web.http.get("/api/queues/mail/jobs?limit=2").json()
+    queues = web.http.get("/api/queues").json()
+    jobs = web.http.get("/api/queues/mail/jobs?limit=2").json()
 
-    assert queues["rows"] == cli(any_settings, "queues")
-    assert jobs["rows"] == cli(any_settings, "jobs", "mail", "--limit", "2")
+    assert queues["rows"] == cli(settings, "queues")
+    assert jobs["rows"] == cli(settings, "jobs", "mail", "--limit", "2")
     assert (jobs["total"], jobs["page"], jobs["limit"]) == (3, 1, 2)
 
     def newest() -> list[Any]:
-        return [row["args"] for row in any_web.http.get("/api/queues/mail/jobs?newest=true").json()["rows"]]
+        return [row["args"] for row in web.http.get("/api/queues/mail/jobs?newest=true").json()["rows"]]
 
     # After one look RabbitMQ may count a job less for an instant.
     eventually(lambda: newest() == [[2], [1], [0]])
 
 
-def test_looking_at_a_queue_leaves_it_as_it_was(any_web: Web) -> None:
-    ids = [any_web.client.enqueue("shop.mail", [n], queue="mail").id for n in range(30)]
+def test_looking_at_a_queue_leaves_it_as_it_was(web: Web) -> None:
+    ids = [web.client.enqueue("shop.mail", [n], queue="mail").id for n in range(30)]
 
     for page in range(1, 5):
-        any_web.http.get(f"/api/queues/mail/jobs?limit=10&page={page}")
-        any_web.http.get(f"/api/jobs/{ids[page]}")
-        any_web.http.get("/api/queues")
+        web.http.get(f"/api/queues/mail/jobs?limit=10&page={page}")
+        web.http.get(f"/api/jobs/{ids[page]}")
+        web.http.get("/api/queues")
 
     # After one look RabbitMQ may count a job less for an instant.
-    eventually(lambda: [row["id"] for row in any_web.inspector.jobs("mail").rows] == ids)
+    eventually(lambda: [row["id"] for row in web.inspector.jobs("mail").rows] == ids)
 
 
 @pytest.mark.parametrize("id", _IDS)
@@ -91,31 +91,31 @@ def test_a_job_whose_code_is_here_is_bound_to_its_signature(web: Web) -> None:
     assert right.json()["queue"] == "greetings"
 
 
-def test_a_queue_is_paused_resumed_and_deleted(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", queue="mail")
+def test_a_queue_is_paused_resumed_and_deleted(web: Web) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
 
-    assert any_web.http.post("/api/queues/mail/pause").json()["paused"] is True
-    eventually(lambda: any_web.http.get("/api/queues").json()["rows"][1]["paused"])
-    assert any_web.http.post("/api/queues/mail/resume").json()["paused"] is False
-    assert any_web.http.delete("/api/queues/mail").json() == {"removed": 1}
-    assert any_web.http.delete("/api/queues/mail").status_code == 404
+    assert web.http.post("/api/queues/mail/pause").json()["paused"] is True
+    eventually(lambda: web.http.get("/api/queues").json()["rows"][1]["paused"])
+    assert web.http.post("/api/queues/mail/resume").json()["paused"] is False
+    assert web.http.delete("/api/queues/mail").json() == {"removed": 1}
+    assert web.http.delete("/api/queues/mail").status_code == 404
 
 
-def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(any_web: Web) -> None:
+def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(web: Web) -> None:
     options = {"queue": "mail", "tenant": "acme", "priority": 3, "unique": "until_done", "unique_key": "eu", "limit": 2}
     sync = {"job": "shop.never_seen", **options}
-    first = any_web.http.post("/api/jobs", json={**sync, "id": "mine"})
-    again = any_web.http.post("/api/jobs", json={**sync, "id": "other"})
-    changed = any_web.http.post("/api/jobs", json={**sync, "args": [2], "on_duplicate": "replace"})
+    first = web.http.post("/api/jobs", json={**sync, "id": "mine"})
+    again = web.http.post("/api/jobs", json={**sync, "id": "other"})
+    changed = web.http.post("/api/jobs", json={**sync, "args": [2], "on_duplicate": "replace"})
 
     assert (first.status_code, first.json()["id"], first.json()["note"]) == (201, "mine", None)
     assert (again.status_code, "mine" in again.json()["error"]) == (409, True)
     assert (changed.status_code, changed.json()["id"], changed.json()["duplicate"]) == (201, "mine", "waiting")
-    assert any_web.http.get("/api/jobs/mine").json()["tenant"] == "acme"
+    assert web.http.get("/api/jobs/mine").json()["tenant"] == "acme"
     index = {"job": "shop.never_seen_either", "debounce": 600, "unique_key": "home"}
-    kept = [any_web.http.post("/api/jobs", json=index).json() for _ in range(2)]
+    kept = [web.http.post("/api/jobs", json=index).json() for _ in range(2)]
     assert [each["instead_of"] for each in kept] == [None, kept[0]["id"]]
-    raising = any_web.http.post("/api/jobs", json={**sync, "on_duplicate": "raise"})
+    raising = web.http.post("/api/jobs", json={**sync, "on_duplicate": "raise"})
     assert (raising.status_code, "mine" in raising.json()["error"]) == (409, True)
 
 
@@ -165,16 +165,16 @@ def test_c1_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
     assert "nothing is known of the code of" in web.form("/queues", "/enqueue", job="shop.never_seen").text
 
 
-def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(any_web: Web) -> None:
+def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(web: Web) -> None:
     sync = UniqueJob(name="shop.sync_by_name", options={"unique": "until_done"}, parameters=(("shop", 1),))
     index = UniqueJob(name="shop.index_by_name", options={"unique": "until_done"}, keyed_by_code=True)
-    any_web.client.run(lambda broker: broker.keys.announce([sync.name, index.name], [sync, index]))
+    web.client.run(lambda broker: broker.keys.announce([sync.name, index.name], [sync, index]))
 
-    first = any_web.http.post("/api/jobs", json={"job": sync.name, "args": ["eu"]})
-    again = any_web.http.post("/api/jobs", json={"job": sync.name, "kwargs": {"shop": "eu"}})
-    refused = any_web.http.post("/api/jobs", json={"job": index.name, "args": [1]})
-    keyed = any_web.http.post("/api/jobs", json={"job": index.name, "args": [1], "unique_key": "page 1"})
-    page = any_web.form("/queues", "/enqueue", job=index.name, args="[2]")
+    first = web.http.post("/api/jobs", json={"job": sync.name, "args": ["eu"]})
+    again = web.http.post("/api/jobs", json={"job": sync.name, "kwargs": {"shop": "eu"}})
+    refused = web.http.post("/api/jobs", json={"job": index.name, "args": [1]})
+    keyed = web.http.post("/api/jobs", json={"job": index.name, "args": [1], "unique_key": "page 1"})
+    page = web.form("/queues", "/enqueue", job=index.name, args="[2]")
 
     assert (first.status_code, first.json()["note"]) == (201, None)
     assert (again.status_code, first.json()["id"] in again.json()["error"]) == (409, True)
@@ -182,26 +182,26 @@ def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(any_we
     assert len(refused.json()["error"].splitlines()) == 1
     assert keyed.status_code == 201
     assert "made by a function" in page.text
-    assert any_web.http.get("/api/queues/jobs/jobs").json()["total"] == 2
+    assert web.http.get("/api/queues/jobs/jobs").json()["total"] == 2
 
 
-def test_c8_all_queues_are_purged_at_once(any_web: Web) -> None:
+def test_c8_all_queues_are_purged_at_once(web: Web) -> None:
     for queue in ("mail", "slow", "slow"):
-        any_web.client.enqueue("shop.mail", queue=queue)
+        web.client.enqueue("shop.mail", queue=queue)
 
-    assert any_web.http.post("/api/queues/purge").json() == {"removed": 3}
-    assert any_web.http.get("/api/queues/slow/jobs").json()["total"] == 0
-
-
-def test_what_waits_is_cancelled(any_web: Web) -> None:
-    id = any_web.client.enqueue("shop.mail", queue="mail").id
-
-    assert any_web.http.post(f"/api/jobs/{id}/cancel").json()["state"] == "marked"
-    assert any_web.http.get(f"/api/jobs/{id}").json()["state"] == "cancelled"
+    assert web.http.post("/api/queues/purge").json() == {"removed": 3}
+    assert web.http.get("/api/queues/slow/jobs").json()["total"] == 0
 
 
-def test_workers_are_listed_and_told_what_to_do(any_settings: Settings, serve: Serve, rig: Rig) -> None:
-    web = serve(any_settings)
+def test_what_waits_is_cancelled(web: Web) -> None:
+    id = web.client.enqueue("shop.mail", queue="mail").id
+
+    assert web.http.post(f"/api/jobs/{id}/cancel").json()["state"] == "marked"
+    assert web.http.get(f"/api/jobs/{id}").json()["state"] == "cancelled"
+
+
+def test_workers_are_listed_and_told_what_to_do(settings: Settings, serve: Serve, rig: Rig) -> None:
+    web = serve(settings)
     process = rig.worker()
     # It leads a moment after it is there.
     [row] = eventually(lambda: [row for row in web.http.get("/api/workers").json()["rows"] if row["clock"]])

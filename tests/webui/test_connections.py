@@ -13,6 +13,9 @@ from tests.helpers import eventually
 from tests.webui.conftest import Start
 from tests.webui.process import WebProcess, has_ended
 
+pytestmark = pytest.mark.slow
+
+
 _SILENT = 1_100
 
 

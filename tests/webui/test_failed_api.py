@@ -49,73 +49,73 @@ def ended(web: Web, answer: httpx.Response) -> dict[str, Any]:
     return found
 
 
-def test_rows_are_those_of_the_command_line(any_web: Web) -> None:
-    publish_failed(any_web.client, (message("1", "a@b.c"), failure()), (message("2"), failure("KeyError")))
+def test_rows_are_those_of_the_command_line(web: Web) -> None:
+    publish_failed(web.client, (message("1", "a@b.c"), failure()), (message("2"), failure("KeyError")))
 
-    answer = failed(any_web)
+    answer = failed(web)
 
-    assert answer == {"rows": any_web.inspector.failed().rows, "total": 2, "page": 1, "limit": 100}
-    assert any_web.http.get("/api/failed/2").json() == any_web.inspector.failed_job("2")
+    assert answer == {"rows": web.inspector.failed().rows, "total": 2, "page": 1, "limit": 100}
+    assert web.http.get("/api/failed/2").json() == web.inspector.failed_job("2")
 
 
-def test_pages_filters_and_order(any_web: Web) -> None:
+def test_pages_filters_and_order(web: Web) -> None:
     jobs = [(message(str(n)), failure("KeyError" if n % 2 else "shop.Refused", at=1_000 + n)) for n in range(10)]
-    publish_failed(any_web.client, *jobs)
+    publish_failed(web.client, *jobs)
 
-    assert ids(any_web, limit=3, page=2) == ["3", "4", "5"]
-    assert ids(any_web, limit=3, newest=True) == ["9", "8", "7"]
-    assert ids(any_web, error="Refused") == ["0", "2", "4", "6", "8"]
-    assert ids(any_web, since="1970-01-01T00:16:48Z", error="KeyError") == ["9"]
-    assert failed(any_web, error="KeyError", limit=2)["total"] == 5
+    assert ids(web, limit=3, page=2) == ["3", "4", "5"]
+    assert ids(web, limit=3, newest=True) == ["9", "8", "7"]
+    assert ids(web, error="Refused") == ["0", "2", "4", "6", "8"]
+    assert ids(web, since="1970-01-01T00:16:48Z", error="KeyError") == ["9"]
+    assert failed(web, error="KeyError", limit=2)["total"] == 5
 
 
-def test_groups_have_a_history_and_a_filter(any_web: Web) -> None:
-    publish_failed(any_web.client, *[(message(str(n)), failure("KeyError" if n else "ValueError")) for n in range(3)])
+def test_groups_have_a_history_and_a_filter(web: Web) -> None:
+    publish_failed(web.client, *[(message(str(n)), failure("KeyError" if n else "ValueError")) for n in range(3)])
 
-    answer = any_web.http.get("/api/failed/groups").json()
+    answer = web.http.get("/api/failed/groups").json()
 
     [largest, other] = answer["rows"]
     assert (largest["count"], largest["error"], sum(largest["history"])) == (2, "KeyError", 2)
-    assert ids(any_web, group=other["fingerprint"]) == ["0"]
+    assert ids(web, group=other["fingerprint"]) == ["0"]
 
 
-def test_one_is_requeued_with_other_arguments_to_another_queue(any_web: Web) -> None:
-    publish_failed(any_web.client, (message("1", "wrong"), failure()))
+def test_one_is_requeued_with_other_arguments_to_another_queue(web: Web) -> None:
+    publish_failed(web.client, (message("1", "wrong"), failure()))
 
-    asked = any_web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow"})
-    done = any_web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow", "unserved": True})
+    asked = web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow"})
+    done = web.http.post("/api/failed/1/requeue", json={"args": ["right"], "queue": "slow", "unserved": True})
 
     assert (asked.status_code, '"unserved": true' in asked.json()["error"]) == (409, True)
     assert (done.status_code, done.json()["taken"]) == (200, 1)
-    assert [row["args"] for row in any_web.inspector.jobs("slow")] == [["right"]]
-    assert ids(any_web) == []
+    assert [row["args"] for row in web.inspector.jobs("slow")] == [["right"]]
+    assert ids(web) == []
 
 
-def test_several_are_requeued_by_id_and_those_that_had_gone_are_counted(any_web: Web) -> None:
-    publish_many_failed(any_web.client, 5)
+def test_several_are_requeued_by_id_and_those_that_had_gone_are_counted(web: Web) -> None:
+    publish_many_failed(web.client, 5)
 
-    row = ended(any_web, any_web.http.post("/api/failed/requeue", json={"ids": ["1", "3", "3", "nowhere"]}))
+    row = ended(web, web.http.post("/api/failed/requeue", json={"ids": ["1", "3", "3", "nowhere"]}))
 
     assert (row["taken"], row["gone"], row["outcome"]) == (2, 1, "Requeued 2 jobs, 1 had gone.")
-    assert ids(any_web) == ["0", "2", "4"]
+    assert ids(web) == ["0", "2", "4"]
 
 
-def test_all_that_a_filter_matches_are_discarded(any_web: Web) -> None:
-    publish_failed(any_web.client, *[(message(str(n)), failure("KeyError" if n else "ValueError")) for n in range(3)])
+def test_all_that_a_filter_matches_are_discarded(web: Web) -> None:
+    publish_failed(web.client, *[(message(str(n)), failure("KeyError" if n else "ValueError")) for n in range(3)])
 
-    row = ended(any_web, any_web.http.post("/api/failed/discard", json={"filter": {"error": "KeyError"}}))
+    row = ended(web, web.http.post("/api/failed/discard", json={"filter": {"error": "KeyError"}}))
 
     assert row["taken"] == 2
-    assert ids(any_web) == ["0"]
-    assert any_web.inspector.size(FAILED_QUEUE) == 1
+    assert ids(web) == ["0"]
+    assert web.inspector.size(FAILED_QUEUE) == 1
 
 
-def test_one_is_discarded(any_web: Web) -> None:
-    publish_many_failed(any_web.client, 2)
+def test_one_is_discarded(web: Web) -> None:
+    publish_many_failed(web.client, 2)
 
-    assert any_web.http.delete("/api/failed/0").status_code == 200
-    assert ids(any_web) == ["1"]
-    assert any_web.http.delete("/api/failed/0").status_code == 404
+    assert web.http.delete("/api/failed/0").status_code == 200
+    assert ids(web) == ["1"]
+    assert web.http.delete("/api/failed/0").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -260,17 +260,17 @@ def test_arguments_that_do_not_fit_are_refused_and_the_job_stays(web: Web) -> No
     assert ids(web) == ["1"]
 
 
-def test_nobody_is_shown_a_secret_and_an_edited_job_keeps_it(any_web: Web) -> None:
+def test_nobody_is_shown_a_secret_and_an_edited_job_keeps_it(web: Web) -> None:
     job = message("1", body=b'{"args": [1], "kwargs": {"password": "hunter2", "user": "ann"}}', arguments="both")
-    publish_failed(any_web.client, (job, failure()))
+    publish_failed(web.client, (job, failure()))
 
-    row = any_web.http.get("/api/failed/1").json()
-    page = any_web.http.get("/failures/1/edit").text
-    assert "hunter2" not in json.dumps(row) + page + any_web.http.get("/failures").text
+    row = web.http.get("/api/failed/1").json()
+    page = web.http.get("/failures/1/edit").text
+    assert "hunter2" not in json.dumps(row) + page + web.http.get("/failures").text
     changed = {**row["kwargs"], "user": "bob"}
-    any_web.form("/failures/1/edit", "/failures/1/edit", args="[1]", kwargs=json.dumps(changed), queue="")
+    web.form("/failures/1/edit", "/failures/1/edit", args="[1]", kwargs=json.dumps(changed), queue="")
 
-    [waiting] = any_web.inspector.jobs("mail").rows
+    [waiting] = web.inspector.jobs("mail").rows
     assert waiting["kwargs"] == {"password": "hunter2", "user": "bob"}
 
 
@@ -283,29 +283,25 @@ _SECRETS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("shape", _SECRETS)
-def test_nobody_finds_out_by_searching_what_is_hidden(any_web: Web, shape: str) -> None:
+def test_nobody_finds_out_by_searching_what_is_hidden(web: Web, shape: str) -> None:
     value, preview = _SECRETS[shape]
     body = json.dumps(value).encode()
-    publish_failed(any_web.client, (replace(message("1"), body=body, preview=preview), failure()))
-    eventually(lambda: failed(any_web)["total"] == 1)
+    publish_failed(web.client, (replace(message("1"), body=body, preview=preview), failure()))
+    eventually(lambda: failed(web)["total"] == 1)
 
     for wanted in ("hunter2", "'h", "password='h", "hunter", "2'"):
-        assert ids(any_web, text=wanted) == [], wanted
-        assert "Job 1" not in any_web.http.get("/failures", params={"text": wanted}).text
+        assert ids(web, text=wanted) == [], wanted
+        assert "Job 1" not in web.http.get("/failures", params={"text": wanted}).text
         filter = FailedFilter(text=wanted)
-        assert any_web.inspector.failed(filter=filter).total == 0
-        assert any_web.inspector.count_failed(filter) == 0
-        assert any_web.inspector.groups(filter) == []
-    row = ended(any_web, any_web.http.post("/api/failed/discard", json={"filter": {"text": "hunter2"}}))
+        assert web.inspector.failed(filter=filter).total == 0
+        assert web.inspector.count_failed(filter) == 0
+        assert web.inspector.groups(filter) == []
+    row = ended(web, web.http.post("/api/failed/discard", json={"filter": {"text": "hunter2"}}))
     assert row["taken"] == 0
     # What is shown is found.
-    assert (
-        ids(any_web, text="ann")
-        == ["1"]
-        == [row["id"] for row in any_web.inspector.failed(filter=FailedFilter(text="ann"))]
-    )
-    assert MASK in failed(any_web)["rows"][0]["preview"]
-    row = ended(any_web, any_web.http.post("/api/failed/discard", json={"filter": {"text": "ann"}}))
+    assert ids(web, text="ann") == ["1"] == [row["id"] for row in web.inspector.failed(filter=FailedFilter(text="ann"))]
+    assert MASK in failed(web)["rows"][0]["preview"]
+    row = ended(web, web.http.post("/api/failed/discard", json={"filter": {"text": "ann"}}))
     assert row["taken"] == 1
 
 
@@ -322,12 +318,12 @@ def test_nobody_finds_out_by_searching_what_is_hidden_by_these_pages_alone(setti
     assert ids(web, text="ann") == ["1"]
 
 
-def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
+def test_what_a_job_holds_is_text_and_never_markup(web: Web) -> None:
     trace = f'Traceback\n  File "{XSS}", line 1, in {XSS}\n{XSS}: {XSS}\n'
     reason = replace(failure(XSS, XSS), stack_trace=trace)
     job = message(XSS, XSS, queue="mail", job=XSS, preview=XSS, content_type=XSS)
-    publish_failed(any_web.client, (job, reason))
-    group = any_web.http.get("/api/failed/groups").json()["rows"][0]["fingerprint"]
+    publish_failed(web.client, (job, reason))
+    group = web.http.get("/api/failed/groups").json()["rows"][0]["fingerprint"]
 
     for path in (
         "/failures",
@@ -337,11 +333,11 @@ def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
         f"/failures/confirm?act=discard&id={quote(XSS)}",
         f"/failures/{quote(XSS, safe='')}/edit",
     ):
-        page = any_web.http.get(path)
+        page = web.http.get(path)
         assert page.status_code == 200, path
         assert "<script>alert" not in page.text
         assert "<img" not in page.text
-    done = any_web.form("/failures", "/failures/act", act="discard", id=XSS, number="1")
+    done = web.form("/failures", "/failures/act", act="discard", id=XSS, number="1")
     assert "Discarded 1 job." in done.text
 
 
@@ -388,12 +384,12 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
     assert "jobs=2 of=0, 1" in caplog.text
 
 
-def test_nobody_is_shown_a_secret_of_a_job_whose_body_the_pages_do_not_keep(any_web: Web) -> None:
+def test_nobody_is_shown_a_secret_of_a_job_whose_body_the_pages_do_not_keep(web: Web) -> None:
     body = json.dumps({"password": "hunter2", "text": "x" * 100_000}).encode()
-    publish_failed(any_web.client, (replace(message("1"), body=body, preview="password='hunter2'"), failure()))
+    publish_failed(web.client, (replace(message("1"), body=body, preview="password='hunter2'"), failure()))
 
-    (row,) = failed(any_web)["rows"]
+    (row,) = failed(web)["rows"]
     assert (row["args"], row["kwargs"], row["preview"]) == (None, None, MASK)
-    assert any_web.http.get("/api/failed/1").json()["preview"] == MASK
+    assert web.http.get("/api/failed/1").json()["preview"] == MASK
     for page in ("/failures", "/jobs/1"):
-        assert "hunter2" not in any_web.http.get(page).text
+        assert "hunter2" not in web.http.get(page).text

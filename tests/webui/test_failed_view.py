@@ -34,8 +34,8 @@ class Clock:
 
 
 @pytest.fixture
-def client(any_settings: Settings) -> Iterator[Client]:
-    with Client(any_settings) as client:
+def client(settings: Settings) -> Iterator[Client]:
+    with Client(settings) as client:
         yield client
 
 

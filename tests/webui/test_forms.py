@@ -140,9 +140,9 @@ def by_header(request: Request) -> User:
 
 
 @pytest.fixture
-def operators(any_settings: Settings, serve: Serve) -> Iterator[tuple[Web, httpx.Client, httpx.Client]]:
+def operators(settings: Settings, serve: Serve) -> Iterator[tuple[Web, httpx.Client, httpx.Client]]:
     """Pages, and the browsers of Ada and Ben."""
-    web = serve(any_settings, auth=by_header)
+    web = serve(settings, auth=by_header)
     with (
         httpx.Client(base_url=web.url, headers={"X-User": "ada"}, timeout=60) as ada,
         httpx.Client(base_url=web.url, headers={"X-User": "ben"}, timeout=60) as ben,
@@ -246,21 +246,21 @@ def offered(web: Web, page: str, what: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["/enqueue", "/queues?ask=enqueue", "/queues/mail?ask=enqueue", "/recurring?ask=add"])
-def test_forms_offer_the_jobs_and_queues_that_are_known(any_web: Web, resize: str, page: str) -> None:
+def test_forms_offer_the_jobs_and_queues_that_are_known(web: Web, resize: str, page: str) -> None:
     async def announce(broker: Broker) -> None:
         def charge(order: int, force: bool = False) -> None: ...
 
         job = UniqueJob.of("forms.Announced", {"unique": "until_done"}, inspect.signature(charge))
         await broker.keys.announce(["forms.Announced"], [job])
 
-    any_web.client.run(announce)
-    any_web.client.enqueue("shop.send", queue="mail")
+    web.client.run(announce)
+    web.client.enqueue("shop.send", queue="mail")
 
-    jobs, queues = offered(any_web, page, "jobs"), offered(any_web, page, "queues")
+    jobs, queues = offered(web, page, "jobs"), offered(web, page, "queues")
 
     assert {resize, "forms.Announced"} <= set(jobs)
     assert queues == ["mail"]
-    assert 'label="forms.Announced(order, force=False)"' in any_web.http.get(page).text
+    assert 'label="forms.Announced(order, force=False)"' in web.http.get(page).text
 
 
 def test_the_forms_with_a_time_offer_time_zones(web: Web) -> None:
@@ -273,25 +273,25 @@ def test_the_forms_with_a_time_offer_time_zones(web: Web) -> None:
     assert {"Europe/Rome", "America/New_York"} <= set(time_zones())
 
 
-def test_a_job_is_scheduled_for_a_date_and_time_of_a_time_zone(any_web: Web) -> None:
-    done = any_web.form(
+def test_a_job_is_scheduled_for_a_date_and_time_of_a_time_zone(web: Web) -> None:
+    done = web.form(
         "/enqueue", "/enqueue", job="shop.never_here", queue="mail", on="2040-07-01T09:30", zone="Europe/Rome", when=""
     )
 
     assert "Scheduled shop.never_here to mail." in text_of(done)
-    [row] = any_web.inspector.scheduled().rows
+    [row] = web.inspector.scheduled().rows
     at = datetime(2040, 7, 1, 9, 30, tzinfo=ROME).astimezone(UTC)
     assert datetime.fromisoformat(row["run_at"]) == at
 
 
-def test_a_job_is_moved_to_a_date_and_time(any_web: Web) -> None:
-    schedule(any_web.client, due("later", DAY, 1))
+def test_a_job_is_moved_to_a_date_and_time(web: Web) -> None:
+    schedule(web.client, due("later", DAY, 1))
 
     page = "/scheduled/confirm?act=move&id=later"
     fields = {"act": "move", "id": "later", "number": "1", "on": "2040-01-01T00:00", "zone": "UTC"}
-    assert "Moved 1 job." in any_web.form(page, "/scheduled/act", **fields).text
+    assert "Moved 1 job." in web.form(page, "/scheduled/act", **fields).text
 
-    [row] = any_web.inspector.scheduled().rows
+    [row] = web.inspector.scheduled().rows
     assert datetime.fromisoformat(row["run_at"]) == datetime(2040, 1, 1, tzinfo=UTC)
 
 

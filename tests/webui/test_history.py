@@ -24,9 +24,9 @@ from tests.webui.test_scheduled_pages import XSS, shown, text_of
 
 
 @pytest.fixture(scope="module")
-def told(any_served: Web) -> Web:
+def told(served: Web) -> Web:
     """The pages of a journal of 60 jobs and three actions; `a` is among the last, and has a whole life."""
-    web = any_served
+    web = served
     many = [[enqueued(f"j-{n:02}"), ended(f"j-{n:02}", at=NOON + n, took=n / 10)] for n in range(57)]
     write(web.client, *many)
     life = [
@@ -183,33 +183,33 @@ def test_pages_that_would_show_failures_alone_say_how_to_see_all_jobs(settings: 
     assert 'Set journal = "all" for workers and clients' in shown(web, "/history").replace("&#34;", '"')
 
 
-def test_an_id_that_no_job_has_is_answered_with_nothing_found_and_without_a_timeline(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", queue="mail")
+def test_an_id_that_no_job_has_is_answered_with_nothing_found_and_without_a_timeline(web: Web) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
 
     # Before the journal has been read the page says so instead.
-    eventually(lambda: "Look for a result in the journal" in any_web.http.get("/jobs/nowhere").text)
-    answer = any_web.http.get("/jobs/nowhere")
+    eventually(lambda: "Look for a result in the journal" in web.http.get("/jobs/nowhere").text)
+    answer = web.http.get("/jobs/nowhere")
 
     assert (answer.status_code, "Nothing was found for this id." in answer.text) == (404, True)
     assert "Enqueued" not in answer.text
 
 
 def test_the_page_of_a_job_amid_a_long_queue_tells_what_the_journal_knows(
-    any_web: Web, monkeypatch: pytest.MonkeyPatch
+    web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "DEPTH", 2)
     monkeypatch.setattr(job, "DEPTH", 2)
-    jobs = [any_web.client.enqueue("shop.mail", queue="mail") for _ in range(7)]
+    jobs = [web.client.enqueue("shop.mail", queue="mail") for _ in range(7)]
     path = f"/jobs/{jobs[3].id}"
 
-    eventually(lambda: "was not looked up" in any_web.http.get(path).text)
-    page = shown(any_web, path)
+    eventually(lambda: "was not looked up" in web.http.get(path).text)
+    page = shown(web, path)
 
     assert "The journal tells that this job waits" in page
     assert all(text in page for text in ("Enqueued", "Waiting", "shop.mail", "mail", "Cancel"))
-    assert "was not looked up" not in shown(any_web, f"/jobs/{jobs[6].id}")
-    any_web.client.run(lambda broker: broker.purge("mail"))
-    eventually(lambda: "not here any more" in any_web.http.get(path).text)
+    assert "was not looked up" not in shown(web, f"/jobs/{jobs[6].id}")
+    web.client.run(lambda broker: broker.purge("mail"))
+    eventually(lambda: "not here any more" in web.http.get(path).text)
 
 
 def test_where_nothing_is_written_down_the_pages_say_so(settings: Settings, serve: Serve) -> None:

@@ -16,29 +16,29 @@ from tests.webui.server import Web
 _COLLIDING = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(30_000)]}]).encode()
 
 
-def test_a_job_made_of_hash_collisions_is_not_decoded_for_the_pages(any_web: Web) -> None:
+def test_a_job_made_of_hash_collisions_is_not_decoded_for_the_pages(web: Web) -> None:
     hostile = replace(message("1"), body=gzip.compress(_COLLIDING), content_encoding="gzip", preview="<set>")
     small = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(1_000)]}]).encode()
-    publish_failed(any_web.client, (hostile, failure()), (replace(message("2"), body=small, preview=None), failure()))
+    publish_failed(web.client, (hostile, failure()), (replace(message("2"), body=small, preview=None), failure()))
 
     async def put(broker):  # type: ignore[no-untyped-def]
         await broker.publish(replace(hostile, queue="mail"))
 
-    any_web.client.run(put)
+    web.client.run(put)
 
     for page in ("/", "/queues", "/queues/mail", "/failures", "/jobs/1"):
-        answer = any_web.http.get(page)
+        answer = web.http.get(page)
         assert answer.status_code == 200, (page, answer.text)
     # After one look RabbitMQ may count a job less for an instant.
-    (waiting,) = eventually(lambda: any_web.http.get("/api/queues/mail/jobs").json()["rows"])
+    (waiting,) = eventually(lambda: web.http.get("/api/queues/mail/jobs").json()["rows"])
     assert (waiting["args"], waiting["preview"]) == (None, "<set>")
-    rows = {row["id"]: row for row in any_web.http.get("/api/failed").json()["rows"]}
+    rows = {row["id"]: row for row in web.http.get("/api/failed").json()["rows"]}
     assert rows["1"]["args"] is None
     assert rows["2"]["preview"] == "<set of 1000>"
     assert len(rows["2"]["args"][0]) == 1_000
 
 
-def test_of_large_jobs_that_wait_the_pages_show_the_previews(any_web: Web) -> None:
+def test_of_large_jobs_that_wait_the_pages_show_the_previews(web: Web) -> None:
     large = [
         replace(message(str(n)), queue="mail", body=json.dumps(["x" * 200_000]).encode(), preview=f"'x' {n}")
         for n in range(30)
@@ -47,18 +47,18 @@ def test_of_large_jobs_that_wait_the_pages_show_the_previews(any_web: Web) -> No
     async def put(broker):  # type: ignore[no-untyped-def]
         await broker.publish_many([*large, replace(message("small"), queue="mail")])
 
-    any_web.client.run(put)
+    web.client.run(put)
 
-    assert "&#39;x&#39; 7" in any_web.http.get("/queues/mail").text
-    assert "&#39;x&#39; 7" in any_web.http.get("/jobs/7").text
+    assert "&#39;x&#39; 7" in web.http.get("/queues/mail").text
+    assert "&#39;x&#39; 7" in web.http.get("/jobs/7").text
 
     def rows() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = any_web.http.get("/api/queues/mail/jobs", params={"limit": 50}).json()["rows"]
+        found: list[dict[str, Any]] = web.http.get("/api/queues/mail/jobs", params={"limit": 50}).json()["rows"]
         return found if len(found) == 31 else []
 
     *many, last = eventually(rows)
     assert [row["args"] for row in many] == [None] * 30
-    assert last["args"] == eventually(lambda: any_web.inspector.jobs("mail", offset=30).rows[0])["args"]
+    assert last["args"] == eventually(lambda: web.inspector.jobs("mail", offset=30).rows[0])["args"]
 
 
 def test_a_traceback_of_very_many_lines_is_taken_apart_in_one_pass() -> None:

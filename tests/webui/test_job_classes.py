@@ -51,20 +51,20 @@ def send() -> Iterator[str]:
     registry.unregister(name)
 
 
-def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(any_web: Web) -> None:
+def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: Web) -> None:
     at = time.time() - 60
-    write(any_web.client, [counted("classes.pay", succeeded=40, failed=2), counted("classes.other", succeeded=3)])
-    write(any_web.client, [ended("good", at=at, job="classes.pay"), failed_run("bad", at=at, job="classes.pay")])
-    write(any_web.client, [ended("foreign", at=at, job="classes.other")])
+    write(web.client, [counted("classes.pay", succeeded=40, failed=2), counted("classes.other", succeeded=3)])
+    write(web.client, [ended("good", at=at, job="classes.pay"), failed_run("bad", at=at, job="classes.pay")])
+    write(web.client, [ended("foreign", at=at, job="classes.other")])
     publish_failed(
-        any_web.client,
+        web.client,
         *((message(f"pay-{nth}", job="classes.pay"), failure("shop.Declined", "no funds")) for nth in range(3)),
         (message("other-1", job="classes.other"), failure("shop.Elsewhere", "no")),
     )
-    eventually(lambda: "foreign" in shown(any_web, "/history"))
-    eventually(lambda: "shop.Declined" in shown(any_web, "/classes/classes.pay"))
+    eventually(lambda: "foreign" in shown(web, "/history"))
+    eventually(lambda: "shop.Declined" in shown(web, "/classes/classes.pay"))
 
-    page = shown(any_web, "/classes/classes.pay")
+    page = shown(web, "/classes/classes.pay")
 
     assert "42 jobs processed, 2 of them failed" in page
     assert "3 failed jobs" in page
@@ -72,21 +72,21 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(any_we
     assert (">good<" in page, ">bad<" in page) == (True, True)
     assert "This web process has not imported the code of this job" in page
     [group] = [part.split('"')[0] for part in page.split('href="/failures?')[1:] if "group=" in part.split('"')[0]]
-    assert "pay-1" in shown(any_web, "/failures?" + html.unescape(group))
+    assert "pay-1" in shown(web, "/failures?" + html.unescape(group))
 
 
-def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(any_web: Web) -> None:
-    write(any_web.client, [counted("classes.rare", succeeded=1), counted("classes.busy", succeeded=40, failed=2)])
-    eventually(lambda: "classes.busy" in shown(any_web, "/classes"))
+def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(web: Web) -> None:
+    write(web.client, [counted("classes.rare", succeeded=1), counted("classes.busy", succeeded=40, failed=2)])
+    eventually(lambda: "classes.busy" in shown(web, "/classes"))
 
-    page = shown(any_web, "/classes?window=hour")
+    page = shown(web, "/classes?window=hour")
 
     assert page.index("classes.busy") < page.index("classes.rare")
     assert 'aria-label="42 runs, 2 failed"' in page
-    found = shown(any_web, "/classes?name=BUSY")
+    found = shown(web, "/classes?name=BUSY")
     assert ("classes.busy</a>" in found, "classes.rare</a>" in found) == (True, False)
-    assert "No job class matches." in shown(any_web, "/classes?name=nothing")
-    assert "/classes/classes.busy?window=hour" in shown(any_web, "/statistics")
+    assert "No job class matches." in shown(web, "/classes?name=nothing")
+    assert "/classes/classes.busy?window=hour" in shown(web, "/statistics")
 
 
 def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, send: str) -> None:

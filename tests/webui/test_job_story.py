@@ -39,7 +39,7 @@ def row_of(web: Web, id: str) -> dict[str, Any]:
     return eventually(lambda: found.json() if (found := web.http.get(f"/api/jobs/{id}")).status_code == 200 else {})
 
 
-def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_again(any_web: Web, rig: Rig) -> None:
+def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_again(web: Web, rig: Rig) -> None:
     notes = str(rig.notes_path)
     done = rig.enqueue("note", notes, "done", priority=3)
     dropped = rig.enqueue("discards", "gone", module="crew_results")
@@ -53,24 +53,24 @@ def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_
         (dropped, "discarded", ["gone"]),
         (cancelled, "cancelled", [notes, "cancelled"]),
     ):
-        page = eventually(lambda id=id: found if "Run again" in (found := any_web.http.get(f"/jobs/{id}").text) else "")
+        page = eventually(lambda id=id: found if "Run again" in (found := web.http.get(f"/jobs/{id}").text) else "")
         assert f">{state}</span>" in page
         for value in args:
             assert value in page, page
-        answer = any_web.form(f"/jobs/{id}", f"/jobs/{id}/again")
+        answer = web.form(f"/jobs/{id}", f"/jobs/{id}/again")
         assert "Enqueued again, as this new job." in answer.text
-        new = row_of(any_web, new_id(answer))
+        new = row_of(web, new_id(answer))
         assert (new["args"], new["queue"], new["retries"]) == (args, "jobs", None)
         assert new["id"] != id
         assert new["priority"] == (3 if id == done else 0)
-        eventually(lambda id=id, new=new: f"/jobs/{new['id']}" in any_web.http.get(f"/jobs/{id}").text)
-        eventually(lambda id=id, new=new: f"/jobs/{id}" in any_web.http.get(f"/jobs/{new['id']}").text)
+        eventually(lambda id=id, new=new: f"/jobs/{new['id']}" in web.http.get(f"/jobs/{id}").text)
+        eventually(lambda id=id, new=new: f"/jobs/{id}" in web.http.get(f"/jobs/{new['id']}").text)
 
     rig.burst(modules=("crew", "crew_results"))
     assert sorted(rig.lines()) == ["cancelled", "done", "done"]
 
 
-def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(any_web: Web, rig: Rig) -> None:
+def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(web: Web, rig: Rig) -> None:
     notes = str(rig.notes_path)
     parent = rig.enqueue("enqueues", notes, module="crew_families")
     rig.burst(modules=("crew", "crew_families"))
@@ -80,7 +80,7 @@ def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(any_web: 
         return eventually(lambda: found if all(one in (found := shown(id)) for one in wanted) else "")
 
     def shown(id: str) -> str:
-        return any_web.http.get(f"/jobs/{id}").text
+        return web.http.get(f"/jobs/{id}").text
 
     of_parent = page(parent, "Children", f"/jobs/{child}", f"/jobs/{failed}")
     assert "Enqueued by job" not in of_parent
@@ -88,30 +88,30 @@ def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(any_web: 
     for id, state in ((child, "done"), (failed, "failed"), (event, "done")):
         text = page(id, "Enqueued by job", f"/jobs/{parent}", f">{state}</span>")
         assert "Children" not in text, id
-    assert row_of(any_web, failed)["parent"] == parent
-    assert any_web.http.get(f"/api/jobs/{child}/status").json()["parent"] == parent
+    assert row_of(web, failed)["parent"] == parent
+    assert web.http.get(f"/api/jobs/{child}/status").json()["parent"] == parent
 
 
-def test_of_many_children_the_newest_are_listed(any_web: Web) -> None:
-    write(any_web, "many")
+def test_of_many_children_the_newest_are_listed(web: Web) -> None:
+    write(web, "many")
     child = {"kind": "enqueued", "at": time.time(), "job": "shop.charge", "queue": "mail", "parent": "many"}
     records = [{**child, "id": f"kid-{n}"} for n in range(CHILDREN + 1)]
-    any_web.client.run(lambda broker: broker.journal.append(encode("pid:2@h", records)))
+    web.client.run(lambda broker: broker.journal.append(encode("pid:2@h", records)))
     newest = f"/jobs/kid-{CHILDREN}?"
 
-    page = eventually(lambda: found if newest in (found := any_web.http.get("/jobs/many").text) else "")
+    page = eventually(lambda: found if newest in (found := web.http.get("/jobs/many").text) else "")
 
     assert f"the newest {CHILDREN} of the jobs that this one enqueued" in page
     assert "/jobs/kid-1?" in page
     assert "/jobs/kid-0?" not in page
 
 
-def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(any_web: Web) -> None:
-    write(any_web, "a", body='["a@b.c"]', priority=2, headers={"timeout": 30, "tenant": "acme"})
-    form = any_web.http.get("/jobs/a/again").text
+def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(web: Web) -> None:
+    write(web, "a", body='["a@b.c"]', priority=2, headers={"timeout": 30, "tenant": "acme"})
+    form = web.http.get("/jobs/a/again").text
     assert "&#34;a@b.c&#34;" in form
 
-    answer = any_web.form(
+    answer = web.form(
         "/jobs/a/again",
         "/jobs/a/again/edited",
         args='["x@y.z"]',
@@ -121,10 +121,10 @@ def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(
         when="2d",
     )
 
-    new = row_of(any_web, new_id(answer))
+    new = row_of(web, new_id(answer))
     assert (new["args"], new["kwargs"], new["queue"], new["priority"]) == (["x@y.z"], {}, "slow", 5)
     assert (new["state"], new["tenant"]) == ("scheduled", "acme")
-    assert "timeout" in any_web.http.get("/jobs/a").text
+    assert "timeout" in web.http.get("/jobs/a").text
 
 
 @pytest.mark.parametrize(
@@ -201,15 +201,15 @@ def test_a_job_that_still_waits_is_not_run_again(web: Web) -> None:
     assert [row["id"] for row in web.inspector.jobs("mail")] == ["a"]
 
 
-def test_a_scheduled_job_that_was_cancelled_can_be_run_again(any_web: Web) -> None:
-    job = any_web.client.enqueue("shop.charge", [1058], queue="mail", delay=DAY)
-    any_web.inspector.cancel_scheduled(job.id)
+def test_a_scheduled_job_that_was_cancelled_can_be_run_again(web: Web) -> None:
+    job = web.client.enqueue("shop.charge", [1058], queue="mail", delay=DAY)
+    web.inspector.cancel_scheduled(job.id)
 
-    page = eventually(lambda: found if "Run again" in (found := any_web.http.get(f"/jobs/{job.id}").text) else "")
+    page = eventually(lambda: found if "Run again" in (found := web.http.get(f"/jobs/{job.id}").text) else "")
     assert ">cancelled</span>" in page
-    answer = any_web.form(f"/jobs/{job.id}", f"/jobs/{job.id}/again")
+    answer = web.form(f"/jobs/{job.id}", f"/jobs/{job.id}/again")
 
-    new = row_of(any_web, new_id(answer))
+    new = row_of(web, new_id(answer))
     assert (new["args"], new["state"], new["run_at"]) == ([1058], "pending", None)
 
 
@@ -257,10 +257,10 @@ def test_a_kept_result_is_shown_at_once_and_where_the_job_came_from(web: Web) ->
 # -- edit
 
 
-def test_a_waiting_job_is_changed_and_keeps_its_id(any_web: Web) -> None:
-    publish(any_web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
+def test_a_waiting_job_is_changed_and_keeps_its_id(web: Web) -> None:
+    publish(web.client, *(message(f"m-{number}", number, queue="mail", retries=2) for number in range(3)))
 
-    done = any_web.form(
+    done = web.form(
         "/jobs/m-1/edit?queue=mail",
         "/jobs/m-1/edit?queue=mail",
         args="[42]",
@@ -270,39 +270,39 @@ def test_a_waiting_job_is_changed_and_keeps_its_id(any_web: Web) -> None:
     )
 
     assert "Changed 1 job." in done.text
-    eventually(lambda: [row["id"] for row in any_web.inspector.jobs("mail")] == ["m-0", "m-2"])
-    (changed,) = any_web.inspector.jobs("slow")
+    eventually(lambda: [row["id"] for row in web.inspector.jobs("mail")] == ["m-0", "m-2"])
+    (changed,) = web.inspector.jobs("slow")
     assert (changed["id"], changed["args"], changed["priority"], changed["retries"]) == ("m-1", [42], 4, 2)
-    (told,) = eventually(lambda: [row for row in any_web.inspector.audit() if row["action"] == "edit"])
+    (told,) = eventually(lambda: [row for row in web.inspector.audit() if row["action"] == "edit"])
     assert (told["ids"], told["queue"], told["what"]) == (["m-1"], "slow", "with other arguments")
 
 
-def test_a_waiting_job_can_be_put_off(any_web: Web) -> None:
-    publish(any_web.client, message("m-1", 1, queue="mail"))
+def test_a_waiting_job_can_be_put_off(web: Web) -> None:
+    publish(web.client, message("m-1", 1, queue="mail"))
 
-    any_web.form("/jobs/m-1/edit?queue=mail", "/jobs/m-1/edit?queue=mail", when="2d")
+    web.form("/jobs/m-1/edit?queue=mail", "/jobs/m-1/edit?queue=mail", when="2d")
 
-    (later,) = eventually(lambda: any_web.inspector.scheduled().rows)
+    (later,) = eventually(lambda: web.inspector.scheduled().rows)
     assert (later["id"], later["args"], later["queue"]) == ("m-1", [1], "mail")
-    assert any_web.inspector.size("mail") == 0
+    assert web.inspector.size("mail") == 0
 
 
 @pytest.mark.parametrize("near", [True, False])
-def test_a_scheduled_or_retrying_job_is_changed(any_web: Web, near: bool) -> None:
+def test_a_scheduled_or_retrying_job_is_changed(web: Web, near: bool) -> None:
     after = 300.0 if near else 3 * DAY
-    schedule(any_web.client, due("later", after, 1), due("other", after, 2), retrying("again", after, 3, times=2))
+    schedule(web.client, due("later", after, 1), due("other", after, 2), retrying("again", after, 3, times=2))
 
     slow = {"queue": "slow", "unserved": "slow"}
-    any_web.form("/jobs/later/edit", "/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', **slow)
-    any_web.form("/jobs/again/edit", "/jobs/again/edit", priority="7", when="5d")
+    web.form("/jobs/later/edit", "/jobs/later/edit", args='["new"]', kwargs='{"fast": true}', **slow)
+    web.form("/jobs/again/edit", "/jobs/again/edit", priority="7", when="5d")
 
-    rows = {row["id"]: row for row in any_web.inspector.scheduled()}
+    rows = {row["id"]: row for row in web.inspector.scheduled()}
     assert (rows["later"]["args"], rows["later"]["kwargs"], rows["later"]["queue"]) == (["new"], {"fast": True}, "slow")
     assert (rows["other"]["args"], rows["other"]["queue"]) == ([2], "mail")
     again = rows["again"]
     assert (again["args"], again["priority"], again["state"]) == ([3], 7, "retrying")
     assert [one["message"] for one in again["attempts"]] == ["try 1", "try 2"]
-    assert [row["id"] for row in any_web.inspector.scheduled()][-1] == "again"
+    assert [row["id"] for row in web.inspector.scheduled()][-1] == "again"
 
 
 def test_an_edit_says_what_is_wrong_and_changes_nothing(web: Web) -> None:
@@ -343,12 +343,12 @@ def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_failed_job_is_requeued_with_another_priority_and_time(any_web: Web) -> None:
-    publish_failed(any_web.client, (message("bad", 1, queue="mail"), failure("KeyError", "no", at=1_700_000_000)))
-    eventually(lambda: any_web.http.get("/failures/bad/edit").status_code == 200)
+def test_a_failed_job_is_requeued_with_another_priority_and_time(web: Web) -> None:
+    publish_failed(web.client, (message("bad", 1, queue="mail"), failure("KeyError", "no", at=1_700_000_000)))
+    eventually(lambda: web.http.get("/failures/bad/edit").status_code == 200)
 
-    any_web.form("/failures/bad/edit", "/failures/bad/edit", args="[2]", priority="6", when="2d")
+    web.form("/failures/bad/edit", "/failures/bad/edit", args="[2]", priority="6", when="2d")
 
-    (row,) = eventually(lambda: any_web.inspector.scheduled().rows)
+    (row,) = eventually(lambda: web.inspector.scheduled().rows)
     assert (row["id"], row["args"], row["priority"], row["retries"]) == ("bad", [2], 6, 1)
-    assert any_web.inspector.failed().rows == []
+    assert web.inspector.failed().rows == []

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from palermo.webui.rig import Role
 
 from palermo.core.message import Message
 from palermo.errors import SettingInvalid
@@ -14,6 +13,7 @@ from palermo.metrics.catalogue import WEB
 from palermo.metrics.worker import listen
 from palermo.settings.settings import Settings
 from palermo.webui.security.user_file import token_line
+from palermo.webui.site import Role
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.journal.reading import Journal

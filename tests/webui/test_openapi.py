@@ -67,8 +67,8 @@ def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), operations())
-def test_what_is_documented_is_what_happens(any_served: Web, method: str, path: str) -> None:
-    ask(any_served, method, path, GenerationMode.POSITIVE)
+def test_what_is_documented_is_what_happens(served: Web, method: str, path: str) -> None:
+    ask(served, method, path, GenerationMode.POSITIVE)
 
 
 @pytest.mark.parametrize(("method", "path"), operations(choosy=True))

@@ -20,69 +20,69 @@ from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
-def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(any_web: Web) -> None:
-    assert "Nothing is wrong" in any_web.http.get("/problems").text
-    publish(any_web.client, message("1"), message("2"))
+def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(web: Web) -> None:
+    assert "Nothing is wrong" in web.http.get("/problems").text
+    publish(web.client, message("1"), message("2"))
 
     def told() -> str | None:
-        page = any_web.http.get("/problems").text
+        page = web.http.get("/problems").text
         return page if "2 jobs wait, and no worker takes jobs from it" in page else None
 
     page = eventually(told)
     assert page is not None
     assert "<code>palermo worker MODULE -q mail</code>" in page
     assert 'href="/queues/mail">Queue mail</a>' in page
-    [row] = any_web.http.get("/api/problems").json()["rows"]
+    [row] = web.http.get("/api/problems").json()["rows"]
     assert (row["kind"], row["names"], row["check"], row["level"]) == ("unserved", ["mail"], "queue mail", "warning")
-    assert row["text"] in [finding.text for finding in examine(any_web.client, [])]
-    overview = eventually(lambda: found if "1 problem now" in (found := any_web.http.get("/").text) else None)
+    assert row["text"] in [finding.text for finding in examine(web.client, [])]
+    overview = eventually(lambda: found if "1 problem now" in (found := web.http.get("/").text) else None)
     assert overview is not None
     assert 'id="nav-problems">1</span>' in overview
 
 
-def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(any_web: Web, rig: Rig) -> None:
+def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(web: Web, rig: Rig) -> None:
     worker = rig.worker("-q", "mail")
     eventually(lambda: rig.workers() != [])
     worker.send(signal.SIGTSTP)
     eventually(lambda: [row["state"] for row in rig.workers()] == ["quiet"])
-    publish(any_web.client, message("1"), message("2"))
+    publish(web.client, message("1"), message("2"))
 
     def told() -> list[dict[str, Any]]:
-        return [row for row in any_web.http.get("/api/problems").json()["rows"] if row["kind"] == "resting"]
+        return [row for row in web.http.get("/api/problems").json()["rows"] if row["kind"] == "resting"]
 
     [problem] = eventually(told)
     assert problem["text"] == f"2 jobs wait, and no worker takes them: {rig.only_worker()['id']} is quiet"
-    assert "workers take no jobs</span>" in any_web.http.get("/queues").text
-    assert problem["text"] in html.unescape(any_web.http.get("/problems").text)
-    findings = examine(any_web.client, [])
+    assert "workers take no jobs</span>" in web.http.get("/queues").text
+    assert problem["text"] in html.unescape(web.http.get("/problems").text)
+    findings = examine(web.client, [])
     assert problem["text"] in [finding.text for finding in findings]
     assert f"1 worker, and all answer; taking no jobs: {rig.only_worker()['id']} is quiet" in [
         finding.text for finding in findings
     ]
 
 
-def test_many_queues_without_a_worker_are_one_problem_with_a_way_to_all_of_them(any_web: Web) -> None:
+def test_many_queues_without_a_worker_are_one_problem_with_a_way_to_all_of_them(web: Web) -> None:
     names = sorted(f"region-{nth}" for nth in range(12))
-    publish(any_web.client, *(message(name, queue=name) for name in names))
+    publish(web.client, *(message(name, queue=name) for name in names))
 
-    page = eventually(lambda: found if "in 12 queues that" in (found := any_web.http.get("/problems").text) else None)
+    page = eventually(lambda: found if "in 12 queues that" in (found := web.http.get("/problems").text) else None)
 
     assert page is not None
     assert page.count("that no worker serves") == 1
     assert 'href="/queues">Queues</a>' in page
-    answer = any_web.http.get("/api/problems").json()
+    answer = web.http.get("/api/problems").json()
     assert (answer["total"], answer["rows"][0]["names"]) == (1, names)
-    overview = eventually(lambda: found if "1 problem now" in (found := any_web.http.get("/").text) else None)
+    overview = eventually(lambda: found if "1 problem now" in (found := web.http.get("/").text) else None)
     assert overview is not None
 
 
-def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(any_web: Web) -> None:
-    publish(any_web.client, message("1"))
-    any_web.inspector.pause("mail")
+def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web) -> None:
+    publish(web.client, message("1"))
+    web.inspector.pause("mail")
     counts = {"queue": "mail", "job": "shop.send", "succeeded": 20, "failed": 5}
-    write(any_web.client, [{"kind": "counts", "at": time.time(), **counts}])
+    write(web.client, [{"kind": "counts", "at": time.time(), **counts}])
 
-    page = eventually(lambda: found if "5 of 25 runs" in (found := any_web.http.get("/problems").text) else None)
+    page = eventually(lambda: found if "5 of 25 runs" in (found := web.http.get("/problems").text) else None)
 
     assert page is not None
     assert "paused, and 1 job waits in it" in page
@@ -99,9 +99,9 @@ def test_a_job_that_waits_too_long_is_late(web: Web, monkeypatch: pytest.MonkeyP
     assert (row["kind"], row["text"][:36]) == ("late", "its first job has waited for 33 min ")
 
 
-def test_the_broker_is_examined_when_somebody_looks_and_not_by_other_pages(any_web: Web) -> None:
-    any_web.http.get("/")
-    page = eventually(lambda: found if "found nothing wrong" in (found := any_web.http.get("/problems").text) else None)
+def test_the_broker_is_examined_when_somebody_looks_and_not_by_other_pages(web: Web) -> None:
+    web.http.get("/")
+    page = eventually(lambda: found if "found nothing wrong" in (found := web.http.get("/problems").text) else None)
 
     assert page is not None
     assert "<dt>publish</dt>" in page

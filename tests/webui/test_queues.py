@@ -26,23 +26,23 @@ def web(shared_web: Web) -> Web:
     return shared_web
 
 
-def test_the_api_lists_the_rows_of_the_command_line(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", queue="mail")
+def test_the_api_lists_the_rows_of_the_command_line(web: Web) -> None:
+    web.client.enqueue("shop.mail", queue="mail")
 
-    listed = any_web.http.get("/api/queues").json()
+    listed = web.http.get("/api/queues").json()
 
-    assert listed == {"rows": any_web.inspector.queues(), "total": 2, "page": 1, "limit": 2}
+    assert listed == {"rows": web.inspector.queues(), "total": 2, "page": 1, "limit": 2}
 
 
-def test_the_page_of_a_queue_that_is_not_known_says_how_a_queue_gets_known(any_web: Web) -> None:
-    answer = any_web.http.get("/queues/foreign")
+def test_the_page_of_a_queue_that_is_not_known_says_how_a_queue_gets_known(web: Web) -> None:
+    answer = web.http.get("/queues/foreign")
 
     assert answer.status_code == 404
     assert "one that another program has made is known once a worker serves it" in answer.text
 
 
-def test_the_page_of_an_address_that_there_is_not_does_not_look_again(any_web: Web) -> None:
-    wrong, missing = any_web.http.get("/quues"), any_web.http.get("/queues/foreign")
+def test_the_page_of_an_address_that_there_is_not_does_not_look_again(web: Web) -> None:
+    wrong, missing = web.http.get("/quues"), web.http.get("/queues/foreign")
 
     assert (wrong.status_code, missing.status_code) == (404, 404)
     assert "data-events" not in wrong.text
@@ -52,10 +52,10 @@ def test_the_page_of_an_address_that_there_is_not_does_not_look_again(any_web: W
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_a_queue_of_any_name_is_purged_by_the_api(any_served: Web, name: str) -> None:
-    published(any_served, name)
+def test_a_queue_of_any_name_is_purged_by_the_api(served: Web, name: str) -> None:
+    published(served, name)
 
-    done = any_served.http.post(f"/api/queues/{quote(name, safe='')}/purge")
+    done = served.http.post(f"/api/queues/{quote(name, safe='')}/purge")
 
     assert (done.status_code, done.json()) == (200, {"removed": 1})
 
@@ -71,15 +71,13 @@ def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
     assert web.inspector.size(name) == 0
 
 
-def test_P14_the_page_of_a_queue_says_how_its_jobs_are_serialized(any_web: Web) -> None:
+def test_P14_the_page_of_a_queue_says_how_its_jobs_are_serialized(web: Web) -> None:
     for serializer in ("json", "json", "msgpack"):
-        any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail", serializer=serializer)
-    any_web.client.enqueue("shop.bill", queue="bills")
+        web.client.enqueue("shop.mail", ["a@b.c"], queue="mail", serializer=serializer)
+    web.client.enqueue("shop.bill", queue="bills")
 
-    assert (
-        "Serialized as application/json (2 jobs), application/msgpack (1 job)." in any_web.http.get("/queues/mail").text
-    )
-    assert "Serialized as application/json (1 job)." in any_web.http.get("/queues/bills").text
+    assert "Serialized as application/json (2 jobs), application/msgpack (1 job)." in web.http.get("/queues/mail").text
+    assert "Serialized as application/json (1 job)." in web.http.get("/queues/bills").text
 
 
 def events_of(web: Web) -> str:
@@ -89,52 +87,52 @@ def events_of(web: Web) -> str:
     return unescape(found[1])
 
 
-def test_a_page_is_told_at_once_of_what_has_changed_since_it_was_made(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-    events = events_of(any_web)
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+def test_a_page_is_told_at_once_of_what_has_changed_since_it_was_made(web: Web) -> None:
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    events = events_of(web)
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
 
-    with any_web.http.stream("GET", events, params={"every": 60}, timeout=60) as stream:
+    with web.http.stream("GET", events, params={"every": 60}, timeout=60) as stream:
         lines = [line for line, _ in zip(stream.iter_lines(), range(5), strict=False)]
 
     assert "event: change" in lines
 
 
-def test_what_was_done_is_on_the_page_that_follows_however_soon_that_is(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-    any_web.http.get("/queues/mail")
+def test_what_was_done_is_on_the_page_that_follows_however_soon_that_is(web: Web) -> None:
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    web.http.get("/queues/mail")
 
-    paused = any_web.form("/queues/mail", "/queues/mail/pause")
-    resumed = any_web.form("/queues/mail", "/queues/mail/resume")
+    paused = web.form("/queues/mail", "/queues/mail/pause")
+    resumed = web.form("/queues/mail", "/queues/mail/resume")
 
     assert '<span class="badge warn">paused' in paused.text
     assert '<span class="badge warn">paused' not in resumed.text
 
 
-def test_who_paused_a_queue_and_why_is_shown_to_all(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-    any_web.form("/queues/mail", "/queues/mail/pause")
+def test_who_paused_a_queue_and_why_is_shown_to_all(web: Web) -> None:
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    web.form("/queues/mail", "/queues/mail/pause")
 
-    told = any_web.form("/queues/mail", "/queues/mail/pause", reason="the mail server moves <b>")
+    told = web.form("/queues/mail", "/queues/mail/pause", reason="the mail server moves <b>")
 
     assert "mail is paused: the mail server moves &lt;b&gt;." in told.text
-    eventually(lambda: "by local: <b" in any_web.http.get("/queues/mail").text)
-    assert "the mail server moves &lt;b&gt;" in any_web.http.get("/queues/mail").text
-    any_web.form("/queues/mail", "/queues/mail/resume")
-    assert "the mail server moves" not in any_web.http.get("/queues/mail").text
-    any_web.form("/queues", "/queues/pause", reason="an incident")
-    eventually(lambda: "an incident" in any_web.http.get("/").text)
-    assert "an incident" in any_web.http.get("/queues/mail").text
+    eventually(lambda: "by local: <b" in web.http.get("/queues/mail").text)
+    assert "the mail server moves &lt;b&gt;" in web.http.get("/queues/mail").text
+    web.form("/queues/mail", "/queues/mail/resume")
+    assert "the mail server moves" not in web.http.get("/queues/mail").text
+    web.form("/queues", "/queues/pause", reason="an incident")
+    eventually(lambda: "an incident" in web.http.get("/").text)
+    assert "an incident" in web.http.get("/queues/mail").text
 
 
 @pytest.mark.parametrize("which", ["", "mail/"])
-def test_who_pauses_again_without_a_reason_does_not_take_away_the_first_ones(any_web: Web, which: str) -> None:
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+def test_who_pauses_again_without_a_reason_does_not_take_away_the_first_ones(web: Web, which: str) -> None:
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
 
     def shown(action: str, number: int, **fields: str) -> bool:
-        any_web.form("/queues", f"/queues/{which}{action}", **fields)
-        eventually(lambda: any_web.http.get("/api/audit").json()["total"] == number)
-        return "an incident" in any_web.http.get("/queues/mail").text
+        web.form("/queues", f"/queues/{which}{action}", **fields)
+        eventually(lambda: web.http.get("/api/audit").json()["total"] == number)
+        return "an incident" in web.http.get("/queues/mail").text
 
     assert shown("pause", 1, reason="an incident")
     assert shown("pause", 2)
@@ -150,58 +148,58 @@ def test_the_page_of_the_queue_of_failed_jobs_is_the_page_of_failures(web: Web) 
     assert (answer.status_code, answer.headers["location"]) == (303, "/failures")
 
 
-def test_selected_queues_are_paused_and_resumed_together(any_web: Web) -> None:
+def test_selected_queues_are_paused_and_resumed_together(web: Web) -> None:
     for name in ("mail", "images", "bills"):
-        any_web.client.enqueue("shop.mail", queue=name)
+        web.client.enqueue("shop.mail", queue=name)
 
-    paused = any_web.form("/queues", "/queues/pause-selected", id=["mail", "bills"], reason="a move")
+    paused = web.form("/queues", "/queues/pause-selected", id=["mail", "bills"], reason="a move")
 
     assert "Paused mail, bills." in paused.text
-    assert [row["name"] for row in any_web.inspector.queues() if row["paused"]] == ["bills", "mail"]
-    resumed = any_web.form("/queues", "/queues/resume-selected", id=["mail"])
+    assert [row["name"] for row in web.inspector.queues() if row["paused"]] == ["bills", "mail"]
+    resumed = web.form("/queues", "/queues/resume-selected", id=["mail"])
     assert "Resumed mail." in resumed.text
-    assert [row["name"] for row in any_web.inspector.queues() if row["paused"]] == ["bills"]
-    assert any_web.form("/queues", "/queues/resume-selected").status_code == 422
+    assert [row["name"] for row in web.inspector.queues() if row["paused"]] == ["bills"]
+    assert web.form("/queues", "/queues/resume-selected").status_code == 422
 
 
-def test_the_page_of_a_queue_has_its_last_hour_its_failed_jobs_and_its_tenants(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", queue="mail", tenant="acme")
-    any_web.client.enqueue("shop.mail", queue="mail", tenant="acme")
-    any_web.client.enqueue("shop.mail", queue="bills")
+def test_the_page_of_a_queue_has_its_last_hour_its_failed_jobs_and_its_tenants(web: Web) -> None:
+    web.client.enqueue("shop.mail", queue="mail", tenant="acme")
+    web.client.enqueue("shop.mail", queue="mail", tenant="acme")
+    web.client.enqueue("shop.mail", queue="bills")
     work = {"kind": "counts", "at": time.time() - 60, "job": "shop.mail"}
-    write(any_web.client, [{**work, "queue": "mail", "succeeded": 40, "failed": 1, "retried": 2}])
-    publish_failed(any_web.client, (message("bad", queue="mail"), failure("shop.Wrong", "no")))
-    eventually(lambda: "43 jobs processed in the last hour" in any_web.http.get("/queues/mail").text)
-    eventually(lambda: 'href="/failures?queue=mail">1</a>' in any_web.http.get("/queues/mail").text)
+    write(web.client, [{**work, "queue": "mail", "succeeded": 40, "failed": 1, "retried": 2}])
+    publish_failed(web.client, (message("bad", queue="mail"), failure("shop.Wrong", "no")))
+    eventually(lambda: "43 jobs processed in the last hour" in web.http.get("/queues/mail").text)
+    eventually(lambda: 'href="/failures?queue=mail">1</a>' in web.http.get("/queues/mail").text)
 
-    page = any_web.http.get("/queues/mail").text
+    page = web.http.get("/queues/mail").text
 
     assert 'href="/retries?queue=mail">2</a>' in page
     assert '<th scope="row" class="whole">acme</th><td class="num fit" data-label="waiting">2</td>' in page
     assert "No worker serves this queue." in page
-    assert 'aria-label="43 runs, 3 failed"' in any_web.http.get("/queues").text
-    assert 'aria-label="43 runs, 3 failed"' in any_web.http.get("/").text
-    assert "acme" not in any_web.http.get("/queues/bills").text
+    assert 'aria-label="43 runs, 3 failed"' in web.http.get("/queues").text
+    assert 'aria-label="43 runs, 3 failed"' in web.http.get("/").text
+    assert "acme" not in web.http.get("/queues/bills").text
 
 
-def test_r11_a_button_pauses_all_queues_and_resumes_them(any_web: Web) -> None:
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+def test_r11_a_button_pauses_all_queues_and_resumes_them(web: Web) -> None:
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
 
-    paused = any_web.form("/queues", "/queues/pause")
+    paused = web.form("/queues", "/queues/pause")
 
     assert "Paused all queues" in paused.text
-    assert "all paused" in any_web.http.get("/").text
-    assert "/queues/mail/resume" not in any_web.http.get("/queues/mail").text
-    assert [row["paused"] for row in any_web.http.get("/api/queues").json()["rows"]] == [False, True]
-    resumed = any_web.form("/queues", "/queues/resume")
+    assert "all paused" in web.http.get("/").text
+    assert "/queues/mail/resume" not in web.http.get("/queues/mail").text
+    assert [row["paused"] for row in web.http.get("/api/queues").json()["rows"]] == [False, True]
+    resumed = web.form("/queues", "/queues/resume")
     assert "Resumed all queues" in resumed.text
-    assert "all paused" not in any_web.http.get("/").text
+    assert "all paused" not in web.http.get("/").text
     wanted = [("resume all", "local"), ("pause all", "local")]
-    eventually(lambda: [(row["action"], row["by"]) for row in any_web.inspector.audit().rows] == wanted)
+    eventually(lambda: [(row["action"], row["by"]) for row in web.inspector.audit().rows] == wanted)
 
 
-def test_r11_the_api_pauses_and_resumes_all_queues(any_web: Web) -> None:
-    assert any_web.http.post("/api/queues/pause").json() == {"all_paused": True}
-    assert any_web.inspector.all_paused()
-    assert any_web.http.post("/api/queues/resume").json() == {"all_paused": False}
-    assert not any_web.inspector.all_paused()
+def test_r11_the_api_pauses_and_resumes_all_queues(web: Web) -> None:
+    assert web.http.post("/api/queues/pause").json() == {"all_paused": True}
+    assert web.inspector.all_paused()
+    assert web.http.post("/api/queues/resume").json() == {"all_paused": False}
+    assert not web.inspector.all_paused()

@@ -24,42 +24,42 @@ def add(web: Web, name: str = "sweep", **more: Any) -> None:
     web.inspector.put_recurring(name, more.pop("job", "shop.sweep"), **times, **more)
 
 
-def test_rows_are_those_of_the_library(any_web: Web) -> None:
-    add(any_web, "b", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}, queue="slow")
-    add(any_web, "a/b")
+def test_rows_are_those_of_the_library(web: Web) -> None:
+    add(web, "b", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}, queue="slow")
+    add(web, "a/b")
 
-    answer = any_web.http.get("/api/recurring").json()
+    answer = web.http.get("/api/recurring").json()
 
-    assert answer == {"rows": any_web.inspector.recurring(), "total": 2, "page": 1, "limit": 2}
+    assert answer == {"rows": web.inspector.recurring(), "total": 2, "page": 1, "limit": 2}
     assert answer["rows"][1]["words"] == "Every fifth minute of every hour (Europe/Rome)"
-    assert any_web.http.get(f"/api/recurring/{quote('a/b', safe='')}").json() == answer["rows"][0]
-    assert any_web.http.get("/api/recurring/none").status_code == 404
+    assert web.http.get(f"/api/recurring/{quote('a/b', safe='')}").json() == answer["rows"][0]
+    assert web.http.get("/api/recurring/none").status_code == 404
 
 
-def test_one_is_added_run_disabled_enabled_and_removed(any_web: Web) -> None:
-    http, body = any_web.http, {"name": "sweep", "job": "shop.sweep", "every": 60, "queue": "slow", "args": ["eu"]}
+def test_one_is_added_run_disabled_enabled_and_removed(web: Web) -> None:
+    http, body = web.http, {"name": "sweep", "job": "shop.sweep", "every": 60, "queue": "slow", "args": ["eu"]}
 
     added = http.post("/api/recurring", json=body)
     assert (added.status_code, added.json()["words"], added.json()["enabled"]) == (201, "Every minute", True)
     done = http.post("/api/recurring/sweep/run").json()
     assert (done["job"], done["queue"]) == ("shop.sweep", "slow")
-    assert [(row["id"], row["args"]) for row in any_web.inspector.jobs("slow")] == [(done["id"], ["eu"])]
+    assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(done["id"], ["eu"])]
     off = http.post("/api/recurring/sweep/disable").json()
     assert (off["enabled"], off["next_run"]) == (False, None)
     assert http.post("/api/recurring/sweep/enable").json()["enabled"] is True
     assert http.delete("/api/recurring/sweep").json() == {"removed": 1}
     assert http.delete("/api/recurring/sweep").status_code == 404
-    assert any_web.inspector.recurring() == []
+    assert web.inspector.recurring() == []
 
 
-def test_what_has_the_name_is_replaced_only_when_that_is_said(any_web: Web) -> None:
-    add(any_web)
+def test_what_has_the_name_is_replaced_only_when_that_is_said(web: Web) -> None:
+    add(web)
     body = {"name": "sweep", "job": "shop.other", "cron": "0 3 * * *"}
 
-    refused = any_web.http.post("/api/recurring", json=body)
+    refused = web.http.post("/api/recurring", json=body)
     assert refused.status_code == 409
     assert "already" in refused.json()["error"]
-    assert any_web.http.post("/api/recurring", json={**body, "replace": True}).json()["job"] == "shop.other"
+    assert web.http.post("/api/recurring", json={**body, "replace": True}).json()["job"] == "shop.other"
 
 
 @pytest.mark.parametrize(
@@ -82,35 +82,35 @@ def test_what_cannot_recur_is_refused(shared_web: Web, body: dict[str, Any]) -> 
     assert shared_web.inspector.recurring() == []
 
 
-def test_the_page_says_when_in_words_and_what_is_next(any_web: Web) -> None:
-    add(any_web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"], kwargs={"password": "hunter2"})
-    add(any_web, "off")
-    any_web.inspector.switch_recurring("off", on=False)
+def test_the_page_says_when_in_words_and_what_is_next(web: Web) -> None:
+    add(web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"], kwargs={"password": "hunter2"})
+    add(web, "off")
+    web.inspector.switch_recurring("off", on=False)
 
-    text = shown(any_web, "/recurring")
+    text = shown(web, "/recurring")
 
     for said in ("Recurring 2", "nightly", "shop.sweep", "At 03:00 every day (Europe/Rome)", "0 3 * * *", "never"):
         assert said in text, said
     assert re.search(r"enabled .* – disabled", text)
-    assert "hunter2" not in any_web.http.get("/recurring").text + any_web.http.get("/api/recurring").text
+    assert "hunter2" not in web.http.get("/recurring").text + web.http.get("/api/recurring").text
 
 
-def test_everything_is_done_on_the_page(any_web: Web) -> None:
+def test_everything_is_done_on_the_page(web: Web) -> None:
     fields = {"name": "a b/c", "job": "shop.sweep", "every": "5m", "queue": "slow", "args": '["eu"]', "kwargs": ""}
 
-    done = any_web.form("/recurring?ask=add", "/recurring/add", **fields)
+    done = web.form("/recurring?ask=add", "/recurring/add", **fields)
     assert "Added a b/c." in done.text
     assert "Every 5 minutes" in text_of(done)
     path = f"/recurring/{quote('a b/c', safe='')}"
-    assert "Enqueued a b/c now" in any_web.form("/recurring", f"{path}/run").text
-    assert [row["args"] for row in any_web.inspector.jobs("slow")] == [["eu"]]
-    assert "Disabled a b/c" in any_web.form("/recurring", f"{path}/disable").text
-    assert "Enable a b/c" in any_web.http.get("/recurring").text
-    assert "Enabled a b/c." in any_web.form("/recurring", f"{path}/enable").text
-    ask = re.findall(r'href="/recurring\?ask=(remove-\w+)#', any_web.http.get("/recurring").text)[0]
-    assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in any_web.http.get(f"/recurring?ask={ask}").text
-    assert "Removed a b/c." in any_web.form("/recurring", f"{path}/remove").text
-    assert "There is no recurring job." in shown(any_web, "/recurring")
+    assert "Enqueued a b/c now" in web.form("/recurring", f"{path}/run").text
+    assert [row["args"] for row in web.inspector.jobs("slow")] == [["eu"]]
+    assert "Disabled a b/c" in web.form("/recurring", f"{path}/disable").text
+    assert "Enable a b/c" in web.http.get("/recurring").text
+    assert "Enabled a b/c." in web.form("/recurring", f"{path}/enable").text
+    ask = re.findall(r'href="/recurring\?ask=(remove-\w+)#', web.http.get("/recurring").text)[0]
+    assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in web.http.get(f"/recurring?ask={ask}").text
+    assert "Removed a b/c." in web.form("/recurring", f"{path}/remove").text
+    assert "There is no recurring job." in shown(web, "/recurring")
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Web, wrong: di
     assert [row["name"] for row in web.inspector.recurring()] == ["taken"]
 
 
-def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(any_web: Web) -> None:
-    add(any_web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"])
-    add(any_web, "nightly too")
+def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: Web) -> None:
+    add(web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"])
+    add(web, "nightly too")
     due = 1_795_251_600.0
     runs = {"2026-11-21T09:00:00Z": 0, "2026-11-22T09:00:00Z": 86_400, "2026-11-22T10:11:12Z-0123abcd": 90_672}
     done = [
@@ -146,10 +146,10 @@ def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(any_we
         for tick, later in runs.items()
     ]
     done[1] |= {"kind": "failed", "error": "shop.TooDeep", "message": "no floor"}
-    write(any_web.client, [*done, ended("nightly too@2026-11-22T09:00:00Z", job="shop.sweep", queue="jobs")])
-    eventually(lambda: "nightly too" in any_web.http.get("/history").text)
+    write(web.client, [*done, ended("nightly too@2026-11-22T09:00:00Z", job="shop.sweep", queue="jobs")])
+    eventually(lambda: "nightly too" in web.http.get("/history").text)
 
-    page = any_web.http.get("/recurring/nightly")
+    page = web.http.get("/recurring/nightly")
     text = text_of(page)
 
     assert re.findall(r"\d\d:\d\d:\d\d CES?T", text) == [f"03:00:00 {word}" for word in re.findall(r"CES?T", text)]
@@ -158,58 +158,56 @@ def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(any_we
         assert said in text or said in page.text, said
     assert "nightly too@" not in page.text
     assert '<a class="mono" href="/classes/shop.sweep">' in page.text
-    assert '<a href="/recurring/nightly%20too">nightly too</a>' in any_web.http.get("/recurring").text
-    assert any_web.http.get("/recurring/none").status_code == 404
+    assert '<a href="/recurring/nightly%20too">nightly too</a>' in web.http.get("/recurring").text
+    assert web.http.get("/recurring/none").status_code == 404
 
 
-def test_the_list_has_a_small_chart_of_the_last_runs_of_each(any_web: Web) -> None:
-    add(any_web, "nightly")
-    add(any_web, "me@home@noon")
-    add(any_web, "never")
+def test_the_list_has_a_small_chart_of_the_last_runs_of_each(web: Web) -> None:
+    add(web, "nightly")
+    add(web, "me@home@noon")
+    add(web, "never")
     known = {"job": "shop.sweep", "queue": "jobs"}
     hours = [f"2026-11-21T{hour:02}:00:00Z" for hour in range(24)]
     runs = [ended(f"nightly@{hour}", "failed" if nth > 20 else "succeeded", **known) for nth, hour in enumerate(hours)]
     tried = [ended(f"me@home@noon@{hours[0]}", kind, **known) for kind in ("retried", "retried", "succeeded")]
     by_hand = ended(f"me@home@noon@{hours[1]}-0123abcd", **known)
     others = [ended("nightly@home", **known), ended("another", **known)]
-    write(any_web.client, [*runs, *tried, by_hand, *others])
+    write(web.client, [*runs, *tried, by_hand, *others])
 
     def sparks() -> list[str]:
-        return re.findall(r'aria-label="([^"]+); a bar is as high', any_web.http.get("/recurring").text)
+        return re.findall(r'aria-label="([^"]+); a bar is as high', web.http.get("/recurring").text)
 
     eventually(lambda: sparks() == ["2 runs, 0 failed", "20 runs, 3 failed"])
 
 
-def test_times_queue_and_arguments_are_edited_on_its_page(any_web: Web) -> None:
-    add(any_web, "a b/c", args=["eu", 1], kwargs={"password": "hunter2", "deep": False}, queue="slow")
-    any_web.inspector.switch_recurring("a b/c", on=False)
+def test_times_queue_and_arguments_are_edited_on_its_page(web: Web) -> None:
+    add(web, "a b/c", args=["eu", 1], kwargs={"password": "hunter2", "deep": False}, queue="slow")
+    web.inspector.switch_recurring("a b/c", on=False)
     own = f"/recurring/{quote('a b/c', safe='')}"
-    page = any_web.http.get(own).text
+    page = web.http.get(own).text
     assert ("hunter2" in page, "3600" in page) == (False, True)
 
     fields = {"cron": "*/5 * * * *", "tz": "Europe/Rome", "every": "", "queue": "fast", "args": '["us", 1]'}
-    done = any_web.form(own, f"{own}/edit", **fields, kwargs=json.dumps({"password": MASK, "deep": True}))
+    done = web.form(own, f"{own}/edit", **fields, kwargs=json.dumps({"password": MASK, "deep": True}))
 
     assert "Saved a b/c." in done.text
-    [row] = any_web.inspector.recurring()
+    [row] = web.inspector.recurring()
     assert (row["job"], row["cron"], row["every"], row["tz"]) == ("shop.sweep", "*/5 * * * *", None, "Europe/Rome")
     assert (row["queue"], row["enabled"], row["args"]) == ("fast", False, ["us", 1])
     assert row["kwargs"] == {"password": "hunter2", "deep": True}
 
 
-def test_it_runs_once_with_other_arguments_and_stays_as_it_is(any_web: Web) -> None:
-    add(any_web, args=["eu"], kwargs={"password": "hunter2"}, queue="slow")
+def test_it_runs_once_with_other_arguments_and_stays_as_it_is(web: Web) -> None:
+    add(web, args=["eu"], kwargs={"password": "hunter2"}, queue="slow")
 
-    done = any_web.form(
+    done = web.form(
         "/recurring/sweep", "/recurring/sweep/run-with", args='["us"]', kwargs=json.dumps({"password": MASK})
     )
 
     assert "Enqueued shop.sweep, as job" in done.text
-    assert [(row["args"], row["kwargs"]) for row in any_web.inspector.jobs("slow")] == [
-        (["us"], {"password": "hunter2"})
-    ]
-    assert [row["args"] for row in any_web.inspector.recurring()] == [["eu"]]
-    assert "Enqueued sweep now" in any_web.form("/recurring/sweep", "/recurring/sweep/run", own="1").text
+    assert [(row["args"], row["kwargs"]) for row in web.inspector.jobs("slow")] == [(["us"], {"password": "hunter2"})]
+    assert [row["args"] for row in web.inspector.recurring()] == [["eu"]]
+    assert "Enqueued sweep now" in web.form("/recurring/sweep", "/recurring/sweep/run", own="1").text
 
 
 @pytest.mark.parametrize(
@@ -235,16 +233,16 @@ def test_a_wrong_change_comes_back_in_its_dialog_and_changes_nothing(
     assert web.inspector.recurring() == before
 
 
-def test_names_and_arguments_are_text_and_never_markup(any_web: Web) -> None:
-    add(any_web, XSS, job=XSS, args=[XSS], queue=XSS)
+def test_names_and_arguments_are_text_and_never_markup(web: Web) -> None:
+    add(web, XSS, job=XSS, args=[XSS], queue=XSS)
 
     own = f"/recurring/{quote(XSS, safe='')}"
     for path in ("/recurring", "/recurring?ask=add", f"/recurring?ask={quote(XSS)}", own, f"{own}?ask=edit"):
-        page = any_web.http.get(path)
+        page = web.http.get(path)
         assert page.status_code == 200
         assert "<script>alert" not in page.text
         assert "<img" not in page.text
-    assert "Removed" in any_web.form("/recurring", f"/recurring/{quote(XSS, safe='')}/remove").text
+    assert "Removed" in web.form("/recurring", f"/recurring/{quote(XSS, safe='')}/remove").text
 
 
 def test_who_may_only_look_changes_nothing(settings: Settings, serve: Serve) -> None:
@@ -271,10 +269,10 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
     assert "remove recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
 
 
-def test_the_list_is_told_of_by_the_stream_when_it_changes(any_web: Web) -> None:
-    with any_web.http.stream("GET", "/live?every=1&of=recurring", timeout=60) as stream:
+def test_the_list_is_told_of_by_the_stream_when_it_changes(web: Web) -> None:
+    with web.http.stream("GET", "/live?every=1&of=recurring", timeout=60) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if line == ": ")
-        add(any_web)
+        add(web)
 
         assert next(line for line in lines if line.startswith("event:")) == "event: change"

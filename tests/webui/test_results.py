@@ -25,12 +25,12 @@ def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
     web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [encode_record(record)])))
 
 
-def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, rig: Rig) -> None:
+def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning", modules=("crew_results",))
     job = rig.client.enqueue("crew_results.tells", [str(rig.gate)], {})
 
     def told() -> str | None:
-        page: str = any_web.http.get(f"/jobs/{job.id}").text
+        page: str = web.http.get(f"/jobs/{job.id}").text
         # The journal may tell of its lines before its worker is asked again.
         return page if "begun\nand waiting" in page and 'value="0.25"' in page else None
 
@@ -40,13 +40,13 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, rig: Rig)
     # A worker that does not run for a second is not seen at that moment.
     def seen() -> bool:
         for path in ("/workers", "/", "/queues/jobs"):
-            assert "25% one of four" in any_web.http.get(path).text
-        (worker,) = any_web.http.get("/api/workers").json()["rows"] or [{"jobs": []}]
+            assert "25% one of four" in web.http.get(path).text
+        (worker,) = web.http.get("/api/workers").json()["rows"] or [{"jobs": []}]
         told = [(running["progress"], running["text"], running["line"]) for running in worker["jobs"]]
         assert told == [(0.25, "one of four", "and waiting")]
-        status = any_web.http.get(f"/api/jobs/{job.id}/status").json()
+        status = web.http.get(f"/api/jobs/{job.id}/status").json()
         assert (status["state"], status["progress"], status["text"]) == ("working", 0.25, "one of four")
-        early = any_web.http.get(f"/api/jobs/{job.id}/result")
+        early = web.http.get(f"/api/jobs/{job.id}/result")
         assert (early.status_code, early.json()["error"]) == (409, f"job {job.id} is working, and has no result yet.")
         return True
 
@@ -54,29 +54,29 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(any_web: Web, rig: Rig)
     rig.open_gate()
 
     assert job.result(60) == "told"
-    eventually(lambda: "&#34;told&#34;" in any_web.http.get(f"/jobs/{job.id}").text)
-    assert any_web.http.get(f"/api/jobs/{job.id}/result").json() == {
+    eventually(lambda: "&#34;told&#34;" in web.http.get(f"/jobs/{job.id}").text)
+    assert web.http.get(f"/api/jobs/{job.id}/result").json() == {
         "id": job.id,
         "job": "crew_results.tells",
         "result": "told",
     }
 
 
-def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any_web: Web, rig: Rig) -> None:
+def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning")
     args = [str(rig.notes_path), str(rig.gate), {"password": "hunter2", "to": "anna"}]
     id = rig.client.enqueue("crew.hold", args, {}).id
     shown = [*args[:2], {"password": MASK, "to": "anna"}]
 
     def seen() -> bool:
-        (worker,) = any_web.http.get("/api/workers").json()["rows"] or [{"id": "", "jobs": []}]
+        (worker,) = web.http.get("/api/workers").json()["rows"] or [{"id": "", "jobs": []}]
         assert [job["args"] for job in worker["jobs"]] == [shown]
         for path in ("/workers", "/", "/queues/jobs", f"/jobs/{id}", f"/workers/{worker['id']}"):
-            page = any_web.http.get(path).text
+            page = web.http.get(path).text
             assert str(rig.notes_path)[:20] in page, path
             assert "hunter2" not in page, path
         for path in (f"/api/jobs/{id}", f"/api/jobs/{id}/status", f"/api/workers/{worker['id']}"):
-            told = any_web.http.get(path).json()
+            told = web.http.get(path).json()
             assert (told["jobs"][0] if "jobs" in told else told)["args"] == shown, path
         return True
 
@@ -85,51 +85,51 @@ def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(any
     eventually(lambda: not any(row["jobs"] for row in rig.workers()))
 
 
-def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(any_web: Web, rig: Rig) -> None:
+def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning")
     id = rig.hold()
-    eventually(lambda: any(row["jobs"] for row in any_web.http.get("/api/workers").json()["rows"]))
+    eventually(lambda: any(row["jobs"] for row in web.http.get("/api/workers").json()["rows"]))
     process.send(signal.SIGSTOP)
 
     def shown() -> bool:
-        (worker,) = any_web.http.get("/api/workers").json()["rows"] or [{"answers": True, "state": "", "jobs": []}]
+        (worker,) = web.http.get("/api/workers").json()["rows"] or [{"answers": True, "state": "", "jobs": []}]
         assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
         for path in ("/", "/workers", "/queues/jobs"):
-            page = any_web.http.get(path).text
+            page = web.http.get(path).text
             assert "1 worker does not answer" in page, path
             assert id[:8] in page, path
-        assert "It does not answer" in any_web.http.get(f"/workers/{worker['id']}").text
-        assert "It does not answer" in any_web.http.get(f"/jobs/{id}").text
+        assert "It does not answer" in web.http.get(f"/workers/{worker['id']}").text
+        assert "It does not answer" in web.http.get(f"/jobs/{id}").text
         return True
 
     eventually(shown)
     process.send(signal.SIGCONT)
-    eventually(lambda: "does not answer" not in any_web.http.get("/workers").text)
+    eventually(lambda: "does not answer" not in web.http.get("/workers").text)
     rig.open_gate()
 
 
 @pytest.mark.parametrize("queues", ["region-*", "region-1:5,jobs:1", "*,!jobs"])
 def test_a_worker_that_serves_a_queue_by_a_pattern_or_a_weight_is_on_the_queues_page(
-    any_web: Web, rig: Rig, queues: str
+    web: Web, rig: Rig, queues: str
 ) -> None:
-    any_web.client.enqueue("shop.mail", queue="region-1")
+    web.client.enqueue("shop.mail", queue="region-1")
     rig.worker("--log-level", "warning", "-q", queues)
 
     def shown() -> bool:
-        page = any_web.http.get("/queues/region-1").text
+        page = web.http.get("/queues/region-1").text
         return "1 worker serves it" in page and "No worker serves this queue." not in page
 
     eventually(shown)
 
 
-def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any_web: Web, rig: Rig) -> None:
+def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning")
     rig.ready(process)
-    any_web.client.enqueue("shop.mail", queue="mail")
+    web.client.enqueue("shop.mail", queue="mail")
     process.send(signal.SIGSTOP)
 
     def stopped() -> list[dict[str, Any]]:
-        return [row for row in any_web.http.get("/api/workers").json()["rows"] if not row["answers"]]
+        return [row for row in web.http.get("/api/workers").json()["rows"] if not row["answers"]]
 
     eventually(stopped)
 
@@ -139,7 +139,7 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any
         (worker,) = found
         known = worker["pid"] is not None
         assert [worker[name] for name in ("slots", "processed", "failed")] == ([1, 0, 0] if known else [None] * 3)
-        page, queue = any_web.http.get("/workers").text, any_web.http.get("/queues/mail").text
+        page, queue = web.http.get("/workers").text, web.http.get("/queues/mail").text
         assert ("nothing (1 slot)" if known else "not known") in page
         assert f'data-label="processed">{"0" if known else "–"}<' in page
         assert ("1 worker does not answer" in queue) is not known
@@ -149,14 +149,14 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(any
     eventually(shown)
 
     def advised() -> bool:
-        texts = [each.text for each in examine(any_web.client, []) if each.check == "queue mail"]
+        texts = [each.text for each in examine(web.client, []) if each.check == "queue mail"]
         assert "1 job waits, and no worker that answers takes jobs from it" in texts
         return True
 
     eventually(advised)
 
 
-def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(any_web: Web, rig: Rig) -> None:
+def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning", PALERMO_JOURNAL="all")
     rig.ready(process)
     id = rig.enqueue("note", str(rig.notes_path), "ran")
@@ -164,18 +164,18 @@ def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(an
     worker = rig.only_worker()["id"]
 
     def told() -> bool:
-        page = any_web.http.get(f"/workers/{worker}")
+        page = web.http.get(f"/workers/{worker}")
         return page.status_code == 200 and f"/jobs/{id}" in page.text and "Jobs of the last hour" in page.text
 
     eventually(told)
     # A worker that does not run for a second does not answer.
-    row = eventually(lambda: row if (row := any_web.http.get(f"/api/workers/{worker}").json()).get("memory") else {})
+    row = eventually(lambda: row if (row := web.http.get(f"/api/workers/{worker}").json()).get("memory") else {})
     assert row["memory"] > 10_000_000
     assert row["last_seen"] >= row["started_at"]
-    assert any_web.http.get("/workers/pid:0@nowhere").status_code == 404
-    rows = any_web.http.get("/api/history", params={"worker": worker}).json()["rows"]
+    assert web.http.get("/workers/pid:0@nowhere").status_code == 404
+    rows = web.http.get("/api/history", params={"worker": worker}).json()["rows"]
     assert [each["id"] for each in rows] == [id]
-    assert any_web.http.get("/api/history", params={"worker": "pid:0@nowhere"}).json()["rows"] == []
+    assert web.http.get("/api/history", params={"worker": "pid:0@nowhere"}).json()["rows"] == []
 
 
 def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:

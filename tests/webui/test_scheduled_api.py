@@ -38,85 +38,85 @@ def told(web: Web, path: str, body: Any = None) -> dict[str, str]:
     return {row["id"]: row["state"] for row in found.get("rows", [found])}
 
 
-def test_rows_are_those_of_the_library_in_order_of_time(any_web: Web) -> None:
-    schedule(any_web.client, due("far", DAY, "a@b.c"), due("near", 100), retrying("again", 200, times=2))
+def test_rows_are_those_of_the_library_in_order_of_time(web: Web) -> None:
+    schedule(web.client, due("far", DAY, "a@b.c"), due("near", 100), retrying("again", 200, times=2))
 
-    answer = any_web.http.get("/api/scheduled").json()
+    answer = web.http.get("/api/scheduled").json()
 
-    rows = any_web.inspector.scheduled().rows
+    rows = web.inspector.scheduled().rows
     assert answer == {"rows": rows, "total": 3, "page": 1, "limit": 100}
     assert [(row["id"], row["state"]) for row in rows] == [
         ("near", "scheduled"),
         ("again", "retrying"),
         ("far", "scheduled"),
     ]
-    assert any_web.http.get("/api/scheduled/far").json() == rows[2]
-    assert any_web.http.get("/api/jobs/far").json() == rows[2]
-    retries = any_web.http.get("/api/retries").json()["rows"]
-    assert retries == any_web.inspector.retries().rows == [rows[1]]
+    assert web.http.get("/api/scheduled/far").json() == rows[2]
+    assert web.http.get("/api/jobs/far").json() == rows[2]
+    retries = web.http.get("/api/retries").json()["rows"]
+    assert retries == web.inspector.retries().rows == [rows[1]]
     assert [one["message"] for one in retries[0]["attempts"]] == ["try 1", "try 2"]
 
 
-def test_pages_and_filters(any_web: Web) -> None:
+def test_pages_and_filters(web: Web) -> None:
     jobs = [due(str(n), 100 + 100 * n, queue="mail" if n % 2 else "slow", job=f"shop.{n}") for n in range(6)]
-    schedule(any_web.client, *jobs, retrying("r", 5_000))
+    schedule(web.client, *jobs, retrying("r", 5_000))
 
-    assert listed(any_web, limit=3, page=2) == ["3", "4", "5"]
-    assert listed(any_web, queue="slow") == ["0", "2", "4"]
-    assert listed(any_web, queue="m*", job="shop.[13]") == ["1", "3"]
-    assert listed(any_web, retries=True) == listed(any_web, "/api/retries", queue="mail") == ["r"]
-    assert listed(any_web, "/api/retries", job="none") == []
-    assert any_web.http.get("/api/scheduled?retries=false&limit=1").json()["total"] == 6
+    assert listed(web, limit=3, page=2) == ["3", "4", "5"]
+    assert listed(web, queue="slow") == ["0", "2", "4"]
+    assert listed(web, queue="m*", job="shop.[13]") == ["1", "3"]
+    assert listed(web, retries=True) == listed(web, "/api/retries", queue="mail") == ["r"]
+    assert listed(web, "/api/retries", job="none") == []
+    assert web.http.get("/api/scheduled?retries=false&limit=1").json()["total"] == 6
 
 
-def test_each_answer_says_what_happened(any_web: Web) -> None:
-    schedule(any_web.client, *(due(str(n), 100 + n) for n in range(6)))
+def test_each_answer_says_what_happened(web: Web) -> None:
+    schedule(web.client, *(due(str(n), 100 + n) for n in range(6)))
 
-    assert told(any_web, "/api/scheduled/cancel", {"ids": ["0", "1", "nowhere", "0"]}) == {
+    assert told(web, "/api/scheduled/cancel", {"ids": ["0", "1", "nowhere", "0"]}) == {
         "0": "cancelled",
         "1": "cancelled",
         "nowhere": GONE,
     }
-    assert told(any_web, "/api/scheduled/0/cancel") == {"0": GONE}
-    assert told(any_web, "/api/scheduled/run", {"ids": ["2"]}) == {"2": "enqueued"}
-    assert told(any_web, "/api/scheduled/3/run") == {"3": "enqueued"}
-    assert told(any_web, "/api/scheduled/3/cancel") == {"3": GONE}
-    assert listed(any_web) == ["4", "5"]
-    assert {row["id"] for row in any_web.inspector.jobs("mail")} == {"2", "3"}
+    assert told(web, "/api/scheduled/0/cancel") == {"0": GONE}
+    assert told(web, "/api/scheduled/run", {"ids": ["2"]}) == {"2": "enqueued"}
+    assert told(web, "/api/scheduled/3/run") == {"3": "enqueued"}
+    assert told(web, "/api/scheduled/3/cancel") == {"3": GONE}
+    assert listed(web) == ["4", "5"]
+    assert {row["id"] for row in web.inspector.jobs("mail")} == {"2", "3"}
 
 
-def test_jobs_are_moved_to_another_time(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100), due("b", 200), due("c", 300))
+def test_jobs_are_moved_to_another_time(web: Web) -> None:
+    schedule(web.client, due("a", 100), due("b", 200), due("c", 300))
 
-    row = any_web.http.post("/api/scheduled/b/move", json={"at": "2030-01-01T12:00:00+01:00"}).json()
+    row = web.http.post("/api/scheduled/b/move", json={"at": "2030-01-01T12:00:00+01:00"}).json()
     assert (row["state"], row["run_at"]) == ("moved", "2030-01-01T11:00:00Z")
-    assert told(any_web, "/api/scheduled/move", {"ids": ["a"], "delay": 1_000}) == {"a": "moved"}
-    assert told(any_web, "/api/scheduled/c/move", {"at": time.time() - 5}) == {"c": "enqueued"}
+    assert told(web, "/api/scheduled/move", {"ids": ["a"], "delay": 1_000}) == {"a": "moved"}
+    assert told(web, "/api/scheduled/c/move", {"at": time.time() - 5}) == {"c": "enqueued"}
 
-    assert listed(any_web) == ["a", "b"]
+    assert listed(web) == ["a", "b"]
 
 
-def test_all_that_a_filter_matches_are_changed(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100), due("b", 100, queue="slow"), retrying("r", 100), due("c", 100))
+def test_all_that_a_filter_matches_are_changed(web: Web) -> None:
+    schedule(web.client, due("a", 100), due("b", 100, queue="slow"), retrying("r", 100), due("c", 100))
 
-    assert told(any_web, "/api/scheduled/cancel", {"filter": {"queue": "mail", "retries": False}}) == {
+    assert told(web, "/api/scheduled/cancel", {"filter": {"queue": "mail", "retries": False}}) == {
         "a": "cancelled",
         "c": "cancelled",
     }
-    assert told(any_web, "/api/scheduled/run", {"filter": {}}) == {"b": "enqueued", "r": "enqueued"}
-    assert listed(any_web) == []
+    assert told(web, "/api/scheduled/run", {"filter": {}}) == {"b": "enqueued", "r": "enqueued"}
+    assert listed(web) == []
 
 
-def test_retries_are_run_now_or_given_up_and_nothing_else_is(any_web: Web) -> None:
-    schedule(any_web.client, due("plain", 100), *(retrying(str(n), 100 + n, times=3) for n in range(4)))
+def test_retries_are_run_now_or_given_up_and_nothing_else_is(web: Web) -> None:
+    schedule(web.client, due("plain", 100), *(retrying(str(n), 100 + n, times=3) for n in range(4)))
 
-    assert told(any_web, "/api/retries/run", {"ids": ["0", "plain"]}) == {"0": "enqueued", "plain": GONE}
-    assert told(any_web, "/api/retries/1/run") == {"1": "enqueued"}
-    assert told(any_web, "/api/retries/2/give-up") == {"2": "failed"}
-    assert told(any_web, "/api/retries/give-up", {"filter": {}}) == {"3": "failed"}
+    assert told(web, "/api/retries/run", {"ids": ["0", "plain"]}) == {"0": "enqueued", "plain": GONE}
+    assert told(web, "/api/retries/1/run") == {"1": "enqueued"}
+    assert told(web, "/api/retries/2/give-up") == {"2": "failed"}
+    assert told(web, "/api/retries/give-up", {"filter": {}}) == {"3": "failed"}
 
-    assert listed(any_web) == ["plain"]
-    failed = {row["id"]: row for row in any_web.inspector.failed()}
+    assert listed(web) == ["plain"]
+    failed = {row["id"]: row for row in web.inspector.failed()}
     assert sorted(failed) == ["2", "3"]
     assert [one["message"] for one in failed["2"]["attempts"]] == ["try 1", "try 2", "try 3"]
     assert (failed["2"]["retries"], failed["2"]["error"]["message"]) == (2, "try 3")
@@ -201,11 +201,11 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
     assert "of=retries with queue=mail to=- jobs=1 gone=0" in caplog.text
 
 
-def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(any_web: Web) -> None:
+def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(web: Web) -> None:
     """Exactly one of both, and the answer says which. The client of the test keeps the time."""
     jobs = [due(str(n), 0.3 + n * 0.05) for n in range(20)]
-    schedule(any_web.client, message("plain"), *jobs)
-    keeping = any_web.client.run(_keep)
+    schedule(web.client, message("plain"), *jobs)
+    keeping = web.client.run(_keep)
 
     states = []
     for job in jobs:
@@ -213,12 +213,12 @@ def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(any_web: Web)
         # Some shortly before they are due, some after.
         cancel_at = job.run_at + (int(job.id) % 5 - 2) * 0.01
         eventually(lambda cancel_at=cancel_at: time.time() >= cancel_at, every=0.001)  # type: ignore[misc]
-        states.append(told(any_web, f"/api/scheduled/{job.id}/cancel")[job.id])
+        states.append(told(web, f"/api/scheduled/{job.id}/cancel")[job.id])
     fired = [str(n) for n, state in enumerate(states) if state == GONE]
 
-    eventually(lambda: sorted(row["id"] for row in any_web.inspector.jobs("mail")) == sorted([*fired, "plain"]))
+    eventually(lambda: sorted(row["id"] for row in web.inspector.jobs("mail")) == sorted([*fired, "plain"]))
     assert set(states) <= {"cancelled", GONE}
-    any_web.client.run(lambda _: keeping())
+    web.client.run(lambda _: keeping())
 
 
 async def _keep(broker: Any) -> Any:
@@ -233,20 +233,20 @@ async def _keep(broker: Any) -> Any:
     return stop
 
 
-def test_jobs_of_a_stretch_of_time_are_moved_each_from_its_own_time(any_web: Web) -> None:
-    schedule(any_web.client, *(due(f"job-{hour}", YEAR + hour * 3_600 - time.time()) for hour in range(4)))
+def test_jobs_of_a_stretch_of_time_are_moved_each_from_its_own_time(web: Web) -> None:
+    schedule(web.client, *(due(f"job-{hour}", YEAR + hour * 3_600 - time.time()) for hour in range(4)))
     stretch: dict[str, Any] = {"due_from": "2030-01-01T00:30Z", "due_until": "2030-01-01T02:30Z"}
 
-    assert listed(any_web, **stretch) == ["job-1", "job-2"]
-    moved = told(any_web, "/api/scheduled/move", {"filter": stretch, "later": 7_200})
+    assert listed(web, **stretch) == ["job-1", "job-2"]
+    moved = told(web, "/api/scheduled/move", {"filter": stretch, "later": 7_200})
 
     assert moved == {"job-1": "moved", "job-2": "moved"}
-    rows = any_web.http.get("/api/scheduled").json()["rows"]
+    rows = web.http.get("/api/scheduled").json()["rows"]
     hours = {row["id"]: round((parse_instant(row["run_at"]) - YEAR) / 3_600) for row in rows}
     assert hours == {"job-0": 0, "job-1": 3, "job-2": 4, "job-3": 3}
-    assert told(any_web, "/api/scheduled/job-0/move", {"later": 5}) == {"job-0": "moved"}
-    assert told(any_web, "/api/scheduled/cancel", {"filter": {"due_until": YEAR + 60}}) == {"job-0": "cancelled"}
-    assert listed(any_web, "/api/retries", **stretch) == []
+    assert told(web, "/api/scheduled/job-0/move", {"later": 5}) == {"job-0": "moved"}
+    assert told(web, "/api/scheduled/cancel", {"filter": {"due_until": YEAR + 60}}) == {"job-0": "cancelled"}
+    assert listed(web, "/api/retries", **stretch) == []
 
 
 @pytest.mark.parametrize(

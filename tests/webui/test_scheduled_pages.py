@@ -62,34 +62,34 @@ def confirmed(web: Web, path: str, **typed: str) -> httpx.Response:
     return web.http.post(action, data={**fields, **typed}, follow_redirects=True)
 
 
-def test_P14_a_page_past_the_end_of_a_list_says_so_and_leads_to_the_last_one(any_web: Web) -> None:
-    publish_failed(any_web.client, (message("1"), failure()))
-    schedule(any_web.client, retrying("again", 400))
-    any_web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+def test_P14_a_page_past_the_end_of_a_list_says_so_and_leads_to_the_last_one(web: Web) -> None:
+    publish_failed(web.client, (message("1"), failure()))
+    schedule(web.client, retrying("again", 400))
+    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
 
     def past_end(path: str) -> bool:
-        page = any_web.http.get(path).text
+        page = web.http.get(path).text
         return "Page 9 is past the end: there is 1 " in page and 'page=1">Page 1</a>' in page
 
     for path in ("/scheduled", "/retries", "/queues/mail", "/failures", "/failures?by=groups"):
         eventually(lambda path=path: past_end(f"{path}{'&' if '?' in path else '?'}page=9"))  # type: ignore[misc]
-        assert "is past the end" not in any_web.http.get(path).text, path
+        assert "is past the end" not in web.http.get(path).text, path
 
 
-def test_scheduled_jobs_are_listed_soonest_first_with_relative_and_exact_times(any_web: Web) -> None:
-    schedule(any_web.client, due("far", 3 * DAY + 60, "b"), due("near", 235, "a"), retrying("again", 400))
+def test_scheduled_jobs_are_listed_soonest_first_with_relative_and_exact_times(web: Web) -> None:
+    schedule(web.client, due("far", 3 * DAY + 60, "b"), due("near", 235, "a"), retrying("again", 400))
 
-    page = any_web.http.get("/scheduled")
+    page = web.http.get("/scheduled")
 
-    assert listed(any_web, "/scheduled") == ["near", "again", "far"]
+    assert listed(web, "/scheduled") == ["near", "again", "far"]
     text = text_of(page)
     assert "Scheduled 3" in text
     assert "in 3 min" in text
     assert "in 3 d" in text
     exact = r'<time datetime="20\d\d-[^"]+" title="20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC" data-due>in 3 d'
     assert re.search(exact, page.text)
-    assert listed(any_web, "/scheduled?retries=no") == ["near", "far"]
-    assert listed(any_web, "/scheduled?retries=yes") == ["again"]
+    assert listed(web, "/scheduled?retries=no") == ["near", "far"]
+    assert listed(web, "/scheduled?retries=yes") == ["again"]
 
 
 def test_pages_and_filters(web: Web) -> None:
@@ -101,34 +101,34 @@ def test_pages_and_filters(web: Web) -> None:
     assert "No scheduled job matches." in shown(web, "/scheduled?queue=none")
 
 
-def test_one_is_run_now_another_moved_and_one_cancelled(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100), due("b", 200), due("c", 300))
+def test_one_is_run_now_another_moved_and_one_cancelled(web: Web) -> None:
+    schedule(web.client, due("a", 100), due("b", 200), due("c", 300))
 
-    assert "Enqueued 1 job." in any_web.form("/scheduled", "/scheduled/act", act="run", id="a").text
-    assert "Move 1 scheduled job?" in shown(any_web, "/scheduled/confirm?act=move&id=b")
-    assert "Moved 1 job." in confirmed(any_web, "/scheduled/confirm?act=move&id=b", when="2d").text
-    assert "Cancelled 1 job." in confirmed(any_web, "/scheduled/confirm?act=cancel&id=c").text
+    assert "Enqueued 1 job." in web.form("/scheduled", "/scheduled/act", act="run", id="a").text
+    assert "Move 1 scheduled job?" in shown(web, "/scheduled/confirm?act=move&id=b")
+    assert "Moved 1 job." in confirmed(web, "/scheduled/confirm?act=move&id=b", when="2d").text
+    assert "Cancelled 1 job." in confirmed(web, "/scheduled/confirm?act=cancel&id=c").text
 
-    [left] = any_web.inspector.scheduled().rows
+    [left] = web.inspector.scheduled().rows
     assert (left["id"], left["run_at"] > "2026") == ("b", True)
-    assert [row["id"] for row in any_web.inspector.jobs("mail")] == ["a"]
+    assert [row["id"] for row in web.inspector.jobs("mail")] == ["a"]
 
 
-def test_all_that_match_are_cancelled_and_the_filter_stays(any_web: Web) -> None:
-    schedule(any_web.client, *(due(f"{n}", 100 + n, queue="slow" if n % 2 else "mail") for n in range(6)))
+def test_all_that_match_are_cancelled_and_the_filter_stays(web: Web) -> None:
+    schedule(web.client, *(due(f"{n}", 100 + n, queue="slow" if n % 2 else "mail") for n in range(6)))
 
     asked = "/scheduled/confirm?act=cancel&all=1&queue=slow"
-    assert "Cancel 3 scheduled jobs?" in shown(any_web, asked)
-    assert "Chosen by queue “slow”." in shown(any_web, asked)
-    done = confirmed(any_web, asked)
+    assert "Cancel 3 scheduled jobs?" in shown(web, asked)
+    assert "Chosen by queue “slow”." in shown(web, asked)
+    done = confirmed(web, asked)
 
     assert done.url.query == b"queue=slow"
     assert "Cancelled 3 jobs." in done.text
-    assert [row["id"] for row in any_web.inspector.scheduled()] == ["0", "2", "4"]
+    assert [row["id"] for row in web.inspector.scheduled()] == ["0", "2", "4"]
 
 
-def test_the_question_says_how_many_of_the_jobs_are_retries(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100), due("b", 200), retrying("again", 300), retrying("slow", 400, queue="slow"))
+def test_the_question_says_how_many_of_the_jobs_are_retries(web: Web) -> None:
+    schedule(web.client, due("a", 100), due("b", 200), retrying("again", 300), retrying("slow", 400, queue="slow"))
 
     for asked, title in {
         "cancel&all=1": "Cancel 4 scheduled jobs (2 of them retries of failed jobs)?",
@@ -139,18 +139,18 @@ def test_the_question_says_how_many_of_the_jobs_are_retries(any_web: Web) -> Non
         "cancel&all=1&retries=no": "Cancel 2 scheduled jobs?",
         "cancel&id=a&id=b": "Cancel 2 scheduled jobs?",
     }.items():
-        assert title in shown(any_web, f"/scheduled/confirm?act={asked}"), asked
-    assert "Cancel 2 retrying jobs?" in shown(any_web, "/retries/confirm?act=cancel&all=1")
-    rows = any_web.http.get("/scheduled").text.split('<tr id="row-')[1:]
+        assert title in shown(web, f"/scheduled/confirm?act={asked}"), asked
+    assert "Cancel 2 retrying jobs?" in shown(web, "/retries/confirm?act=cancel&all=1")
+    rows = web.http.get("/scheduled").text.split('<tr id="row-')[1:]
     assert ["retrying" in row for row in rows] == [False, False, True, True]
 
 
-def test_who_comes_too_late_is_told_so(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100), due("b", 100))
-    any_web.inspector.run_now("a")
+def test_who_comes_too_late_is_told_so(web: Web) -> None:
+    schedule(web.client, due("a", 100), due("b", 100))
+    web.inspector.run_now("a")
 
-    one = any_web.form("/scheduled", "/scheduled/act", act="cancel", id="a")
-    several = any_web.form("/scheduled", "/scheduled/act", act="cancel", id=["a", "b"])  # type: ignore[arg-type]
+    one = web.form("/scheduled", "/scheduled/act", act="cancel", id="a")
+    several = web.form("/scheduled", "/scheduled/act", act="cancel", id=["a", "b"])  # type: ignore[arg-type]
 
     assert "Too late: job a has come due already, or was not there. Nothing was changed." in one.text
     assert "Cancelled 1 job; 1 had come due already, or was not there." in several.text
@@ -189,96 +189,96 @@ def test_a_form_that_does_not_say_what_is_meant_does_nothing(shared_web: Web, fi
     assert len(shared_web.inspector.cancel_scheduled(["a"])) == 1
 
 
-def test_retries_say_what_why_and_when(any_web: Web) -> None:
-    schedule(any_web.client, retrying("r", 235, times=3), due("plain", 100))
+def test_retries_say_what_why_and_when(web: Web) -> None:
+    schedule(web.client, retrying("r", 235, times=3), due("plain", 100))
 
-    text = shown(any_web, "/retries")
+    text = shown(web, "/retries")
 
-    assert listed(any_web, "/retries") == ["r"]
+    assert listed(web, "/retries") == ["r"]
     for said in ("Retries 1", "ValueError try 3", "KeyError try 2", "try 1", "shop.send", "mail", "in 3 min"):
         assert said in text, said
-    assert re.search(r'data-label="attempt">4<', any_web.http.get("/retries").text)
+    assert re.search(r'data-label="attempt">4<', web.http.get("/retries").text)
 
 
-def test_retries_are_retried_now_or_given_up(any_web: Web) -> None:
-    schedule(any_web.client, *(retrying(str(n), 100 + n) for n in range(4)), due("plain", 100))
+def test_retries_are_retried_now_or_given_up(web: Web) -> None:
+    schedule(web.client, *(retrying(str(n), 100 + n) for n in range(4)), due("plain", 100))
 
-    assert "Enqueued 1 job." in any_web.form("/retries", "/retries/act", act="retry", id="0").text
-    assert "Gave up 1 job." in confirmed(any_web, "/retries/confirm?act=give up&id=1").text
-    assert "Give up 2 jobs?" in shown(any_web, "/retries/confirm?act=give+up&all=1")
-    assert "Gave up 2 jobs." in confirmed(any_web, "/retries/confirm?act=give+up&all=1").text
+    assert "Enqueued 1 job." in web.form("/retries", "/retries/act", act="retry", id="0").text
+    assert "Gave up 1 job." in confirmed(web, "/retries/confirm?act=give up&id=1").text
+    assert "Give up 2 jobs?" in shown(web, "/retries/confirm?act=give+up&all=1")
+    assert "Gave up 2 jobs." in confirmed(web, "/retries/confirm?act=give+up&all=1").text
 
-    assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
-    assert [row["id"] for row in any_web.inspector.failed()] == ["1", "2", "3"]
-    assert "Nothing was changed" in any_web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
-    assert any_web.form("/scheduled", "/retries/act", act="run", id="plain").status_code == 422
-    assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
-
-
-def test_retries_are_moved_and_cancelled_by_a_filter(any_web: Web) -> None:
-    schedule(any_web.client, *(retrying(str(n), 100 + n) for n in range(3)), due("plain", 100))
-
-    assert "Move 2 retrying jobs?" in shown(any_web, "/retries/confirm?act=move&id=0&id=1")
-    assert "Moved 1 job." in any_web.form("/retries", "/retries/act", act="move", id="0", when="3d").text
-    assert "Cancel 3 retrying jobs?" in shown(any_web, "/retries/confirm?act=cancel&all=1")
-    assert "Cancelled 3 jobs." in confirmed(any_web, "/retries/confirm?act=cancel&all=1").text
-
-    assert [row["id"] for row in any_web.inspector.scheduled()] == ["plain"]
+    assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
+    assert [row["id"] for row in web.inspector.failed()] == ["1", "2", "3"]
+    assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
+    assert web.form("/scheduled", "/retries/act", act="run", id="plain").status_code == 422
+    assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
 
 
-def test_the_page_of_a_job_shows_when_it_runs_and_what_went_wrong_before(any_web: Web) -> None:
-    schedule(any_web.client, due("plain", 235), retrying("again", 415, times=3))
+def test_retries_are_moved_and_cancelled_by_a_filter(web: Web) -> None:
+    schedule(web.client, *(retrying(str(n), 100 + n) for n in range(3)), due("plain", 100))
 
-    text = shown(any_web, "/jobs/plain")
+    assert "Move 2 retrying jobs?" in shown(web, "/retries/confirm?act=move&id=0&id=1")
+    assert "Moved 1 job." in web.form("/retries", "/retries/act", act="move", id="0", when="3d").text
+    assert "Cancel 3 retrying jobs?" in shown(web, "/retries/confirm?act=cancel&all=1")
+    assert "Cancelled 3 jobs." in confirmed(web, "/retries/confirm?act=cancel&all=1").text
+
+    assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
+
+
+def test_the_page_of_a_job_shows_when_it_runs_and_what_went_wrong_before(web: Web) -> None:
+    schedule(web.client, due("plain", 235), retrying("again", 415, times=3))
+
+    text = shown(web, "/jobs/plain")
     assert all(said in text for said in ("scheduled", "Due in 3 min", "Run now", "Move", "Cancel"))
-    text = shown(any_web, "/jobs/again")
+    text = shown(web, "/jobs/again")
     for said in ("retrying", "Next try in 6 min", "Attempts", "KeyError : try 2", "try 1", "Give up"):
         assert said in text, said
     assert text.index("try 3") < text.index("try 2") < text.index("try 1")
 
 
-def test_a_job_that_is_due_is_changed_on_its_own_page(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100), due("b", 100), retrying("c", 100), due("d", 100))
+def test_a_job_that_is_due_is_changed_on_its_own_page(web: Web) -> None:
+    schedule(web.client, due("a", 100), due("b", 100), retrying("c", 100), due("d", 100))
 
-    assert "Moved 1 job." in any_web.form("/jobs/a", "/jobs/a/due/move", when="5d", queue="mail").text
-    assert "Cancelled 1 job." in any_web.form("/jobs/b", "/jobs/b/due/cancel").text
-    given_up = any_web.form("/jobs/c", "/jobs/c/due/give%20up")
+    assert "Moved 1 job." in web.form("/jobs/a", "/jobs/a/due/move", when="5d", queue="mail").text
+    assert "Cancelled 1 job." in web.form("/jobs/b", "/jobs/b/due/cancel").text
+    given_up = web.form("/jobs/c", "/jobs/c/due/give%20up")
     assert "Gave up 1 job." in given_up.text
     assert 'badge bad">failed' in given_up.text
-    assert "Enqueued 1 job." in any_web.form("/jobs/d", "/jobs/d/due/run").text
-    assert "Too late: job d has come due already" in any_web.form("/jobs/a", "/jobs/d/due/cancel").text
+    assert "Enqueued 1 job." in web.form("/jobs/d", "/jobs/d/due/run").text
+    assert "Too late: job d has come due already" in web.form("/jobs/a", "/jobs/d/due/cancel").text
 
 
-def test_a_failed_job_shows_all_its_attempts(any_web: Web) -> None:
+def test_a_failed_job_shows_all_its_attempts(web: Web) -> None:
     tried = retrying("again", -5, times=2)
-    publish_failed(any_web.client, (tried, failure("OSError", "the last", at=1_700_000_500)))
+    publish_failed(web.client, (tried, failure("OSError", "the last", at=1_700_000_500)))
 
-    text = shown(any_web, "/jobs/again")
+    text = shown(web, "/jobs/again")
 
     assert all(said in text for said in ("OSError : the last", "KeyError : try 2", "ValueError : try 1"))
 
 
-def test_a_retry_that_waits_in_its_queue_is_shown_as_that(any_web: Web) -> None:
-    schedule(any_web.client, retrying("again", -5))
+def test_a_retry_that_waits_in_its_queue_is_shown_as_that(web: Web) -> None:
+    schedule(web.client, retrying("again", -5))
 
-    text = shown(any_web, "/jobs/again")
+    text = shown(web, "/jobs/again")
 
     assert "retrying" in text
     assert "Waiting again" in text
-    assert any_web.http.get("/api/queues/mail/jobs").json()["rows"][0]["state"] == "retrying"
+    assert web.http.get("/api/queues/mail/jobs").json()["rows"][0]["state"] == "retrying"
 
 
-def test_the_overview_counts_what_is_scheduled(any_web: Web) -> None:
-    schedule(any_web.client, *(due(str(n), 100) for n in range(7)))
-    scheduled_view(any_web.app.state.site).page(_all(), limit=0)
+def test_the_overview_counts_what_is_scheduled(web: Web) -> None:
+    schedule(web.client, *(due(str(n), 100) for n in range(7)))
+    scheduled_view(web.app.state.site).page(_all(), limit=0)
 
-    assert "Scheduled 7" in shown(any_web, "/")
+    assert "Scheduled 7" in shown(web, "/")
 
 
-def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
-    schedule(any_web.client, due(XSS, 100, XSS, queue=XSS, job=XSS, preview=XSS, content_type=XSS))
+def test_what_a_job_holds_is_text_and_never_markup(web: Web) -> None:
+    schedule(web.client, due(XSS, 100, XSS, queue=XSS, job=XSS, preview=XSS, content_type=XSS))
     odd = message("r", XSS, queue=XSS, job=XSS, preview=XSS)
-    schedule(any_web.client, retrying("r", 100, XSS, queue=XSS, job=XSS, preview=XSS), odd)
+    schedule(web.client, retrying("r", 100, XSS, queue=XSS, job=XSS, preview=XSS), odd)
 
     for path in (
         "/scheduled",
@@ -290,32 +290,32 @@ def test_what_a_job_holds_is_text_and_never_markup(any_web: Web) -> None:
         f"/jobs/{quote(XSS, safe='')}",
         "/jobs/r",
     ):
-        page = any_web.http.get(path)
+        page = web.http.get(path)
         assert page.status_code == 200, (path, page.text)
         assert "<script>alert" not in page.text
         assert "<img" not in page.text
-    assert "Cancelled 1 job." in any_web.form("/scheduled", "/scheduled/act", act="cancel", id=XSS).text
+    assert "Cancelled 1 job." in web.form("/scheduled", "/scheduled/act", act="cancel", id=XSS).text
 
 
-def test_the_list_is_told_of_by_the_stream_when_it_changes(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100))
-    with any_web.http.stream("GET", "/live?every=1&of=scheduled", timeout=60) as stream:
+def test_the_list_is_told_of_by_the_stream_when_it_changes(web: Web) -> None:
+    schedule(web.client, due("a", 100))
+    with web.http.stream("GET", "/live?every=1&of=scheduled", timeout=60) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if line == ": ")
-        any_web.inspector.cancel_scheduled("a")
+        web.inspector.cancel_scheduled("a")
 
         assert next(line for line in lines if line.startswith("event:")) == "event: change"
 
 
-def test_a_page_is_told_of_what_changed_between_its_drawing_and_its_stream(any_web: Web) -> None:
-    schedule(any_web.client, due("a", 100))
-    page = any_web.http.get("/scheduled?queue=mail").text
+def test_a_page_is_told_of_what_changed_between_its_drawing_and_its_stream(web: Web) -> None:
+    schedule(web.client, due("a", 100))
+    page = web.http.get("/scheduled?queue=mail").text
     address = unescape(page.partition('data-events="')[2].partition('"')[0])
     assert address == "/live?of=scheduled&queue=mail&job=&due_from=&due_until=&retries=&page=1"
 
-    schedule(any_web.client, due("b", 100))
+    schedule(web.client, due("b", 100))
 
-    with any_web.http.stream("GET", address, timeout=60) as stream:
+    with web.http.stream("GET", address, timeout=60) as stream:
         events = (line for line in stream.iter_lines() if line.startswith("event:"))
         assert next(events) == "event: hello"
         assert next(events) == "event: change"
@@ -409,17 +409,17 @@ def _all() -> Any:
     return ScheduledFilter()
 
 
-def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(any_web: Web) -> None:
+def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(web: Web) -> None:
     now = time.time()
-    schedule(any_web.client, *(due(f"job-{nth}", nth * 3_600 + 600) for nth in range(4)), retrying("again", 4_300))
+    schedule(web.client, *(due(f"job-{nth}", nth * 3_600 + 600) for nth in range(4)), retrying("again", 4_300))
 
     asked = "due_from=1h&due_until=3h"
-    assert listed(any_web, f"/scheduled?{asked}") == ["job-1", "again", "job-2"]
-    assert listed(any_web, f"/retries?{asked}") == ["again"]
-    answer = confirmed(any_web, f"/scheduled/confirm?act=move&all=1&retries=no&{asked}", when="+1h30m")
+    assert listed(web, f"/scheduled?{asked}") == ["job-1", "again", "job-2"]
+    assert listed(web, f"/retries?{asked}") == ["again"]
+    answer = confirmed(web, f"/scheduled/confirm?act=move&all=1&retries=no&{asked}", when="+1h30m")
 
     assert "Moved 2 jobs." in answer.text
-    hours = {row["id"]: (datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600 for row in scheduled(any_web)}
+    hours = {row["id"]: (datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600 for row in scheduled(web)}
     assert {id: round(hour, 1) for id, hour in hours.items()} == {
         "job-0": 0.2,
         "job-1": 2.7,
@@ -427,17 +427,17 @@ def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(any_web: Web)
         "job-3": 3.2,
         "again": 1.2,
     }
-    answer = confirmed(any_web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")
+    answer = confirmed(web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")
     assert "Moved 1 job; 1 had come due already, or was not there." in text_of(answer)
-    assert "is no delay such as +1h" in text_of(confirmed(any_web, "/scheduled/confirm?act=move&id=job-0", when="+x"))
-    assert any_web.http.get("/scheduled?due_from=tomorrow").status_code == 422
+    assert "is no delay such as +1h" in text_of(confirmed(web, "/scheduled/confirm?act=move&id=job-0", when="+x"))
+    assert web.http.get("/scheduled?due_from=tomorrow").status_code == 422
 
 
-def test_a_delay_for_jobs_of_too_many_times_is_refused(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_for_jobs_of_too_many_times_is_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduled_jobs, "MAX_TIMES", 2)
-    schedule(any_web.client, *(due(f"job-{nth}", nth * 60 + 600) for nth in range(3)))
+    schedule(web.client, *(due(f"job-{nth}", nth * 60 + 600) for nth in range(3)))
 
-    answer = confirmed(any_web, "/scheduled/confirm?act=move&all=1", when="+1h")
+    answer = confirmed(web, "/scheduled/confirm?act=move&all=1", when="+1h")
 
     assert "these jobs are due at 3 different times, and a delay moves at most 2" in text_of(answer)
 
@@ -446,10 +446,10 @@ def scheduled(web: Web) -> list[dict[str, Any]]:
     return web.inspector.scheduled().rows
 
 
-def test_the_page_of_a_job_that_is_over_reads_no_scheduled_jobs(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(any_web.client, [ended("over")])
-    schedule(any_web.client, due("later", 900))
-    eventually(lambda: any_web.http.get("/api/history/over").status_code == 200)
+def test_the_page_of_a_job_that_is_over_reads_no_scheduled_jobs(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(web.client, [ended("over")])
+    schedule(web.client, due("later", 900))
+    eventually(lambda: web.http.get("/api/history/over").status_code == 200)
     looked: list[frozenset[str] | None] = []
     listed = scheduled_views.listed
 
@@ -459,7 +459,7 @@ def test_the_page_of_a_job_that_is_over_reads_no_scheduled_jobs(any_web: Web, mo
 
     monkeypatch.setattr(scheduled_views, "listed", counted)
 
-    assert any_web.http.get("/jobs/over").status_code == 200
+    assert web.http.get("/jobs/over").status_code == 200
     assert frozenset({"over"}) not in looked
-    assert any_web.http.get("/jobs/later").status_code == 200
+    assert web.http.get("/jobs/later").status_code == 200
     assert frozenset({"later"}) in looked

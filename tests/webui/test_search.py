@@ -73,10 +73,10 @@ def fill(web: Web) -> None:
 
 
 @pytest.fixture
-def filled(any_web: Web) -> Web:
-    fill(any_web)
-    eventually(lambda: "done-1" in any_web.http.get("/history").text)
-    return any_web
+def filled(web: Web) -> Web:
+    fill(web)
+    eventually(lambda: "done-1" in web.http.get("/history").text)
+    return web
 
 
 def test_an_order_is_found_by_its_arguments_and_errors_whatever_the_state_of_its_job(filled: Web) -> None:
@@ -121,10 +121,10 @@ def test_words_and_filters_find(shared_orders: Web, q: str, found: dict[str, lis
 
 
 @pytest.fixture(scope="module")
-def shared_orders(any_served: Web) -> Web:
-    fill(any_served)
-    eventually(lambda: "done-1" in any_served.http.get("/history").text)
-    return any_served
+def shared_orders(served: Web) -> Web:
+    fill(served)
+    eventually(lambda: "done-1" in served.http.get("/history").text)
+    return served
 
 
 def test_jobs_of_one_tenant_are_found_in_each_state_that_tells_it(web: Web) -> None:
@@ -221,28 +221,28 @@ def test_the_page_shows_what_was_found_soon_and_the_rest_at_its_next_look(
     assert sorted(asked) == sorted(set(asked))
 
 
-def test_what_is_not_searched_is_said(any_web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_searched_is_said(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "DEPTHS", (2, 4, 8))
-    publish(any_web.client, *(message(f"wait-{nth}") for nth in range(5)))
-    schedule(any_web.client, *(due(f"later-{nth}", 900 + nth) for nth in range(3)))
+    publish(web.client, *(message(f"wait-{nth}") for nth in range(5)))
+    schedule(web.client, *(due(f"later-{nth}", 900 + nth) for nth in range(3)))
 
-    found = search(any_web, "state:waiting", depth=2)
+    found = search(web, "state:waiting", depth=2)
     assert (found["total"], found["not_searched"]) == (2, ["jobs that wait in mail behind its first 2 (3)"])
-    told = search(any_web, "tenant:acme", depth=2)["not_searched"]
+    told = search(web, "tenant:acme", depth=2)["not_searched"]
     assert "scheduled jobs and retries that are due after the first 2 (1)" in told
     assert "running jobs: workers do not tell the tenant of a job" in told
-    assert [search(any_web, "state:waiting", depth=depth)["total"] for depth in (2, 4, 8)] == [2, 4, 5]
+    assert [search(web, "state:waiting", depth=depth)["total"] for depth in (2, 4, 8)] == [2, 4, 5]
 
 
 @pytest.fixture(scope="module")
-def behind_500(any_served: Web) -> Web:
+def behind_500(served: Web) -> Web:
     """Three scheduled jobs and three waiting ones, each behind 505 others."""
-    client = any_served.client
+    client = served.client
     schedule(client, *(due(f"other-{nth}", 900 + nth, job="shop.Other", queue="bulk") for nth in range(505)))
     schedule(client, *(due(f"late-{nth}", 9_000 + nth, "order 77", job="shop.Late", queue="late") for nth in range(3)))
     publish(client, *(message(f"first-{nth}", job="shop.First", queue="deep") for nth in range(505)))
     publish(client, *(message(f"last-{nth}", "order 77", job="shop.Last", queue="deep") for nth in range(3)))
-    return any_served
+    return served
 
 
 @pytest.mark.parametrize("q", ["job:Late", "queue:late", "job:late state:scheduled", "queue:la* 77 state:scheduled"])
@@ -285,15 +285,15 @@ def test_matches_that_do_not_fit_on_the_page_of_a_queue_are_on_the_next(behind_5
     assert "first-25<" in behind_500.http.get("/queues/deep" + more.replace("&amp;", "&")).text
 
 
-def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(any_web: Web) -> None:
-    job = any_web.client.enqueue("shop.resize", ["cat.png"], queue="images")
+def test_a_whole_id_leads_to_its_job_and_an_unknown_one_to_a_plain_answer(web: Web) -> None:
+    job = web.client.enqueue("shop.resize", ["cat.png"], queue="images")
     unknown = "00000000-0000-4000-8000-000000000000"
 
-    assert any_web.http.get(f"/search?q={job.id}").headers["location"] == f"/jobs/{job.id}"
-    assert [row["id"] for row in search(any_web, job.id[:8])["groups"][3]["rows"]] == [job.id]
-    assert "No job matches" in any_web.http.get(f"/search?q={unknown}").text
+    assert web.http.get(f"/search?q={job.id}").headers["location"] == f"/jobs/{job.id}"
+    assert [row["id"] for row in search(web, job.id[:8])["groups"][3]["rows"]] == [job.id]
+    assert "No job matches" in web.http.get(f"/search?q={unknown}").text
 
-    answer = any_web.http.get(f"/jobs/{unknown}")
+    answer = web.http.get(f"/jobs/{unknown}")
     assert answer.status_code == 404
     assert "Nothing was found for this id" in answer.text
     assert f'href="/search?q={unknown}"' in answer.text
@@ -357,10 +357,8 @@ def test_hidden_arguments_are_not_found_and_not_shown(settings: Settings, serve:
     }
 
 
-def test_a_finished_job_is_found_by_its_arguments_and_never_by_hidden_ones(
-    any_settings: Settings, serve: Serve
-) -> None:
-    web = serve(replace(any_settings, journal="all"), redact=["*password*"])
+def test_a_finished_job_is_found_by_its_arguments_and_never_by_hidden_ones(settings: Settings, serve: Serve) -> None:
+    web = serve(replace(settings, journal="all"), redact=["*password*"])
     at = time.time() - 9
     plain = ended("done-1", at=at, body='[{"order": 1058}]')
     both = ended("done-2", at=at, body='{"args": ["Zo\\u00eb"], "kwargs": {"password": "hunter2"}}', arguments="both")

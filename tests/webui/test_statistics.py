@@ -170,11 +170,11 @@ def test_the_numbers_of_a_chart_are_on_the_page_and_each_part_leads_to_its_jobs(
     assert ("lost" in jobs, "earlier" in jobs) == (True, False)
 
 
-def test_the_last_ten_minutes_are_known_although_nobody_has_looked_at_the_pages(any_web: Web) -> None:
-    write(any_web, {**counts("mail", "shop.send", succeeded=40, failed=2), "at": time.time() - 200})
-    eventually(lambda: read(any_web, "/api/stats")["processed"] == 42)
+def test_the_last_ten_minutes_are_known_although_nobody_has_looked_at_the_pages(web: Web) -> None:
+    write(web, {**counts("mail", "shop.send", succeeded=40, failed=2), "at": time.time() - 200})
+    eventually(lambda: read(web, "/api/stats")["processed"] == 42)
 
-    page = any_web.http.get("/").text
+    page = web.http.get("/").text
 
     assert "<li>40 succeeded</li>" in page
     assert "42 processed, 2 of them failed" in page

@@ -61,12 +61,12 @@ def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
     assert [each["group"] for each in web.inspector.topics()] == ["audit"]
 
 
-def test_groups_of_another_prefix_are_listed_and_not_drawn_at_this_gateway(any_web: Web) -> None:
-    own = subscribe(any_web)
-    assert "another prefix" not in any_web.http.get("/topics").text
-    subscribe(any_web, "audit", prefix="billing")
+def test_groups_of_another_prefix_are_listed_and_not_drawn_at_this_gateway(web: Web) -> None:
+    own = subscribe(web)
+    assert "another prefix" not in web.http.get("/topics").text
+    subscribe(web, "audit", prefix="billing")
 
-    text = eventually(lambda: "1 group of another prefix" in (page := any_web.http.get("/topics").text) and page)
+    text = eventually(lambda: "1 group of another prefix" in (page := web.http.get("/topics").text) and page)
 
     drawn = text.partition(f'<svg viewBox="0 0 {WIDTH}')[2].partition("</svg>")[0]
     assert own.queue in drawn

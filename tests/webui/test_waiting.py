@@ -40,34 +40,34 @@ def act(web: Web, query: str, **more: Any) -> str:
     return text_of(web.form(page, "/queues/mail/act", **{**kept, **more}))
 
 
-def test_selected_jobs_are_moved_to_another_queue(any_web: Web) -> None:
-    fill(any_web)
+def test_selected_jobs_are_moved_to_another_queue(web: Web) -> None:
+    fill(web)
 
-    assert "Moved 2 jobs." in act(any_web, "act=move&id=j1&id=j4", queue="slow", unserved="slow")
+    assert "Moved 2 jobs." in act(web, "act=move&id=j1&id=j4", queue="slow", unserved="slow")
 
-    assert listed(any_web, "slow") == ["j1", "j4"]
-    eventually(lambda: listed(any_web) == ["j0", "j2", "j3", "j5"])
+    assert listed(web, "slow") == ["j1", "j4"]
+    eventually(lambda: listed(web) == ["j0", "j2", "j3", "j5"])
 
 
-def test_all_that_match_the_filter_of_the_page_are_discarded_and_no_others(any_web: Web) -> None:
-    fill(any_web)
-    shown = text_of(any_web.http.get("/queues/mail?job=shop.mail.*"))
+def test_all_that_match_the_filter_of_the_page_are_discarded_and_no_others(web: Web) -> None:
+    fill(web)
+    shown = text_of(web.http.get("/queues/mail?job=shop.mail.*"))
     assert ("to-1" in shown, "to-0" in shown) == (True, False)
 
-    asked = text_of(any_web.http.get("/queues/mail/confirm?act=discard&all=1&job=shop.mail.*"))
+    asked = text_of(web.http.get("/queues/mail/confirm?act=discard&all=1&job=shop.mail.*"))
     assert "Discard 3 jobs of mail?" in asked
     assert "Chosen by job “shop.mail.*”." in asked
-    assert "Discarded 3 jobs." in act(any_web, "act=discard&all=1&job=shop.mail.*")
+    assert "Discarded 3 jobs." in act(web, "act=discard&all=1&job=shop.mail.*")
 
-    eventually(lambda: listed(any_web) == ["j0", "j2", "j4"])
+    eventually(lambda: listed(web) == ["j0", "j2", "j4"])
 
 
-def test_all_that_have_a_text_are_cancelled(any_web: Web) -> None:
-    fill(any_web)
+def test_all_that_have_a_text_are_cancelled(web: Web) -> None:
+    fill(web)
 
-    assert "Cancelled 1 job." in act(any_web, "act=cancel&all=1&text=TO-3")
+    assert "Cancelled 1 job." in act(web, "act=cancel&all=1&text=TO-3")
 
-    states = {row["id"]: row["state"] for row in any_web.inspector.jobs("mail").rows}
+    states = {row["id"]: row["state"] for row in web.inspector.jobs("mail").rows}
     assert [id for id, state in states.items() if state == "cancelled"] == ["j3"]
 
 
@@ -114,20 +114,20 @@ def test_a_queue_that_cannot_be_is_refused_at_its_field_and_nothing_moves(web: W
     assert len(listed(web)) == 6
 
 
-def test_a_move_to_a_mistyped_queue_asks_and_makes_no_queue(any_web: Web) -> None:
-    fill(any_web)
+def test_a_move_to_a_mistyped_queue_asks_and_makes_no_queue(web: Web) -> None:
+    fill(web)
 
     async def serve(broker: Broker) -> None:
         await consume(broker, "legacy")
 
-    any_web.client.run(serve)
-    eventually(lambda: "No worker serves legacy" not in text_of(any_web.http.get("/queues/legacy")))
+    web.client.run(serve)
+    eventually(lambda: "No worker serves legacy" not in text_of(web.http.get("/queues/legacy")))
     page = "/queues/mail/confirm?act=move&id=j1"
 
     asked = eventually(
         lambda: (
             "Did you mean"
-            in (again := any_web.form(page, "/queues/mail/act", act="move", id="j1", number="1", queue="legcy")).text
+            in (again := web.form(page, "/queues/mail/act", act="move", id="j1", number="1", queue="legcy")).text
             and again
         )
     )
@@ -136,12 +136,12 @@ def test_a_move_to_a_mistyped_queue_asks_and_makes_no_queue(any_web: Web) -> Non
     told = "No worker serves queue 'legcy'. Did you mean 'legacy'? Send the form again to use this queue anyway."
     assert told in text_of(asked)
     assert 'name="queue" aria-invalid="true"' in asked.text
-    assert listed(any_web) == [f"j{nth}" for nth in range(6)]
-    assert "legcy" not in [row["name"] for row in any_web.inspector.queues()]
-    again = any_web.press(asked, "/queues/mail/act", queue="other")
+    assert listed(web) == [f"j{nth}" for nth in range(6)]
+    assert "legcy" not in [row["name"] for row in web.inspector.queues()]
+    again = web.press(asked, "/queues/mail/act", queue="other")
     assert "No worker serves queue 'other'." in text_of(again)
-    assert "Moved 1 job." in text_of(any_web.press(again, "/queues/mail/act", queue="other"))
-    assert "Moved 1 job." in act(any_web, "act=move&id=j2", queue="legacy")
+    assert "Moved 1 job." in text_of(web.press(again, "/queues/mail/act", queue="other"))
+    assert "Moved 1 job." in act(web, "act=move&id=j2", queue="legacy")
 
 
 def test_an_error_of_a_page_without_fields_is_shown_as_one_of_the_whole(web: Web) -> None:

@@ -85,14 +85,14 @@ def test_a_text_that_is_no_stack_is_shown_as_it_is(text: str) -> None:
     assert text.split() == said.split() or [frame.path for stack in found for frame in stack.job] == ["a"]
 
 
-def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, rig: Rig) -> None:
+def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning")
     id = rig.hold()
     eventually(lambda: "held begins" in rig.lines())
 
     def stacks() -> str:
         """Of a slot that gets no turn for 2 s there are none."""
-        page = any_web.form("/workers", "/workers/stack", worker=rig.only_worker()["id"]).text
+        page = web.form("/workers", "/workers/stack", worker=rig.only_worker()["id"]).text
         return "" if "it gave no answer" in page else page
 
     page = eventually(stacks)
@@ -107,7 +107,7 @@ def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(any_web: Web, rig
 
 @pytest.mark.usefixtures("workers_have_time")
 def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
-    any_web: Web, rig: Rig, caplog: pytest.LogCaptureFixture
+    web: Web, rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
     processes = [rig.worker("--log-level", "warning") for _ in range(3)]
 
@@ -118,15 +118,15 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     ids = eventually(idle)
 
     def asked() -> bool:
-        page = any_web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]}).text
+        page = web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]}).text
         return "Stop 2 workers?" in page and "Type their number, 2, to confirm" in page
 
     eventually(asked)
-    assert any_web.form("/workers", "/workers/stop", worker=ids[:2], number="2", typed="3").status_code == 422
+    assert web.form("/workers", "/workers/stop", worker=ids[:2], number="2", typed="3").status_code == 422
     assert eventually(idle) == ids
-    assert any_web.form("/workers", "/workers/stop", number="2", typed="2").status_code == 422
+    assert web.form("/workers", "/workers/stop", number="2", typed="2").status_code == 422
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
-        done = any_web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
+        done = web.form("/workers", "/workers/stop", worker=[*ids[:2], "pid:0@gone"], number="3", typed="3")
 
     assert "Told 2 workers to finish all running jobs, and to end. 1 had ended before." in done.text
     eventually(lambda: [row["id"] for row in rig.workers()] == ids[2:])
@@ -135,12 +135,12 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     assert sum(process.alive for process in processes) >= 1
     [action] = eventually(lambda: [row for row in rig.inspector.audit().rows if row["action"] == "stop workers"])
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
-    eventually(lambda: ">2 workers</span>" in any_web.http.get("/audit").text)
+    eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
 
 
 @pytest.mark.usefixtures("workers_have_time")
 def test_the_overview_lists_some_workers_and_says_of_how_many(
-    any_web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "_WORKERS", 1)
     for _ in range(2):
@@ -148,56 +148,56 @@ def test_the_overview_lists_some_workers_and_says_of_how_many(
     idle, quiet = eventually(
         lambda: found if len(found := [row["id"] for row in rig.workers() if row["state"] == "idle"]) == 2 else []
     )
-    any_web.form("/workers", "/workers/quiet", worker=quiet)
+    web.form("/workers", "/workers/quiet", worker=quiet)
 
     def listed() -> bool:
-        section = any_web.http.get("/").text.partition('id="workers-title"')[2]
+        section = web.http.get("/").text.partition('id="workers-title"')[2]
         return f"/workers/{quote(quiet, safe='')}" in section and idle not in section and "1 of 2: " in section
 
     eventually(listed)
 
 
-def test_nothing_is_selected_or_all_have_ended(any_web: Web) -> None:
+def test_nothing_is_selected_or_all_have_ended(web: Web) -> None:
     for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
-        page = any_web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
+        page = web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
         assert said in page.text
-    assert any_web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
+    assert web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
 
 
-def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(any_web: Web, rig: Rig) -> None:
+def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning", PALERMO_RELEASE="2.14.0")
     eventually(rig.workers)
     old = rig.only_worker()["id"]
-    eventually(lambda: "has the newest release" in any_web.http.get(f"/workers/{old}").text)
+    eventually(lambda: "has the newest release" in web.http.get(f"/workers/{old}").text)
     rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
     eventually(lambda: len(rig.workers()) == 2)
 
     def told() -> bool:
-        page = any_web.http.get(f"/workers/{old}").text
+        page = web.http.get(f"/workers/{old}").text
         return f"It is Palermo {VERSION}, and has an old release" in page and "2.14.0" in page
 
     def listed() -> bool:
-        page = any_web.http.get("/workers").text
+        page = web.http.get("/workers").text
         releases = re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", page)
         return releases is not None and page.count("old release</span>") == 1
 
     eventually(told)
-    eventually(lambda: "It is the leader for scheduled jobs" in any_web.http.get(f"/workers/{old}").text)
+    eventually(lambda: "It is the leader for scheduled jobs" in web.http.get(f"/workers/{old}").text)
     eventually(listed)
 
     def rows() -> dict[str, str]:
-        return {row["release"]: row["version"] for row in any_web.http.get("/api/workers").json()["rows"]}
+        return {row["release"]: row["version"] for row in web.http.get("/api/workers").json()["rows"]}
 
     eventually(lambda: rows() == {"2.14.0": VERSION, "2.15.0": VERSION})
 
 
 @pytest.mark.usefixtures("workers_have_time")
-def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, rig: Rig) -> None:
+def test_a_worker_has_charts_of_its_memory_and_processor_time(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning")
     eventually(rig.workers)
     worker = rig.only_worker()["id"]
 
-    first = any_web.http.get(f"/workers/{worker}").text
+    first = web.http.get(f"/workers/{worker}").text
     assert "when this web process first asked the worker" in first
     plots = [json.loads(unescape(text)) for text in re.findall(r'data-plot="([^"]+)"', first)]
     assert [plot["unit"] for plot in plots] == ["bytes", "percent"]
@@ -205,8 +205,8 @@ def test_a_worker_has_charts_of_its_memory_and_processor_time(any_web: Web, rig:
     assert [value for (value,) in plots[1]["rows"] if value is not None] == []
 
     # The page of all workers asks none: it shows what is known, and is told when there is more.
-    eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", any_web.http.get("/workers").text))
-    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", any_web.http.get(f"/workers/{worker}").text))
+    eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
+    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(f"/workers/{worker}").text))
 
 
 def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
@@ -244,14 +244,14 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
 
 
 def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
-    any_web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
     id = rig.hold()
     worker = rig.worker("-q", "jobs")
     eventually(lambda: rig.lines() == ["held begins"])
     name = rig.only_worker()["id"]
-    eventually(lambda: "Running" in any_web.http.get(f"/jobs/{id}").text)
+    eventually(lambda: "Running" in web.http.get(f"/jobs/{id}").text)
     eventually(lambda: [row["kind"] for row in rig.inspector.life(id)] == ["enqueued", "started"])
 
     worker.send(signal.SIGKILL)
@@ -260,29 +260,29 @@ def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
     rig.open_gate()
     rig.ready(other)
 
-    eventually(lambda: "Workers that died" in any_web.http.get("/workers").text)
-    [problem] = [row for row in any_web.http.get("/api/problems").json()["rows"] if row["kind"] == "died"]
+    eventually(lambda: "Workers that died" in web.http.get("/workers").text)
+    [problem] = [row for row in web.http.get("/api/problems").json()["rows"] if row["kind"] == "died"]
     assert problem["text"] == f"1 worker ended without a word in the last hour: {name}. Running: crew.hold {id}"
     assert problem["names"] == [name]
-    assert problem["text"] in [finding.text for finding in examine(any_web.client, [])]
-    page = any_web.http.get(f"/workers/{quote(name, safe='')}")
+    assert problem["text"] in [finding.text for finding in examine(web.client, [])]
+    page = web.http.get(f"/workers/{quote(name, safe='')}")
     assert page.status_code == 200
     assert "It ended without a word" in page.text
     assert f"/jobs/{id}" in page.text
-    assert "Workers that died" in any_web.http.get("/audit").text
-    eventually(lambda: ">Done</div>" in any_web.http.get(f"/jobs/{id}").text)
-    steps = re.findall(r'<div class="what">([^<]+)</div>', any_web.http.get(f"/jobs/{id}").text)
+    assert "Workers that died" in web.http.get("/audit").text
+    eventually(lambda: ">Done</div>" in web.http.get(f"/jobs/{id}").text)
+    steps = re.findall(r'<div class="what">([^<]+)</div>', web.http.get(f"/jobs/{id}").text)
     assert steps == ["Enqueued", "Started", "Worker died", "Started", "Done"]
 
 
-def test_the_page_of_a_worker_that_ended_says_so(any_web: Web, rig: Rig) -> None:
+def test_the_page_of_a_worker_that_ended_says_so(web: Web, rig: Rig) -> None:
     worker = rig.worker("-q", "jobs")
     rig.ready(worker)
     name = rig.only_worker()["id"]
-    assert any_web.http.get(f"/workers/{quote(name, safe='')}").status_code == 200
+    assert web.http.get(f"/workers/{quote(name, safe='')}").status_code == 200
 
     worker.send(signal.SIGTERM)
     worker.wait()
 
-    eventually(lambda: ">ended</span>" in any_web.http.get(f"/workers/{quote(name, safe='')}").text)
-    assert "Workers that died" not in any_web.http.get("/workers").text
+    eventually(lambda: ">ended</span>" in web.http.get(f"/workers/{quote(name, safe='')}").text)
+    assert "Workers that died" not in web.http.get("/workers").text

@@ -3,9 +3,14 @@
 import signal
 from collections.abc import Callable
 
+import pytest
+
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
+
+pytestmark = pytest.mark.slow
+
 
 #: Seconds. Long enough to be written down, unless the machine is slow; see docs/guides/long-jobs.md.
 LONG_ENOUGH = 0.75

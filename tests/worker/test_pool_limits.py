@@ -8,6 +8,9 @@ from tests.harness.processes import WorkerProcess, exists
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
+pytestmark = pytest.mark.slow
+
+
 MODULE = "crew_pools"
 
 #: Pools, each with what its jobs' names begin with: "a" for coroutines.

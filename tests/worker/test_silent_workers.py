@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from palermo.brokers.rabbitmq.amqp.stream import Record
@@ -24,6 +25,8 @@ from palermo.inspector.inspector import Inspector
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
+
+pytestmark = pytest.mark.slow
 
 
 def begun(rig: Rig, *arguments: str) -> tuple[WorkerProcess, str]:

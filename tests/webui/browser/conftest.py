@@ -32,6 +32,10 @@ expect.set_options(timeout=60_000)
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker("browser")
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     try:
