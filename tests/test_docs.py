@@ -41,7 +41,7 @@ def test_every_state_is_explained(state: JobState) -> None:
     assert f"* **{state}**" in (DOCS / "reference/lifecycle.md").read_text()
 
 
-def test_C13_every_name_that_palermo_has_on_the_broker_is_on_one_page() -> None:
+def test_every_name_that_palermo_has_on_the_broker_is_on_one_page() -> None:
     code = "".join(path.read_text() for path in (ROOT / "palermo" / "brokers" / "rabbitmq").rglob("*.py"))
     names = set(re.findall(r'internal\([\w.]+, f?"([a-z.-]+)', code))
 
@@ -52,7 +52,7 @@ def test_C13_every_name_that_palermo_has_on_the_broker_is_on_one_page() -> None:
         assert {name for name in names if f"`~{name}" not in documented} == set(), page
 
 
-def test_C13_the_page_of_the_design_fits_a_screen_and_names_every_table_of_the_embedded_broker() -> None:
+def test_the_page_of_names_lists_every_sqlite_table_and_fits_a_screen() -> None:
     page = (DOCS / "internals/on-the-broker.md").read_text()
     schema = ROOT / "palermo" / "brokers" / "sqlite" / "file" / "schema"
     tables = {name for path in schema.glob("*.sql") for name in re.findall(r"create table (\w+)", path.read_text())}
@@ -62,7 +62,7 @@ def test_C13_the_page_of_the_design_fits_a_screen_and_names_every_table_of_the_e
     assert listed == tables
 
 
-def test_C13_every_key_in_redis_is_on_one_page() -> None:
+def test_every_key_in_redis_is_on_one_page() -> None:
     folder = ROOT / "palermo" / "brokers" / "redis"
     code = "".join(path.read_text() for path in [*folder.glob("*.py"), *folder.glob("scripts/*.lua")])
     names = set(re.findall(r"""key\(f?['"]([a-z-]+)[:'"{]""", code)) - {"nothing"}
