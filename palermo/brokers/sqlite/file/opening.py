@@ -165,10 +165,7 @@ def _check_path(path: str, display_path: str) -> None:
 
 
 class _Memory:
-    """The folder behind `:memory:`, for all sessions of this process and of the processes that it forks meanwhile.
-
-    It exists as long as one of this process's sessions is open.
-    """
+    """The folder behind `:memory:`, for all sessions of this process. It exists while one of them is open."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
