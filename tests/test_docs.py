@@ -86,7 +86,7 @@ def test_every_signal_is_documented_with_what_it_does() -> None:
     }
 
 
-def test_every_kind_of_record_is_documented_with_the_level_from_which_it_is_written() -> None:
+def test_every_record_is_documented_with_its_level() -> None:
     documented = {row[0].strip("`"): row[1] for row in rows("guides/journal.md", 4)[1:]}
 
     assert documented == {

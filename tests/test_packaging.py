@@ -151,7 +151,7 @@ def test_every_package_is_listed() -> None:
 
 
 @pytest.mark.parametrize("package", _FOLDERS)
-def test_a_package_that_lives_elsewhere_is_linked_where_it_is_imported_from(package: str) -> None:
+def test_a_package_outside_palermo_is_linked_into_it(package: str) -> None:
     link = _REPOSITORY.joinpath(*package.split("."))
 
     assert link.is_symlink()

@@ -31,9 +31,7 @@ def stored(node: Node) -> list[bytes]:
         return bodies
 
 
-def test_a_private_node_is_another_than_the_shared_one_and_keeps_its_data_when_killed(
-    private_node: Node, rabbitmq_url: str
-) -> None:
+def test_a_private_node_keeps_its_data_when_killed(private_node: Node, rabbitmq_url: str) -> None:
     store(private_node, b"kept")
     # Also time for what RabbitMQ writes later than it says: a queue declared in the last moment may be lost.
     private_node.ctl("add_vhost", "mine")

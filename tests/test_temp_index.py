@@ -157,7 +157,7 @@ def test_no_thread_sees_half_of_a_write(words: Words) -> None:
     assert words.count() == words.remembered == 1_200
 
 
-def test_closing_waits_for_a_block_then_readers_find_nothing_and_writers_are_told(words: Words) -> None:
+def test_closing_waits_for_a_block_and_then_refuses_writers(words: Words) -> None:
     words.put("before")
     inside, closed = threading.Event(), threading.Event()
 

@@ -21,9 +21,7 @@ from palermo.jobs.definition import define
         {"keep_result": True},
     ],
 )
-def test_what_one_job_of_a_batch_cannot_have_is_refused_where_it_is_declared_and_where_it_is_enqueued(
-    options: dict[str, Any], client: Client
-) -> None:
+def test_options_that_do_not_go_with_batch_are_refused(options: dict[str, Any], client: Client) -> None:
     with pytest.raises(OptionInvalid, match="batches"):
         define(lambda items: None, name="x", batch=5, **options)
     job = define(lambda items: None, name="x", batch=5)

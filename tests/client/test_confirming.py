@@ -57,7 +57,7 @@ def numbers(client: Client) -> list[str | None]:
 
 
 @on_each
-async def test_a_coroutine_that_is_cancelled_before_its_job_is_sent_enqueues_none(client: Client) -> None:
+async def test_a_coroutine_cancelled_before_its_job_is_sent_enqueues_none(client: Client) -> None:
     busy = threading.Event()
     client._io()._loop.call_soon_threadsafe(busy.wait, HANGS)
     enqueuing = asyncio.ensure_future(work.enqueue_async(1))

@@ -44,7 +44,7 @@ def test_a_subscription_and_a_recurring_job_take_timedeltas() -> None:
     assert sweep.definition.recurring.every == 60.0
 
 
-def test_the_options_of_an_enqueue_whose_type_is_a_duration_take_a_timedelta(client: Client) -> None:
+def test_durations_of_an_enqueue_may_be_timedeltas(client: Client) -> None:
     durations = [name for name, hint in EnqueueOptions.__annotations__.items() if "timedelta" in str(hint)]
     for name in durations:
         job = define(lambda: None, name=name)

@@ -69,7 +69,7 @@ def test_a_class_is_enqueued_with_the_arguments_of_process(client: Client, waiti
     assert [message.job for message in waiting("mail")] == ["shop.SendMail"]
 
 
-def test_options_hold_for_what_is_enqueued_through_them_and_for_nothing_else(client: Client, waiting: Waiting) -> None:
+def test_options_apply_only_to_jobs_enqueued_through_them(client: Client, waiting: Waiting) -> None:
     slow = resize.options(queue="slow", id="one", serializer="msgpack", compression="gzip")
 
     slow.enqueue("x.png")
@@ -81,9 +81,7 @@ def test_options_hold_for_what_is_enqueued_through_them_and_for_nothing_else(cli
     assert "studio.resize with id='one', queue='slow'" in repr(slow)
 
 
-def test_the_declaration_decides_where_the_call_says_nothing_and_the_settings_where_neither_does(
-    client: Client, waiting: Waiting
-) -> None:
+def test_options_come_from_the_call_the_declaration_and_the_settings(client: Client, waiting: Waiting) -> None:
     @palermo.job(name="shop.packed", serializer="msgpack")
     def packed() -> None: ...
 
@@ -119,9 +117,7 @@ def test_a_job_is_enqueued_by_name_without_its_code(client: Client, waiting: Wai
     assert [message.body for message in waiting("jobs")] == [b"[]"]
 
 
-def test_a_job_enqueued_by_name_whose_code_is_here_is_treated_as_its_declaration_says(
-    client: Client, waiting: Waiting
-) -> None:
+def test_a_job_by_name_follows_its_declaration_if_its_code_is_here(client: Client, waiting: Waiting) -> None:
     palermo.enqueue("shop.SendMail", ["a@b.c"])
 
     assert len(waiting("mail")) == 1
@@ -197,7 +193,7 @@ def test_an_instant_that_is_none_does_not_enqueue_the_job_now(client: Client) ->
     assert [row["name"] for row in Inspector(client).queues()] == ["failed"]
 
 
-def test_a_delay_counts_from_the_call_on_however_long_the_client_takes_to_load(
+def test_a_delay_counts_from_the_call_however_slowly_the_client_loads(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = MovableClock()
@@ -245,9 +241,7 @@ def test_an_after_enqueue_hook_runs_once_the_job_is_stored(client: Client, waiti
     assert seen == [("studio.resize", "x.png", 1)]
 
 
-def test_what_a_before_enqueue_hook_raises_reaches_the_caller_and_nothing_is_stored(
-    client: Client, waiting: Waiting
-) -> None:
+def test_an_error_of_a_before_enqueue_hook_reaches_the_caller(client: Client, waiting: Waiting) -> None:
     @palermo.hook
     def before_enqueue(definition: Any, path: str) -> None:
         raise ValueError("broken")
@@ -422,7 +416,7 @@ def test_what_a_function_run_on_the_session_raises_comes_out(client: Client) -> 
         client.run(lambda broker: broker.purge("nothing"))
 
 
-def test_a_program_that_may_start_no_thread_is_told_so_and_may_enqueue_later(
+def test_a_program_that_cannot_start_a_thread_may_enqueue_later(
     client: Client, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # From Python 3.12 on, a thread that outlives the main one may start none either.
@@ -476,7 +470,7 @@ def test_without_connect_the_settings_decide_at_first_use(monkeypatch: pytest.Mo
     assert (tmp_path / "variable.db").exists()
 
 
-def test_the_inspector_is_a_call_away_before_and_after_its_module_is_imported(client: Client) -> None:
+def test_palermo_inspector_is_a_call_also_after_its_module_is_imported(client: Client) -> None:
     import palermo.inspector.inspector as module
 
     assert isinstance(palermo.inspector(), module.Inspector)
@@ -495,7 +489,7 @@ def test_waiting_jobs_are_dequeued_by_their_arguments(client: Client, waiting: W
         resize.dequeue("x", 1, 2)  # type: ignore[call-arg]
 
 
-def test_the_broker_in_memory_forgets_its_jobs_when_its_last_session_is_closed() -> None:
+def test_the_broker_in_memory_ends_with_its_last_session() -> None:
     settings = Settings(url="sqlite:///:memory:", exchange=f"test-{uuid.uuid4().hex[:8]}")
     first, second = Client(settings), Client(settings)
     first.enqueue("shop.mail.send", ("a",), {})

@@ -51,7 +51,7 @@ def test_a_limit_that_is_no_duration_is_refused_when_enqueuing(
         client.enqueue("limited.plain", ["x"], **wrong)  # type: ignore[arg-type]
 
 
-def test_a_limit_keys_function_that_raises_is_a_wrong_option_that_says_which(client: Client) -> None:
+def test_an_error_in_a_limit_key_function_names_the_option(client: Client) -> None:
     @palermo.job(name="shop.charge.badly", limit=1, limit_key=lambda order: order["account"])
     def charge(order: dict[str, str]) -> None: ...
 

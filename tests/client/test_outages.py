@@ -102,7 +102,7 @@ def test_a_broker_that_is_down_is_named_by_host_and_port_in_time(port: int) -> N
     unavailable(lambda: asyncio.run(work.enqueue_async(1)), f"127.0.0.1:{port}")
 
 
-def test_a_broker_that_takes_connections_and_says_nothing_is_given_up_in_time(mute: int) -> None:
+def test_a_silent_broker_is_given_up_in_time(mute: int) -> None:
     client = palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=TIMEOUT)
 
     unavailable(work.enqueue, f"127.0.0.1:{mute}")
@@ -225,7 +225,7 @@ def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
     assert stored(through, relay, rabbitmq_url) == 2
 
 
-def test_a_line_that_goes_on_swallowing_is_given_up_in_time_and_used_again_when_it_heals(
+def test_a_dead_line_is_given_up_in_time_and_used_again_when_it_heals(
     through: Client, relay: TcpProxy, rabbitmq_url: str
 ) -> None:
     work.enqueue(1)
@@ -241,9 +241,7 @@ def test_a_line_that_goes_on_swallowing_is_given_up_in_time_and_used_again_when_
     assert stored(through, relay, rabbitmq_url) == 2
 
 
-def test_a_question_on_a_session_that_was_cut_is_asked_again_where_that_is_safe(
-    through: Client, relay: TcpProxy
-) -> None:
+def test_a_question_on_a_cut_session_is_repeated_where_that_is_safe(through: Client, relay: TcpProxy) -> None:
     through.run(lambda broker: broker.queues())
     relay.hang_up()
 
@@ -291,7 +289,7 @@ def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
     assert set(confirmed) <= {message.id for message in page.messages}
 
 
-def test_a_client_that_leads_closes_all_its_connections_while_the_line_is_silent(
+def test_a_leading_client_closes_all_connections_on_a_silent_line(
     through: Client, relay: TcpProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (io_thread, session_keeper):  # less than a silent connection takes to close, as on a slow machine

@@ -226,7 +226,7 @@ def enqueue():
     assert run_program(source, tmp_path) == "True\n"
 
 
-def test_a_name_that_an_ending_program_cannot_look_up_is_an_error_of_palermo(tmp_path: Path) -> None:
+def test_a_failed_name_lookup_in_an_ending_program_is_a_palermo_error(tmp_path: Path) -> None:
     source = """
 import atexit, sys
 import palermo

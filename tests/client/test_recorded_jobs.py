@@ -85,7 +85,7 @@ def test_with_the_setting_at_0_nothing_is_recorded() -> None:
     assert recorder(journal_arguments=0).fields(message([1], tenant="acme")) == {}
 
 
-def test_other_serializers_are_told_as_json_and_unsafe_ones_by_their_preview() -> None:
+def test_other_formats_are_recorded_as_json_and_unsafe_ones_as_preview() -> None:
     serializers = Settings(url="sqlite:///jobs.db").serializers()
     packed = serializers.encode([1, "a"], {}, job="shop.charge", id="a", serializer="msgpack")
     other = message(packed.body, content_type=packed.content_type)

@@ -62,7 +62,7 @@ def announce(client: Client, *jobs: Any) -> None:
         registry.unregister(name)
 
 
-def test_c1_a_job_by_name_has_the_same_key_as_one_of_its_code(client: Client, waiting: Waiting) -> None:
+def test_a_job_by_name_has_the_same_key_as_one_of_its_code(client: Client, waiting: Waiting) -> None:
     first = sync.enqueue("a")
     announce(client, sync)
 
@@ -76,7 +76,7 @@ def test_c1_a_job_by_name_has_the_same_key_as_one_of_its_code(client: Client, wa
     assert [message.id for message in waiting()] == [first.id, many[1].id]
 
 
-def test_c1_the_first_job_by_name_may_be_enqueued_in_an_event_loop(client: Client) -> None:
+def test_the_first_job_by_name_may_be_enqueued_in_an_event_loop(client: Client) -> None:
     announce(client, sync)
 
     first, second = (asyncio.run(client.enqueue_async("shop.sync", ["a"])) for _ in range(2))
@@ -84,7 +84,7 @@ def test_c1_the_first_job_by_name_may_be_enqueued_in_an_event_loop(client: Clien
     assert (first.enqueued, second.id, second.enqueued) == (True, first.id, False)
 
 
-def test_c1_a_job_by_name_whose_key_only_its_code_makes_is_refused_in_words(client: Client, waiting: Waiting) -> None:
+def test_a_job_by_name_whose_key_only_its_code_makes_is_refused(client: Client, waiting: Waiting) -> None:
     announce(client, index)
 
     for more in ({}, {"id": "mine"}, {"unique": 5.0}):
@@ -98,7 +98,7 @@ def test_c1_a_job_by_name_whose_key_only_its_code_makes_is_refused_in_words(clie
     assert len(waiting()) == 1
 
 
-def test_c1_a_default_value_that_only_the_code_has_is_told_of_in_words(client: Client) -> None:
+def test_a_default_value_that_only_the_code_has_is_told_of_in_words(client: Client) -> None:
     @palermo.job(name="shop.crawl", unique="until_done")
     def crawl(page: int, depth: Any = ()) -> None: ...
 
@@ -110,14 +110,14 @@ def test_c1_a_default_value_that_only_the_code_has_is_told_of_in_words(client: C
     assert not client.enqueue("shop.crawl", [1], id="mine").enqueued
 
 
-def test_c1_arguments_that_do_not_fit_what_was_announced_are_refused(client: Client) -> None:
+def test_arguments_that_do_not_fit_what_was_announced_are_refused(client: Client) -> None:
     announce(client, sync)
 
     with pytest.raises(ArgumentsInvalid, match=r"shop\.sync.*\(shop, \*, full=False, tags=None\)"):
         client.enqueue("shop.sync", ["a", "b"])
 
 
-def test_c1_debounce_and_throttle_hold_by_name_too(client: Client, waiting: Waiting) -> None:
+def test_debounce_and_throttle_hold_by_name_too(client: Client, waiting: Waiting) -> None:
     @palermo.job(name="shop.rank", throttle=60)
     def rank(page: int) -> None: ...
 
@@ -129,7 +129,7 @@ def test_c1_debounce_and_throttle_hold_by_name_too(client: Client, waiting: Wait
     assert len(waiting()) == 1
 
 
-def test_c1_a_recurring_job_by_name_is_unique_as_announced(client: Client) -> None:
+def test_a_recurring_job_by_name_is_unique_as_announced(client: Client) -> None:
     announce(client, sync, total)
     inspector = Inspector(client)
 
@@ -141,7 +141,7 @@ def test_c1_a_recurring_job_by_name_is_unique_as_announced(client: Client) -> No
     assert lock_of(entries["sums"]) is None
 
 
-def test_c1_the_broker_is_not_asked_again_for_each_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_broker_is_not_asked_again_for_each_job(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     question = AnnouncedJobs.question
     monkeypatch.setattr(AnnouncedJobs, "question", lambda *given: (asked.append(""), question(*given))[1])
@@ -154,9 +154,7 @@ def test_c1_the_broker_is_not_asked_again_for_each_job(client: Client, monkeypat
     assert len(asked) == 1
 
 
-def test_c1_a_client_learns_of_a_new_declaration_when_its_answer_is_old(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_learns_of_a_new_declaration_in_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announced_jobs, "FRESH", 0.0)
     registry.unregister("shop.sync")
     assert [client.enqueue("shop.sync", ["a"]).enqueued for _ in range(2)] == [True, True]

@@ -18,9 +18,7 @@ async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float =
 
 class BatchingContract:
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
-    async def test_f4_several_jobs_are_taken_together_and_each_is_settled_for_itself(
-        self, broker: Broker, another: Open, queues: str
-    ) -> None:
+    async def test_jobs_of_a_batch_are_settled_one_by_one(self, broker: Broker, another: Open, queues: str) -> None:
         await broker.publish_many(messages(8))
         consumer = await consume(await another(), queues)
 

@@ -86,7 +86,7 @@ class CombiningContract:
         assert await holders(broker) == [("b-1", "waiting")]
         assert await enqueued(broker, *jobs) == ["stored", "duplicate"]
 
-    async def test_a_tenants_failed_job_is_not_requeued_beside_the_one_that_has_its_key(
+    async def test_a_tenants_failed_job_is_not_requeued_beside_its_keys_owner(
         self, broker: Broker, another: Open
     ) -> None:
         job = keyed_of("a", "first")
@@ -107,9 +107,7 @@ class CombiningContract:
             assert (delivery.message.id, delivery.message.tenant) == ("first", "a")
             await consumer.settle(delivery, Ack())
 
-    async def test_a_tenants_job_that_is_put_aside_comes_when_there_is_a_permit_and_not_behind_all_others(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_deferred_job_of_a_tenant_comes_with_its_permit(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([replace(limited(id), tenant="a") for id in ("1", "2")])
         async with time_kept(await another()):
             first = await worker(broker, 1)
@@ -131,9 +129,7 @@ class CombiningContract:
             assert held.message.id == "1"
             assert len(found) < 200
 
-    async def test_a_tenants_job_that_was_given_a_turn_has_it_before_its_tenants_others(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_tenants_job_with_a_turn_goes_before_the_others(self, broker: Broker, another: Open) -> None:
         await broker.publish_many(jobs_of("a", 40))
         async with time_kept(await another()):
             consumer = await consume(await another())

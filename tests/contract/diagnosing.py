@@ -9,7 +9,7 @@ def levels(findings: list[Finding], level: str) -> list[str]:
 
 
 class DiagnosingContract:
-    async def test_a_sound_broker_has_no_problem_before_anything_was_published_and_after(self, broker: Broker) -> None:
+    async def test_a_sound_broker_has_no_findings(self, broker: Broker) -> None:
         before = await broker.diagnose()
         await broker.publish(message(queue="mail"))
         after = await broker.diagnose()

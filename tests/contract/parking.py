@@ -29,7 +29,7 @@ class ParkingContract:
         await consumer.close()
         await until(lambda: counts(broker), (0, 0))
 
-    async def test_a_parked_job_goes_back_when_it_is_released_and_when_its_consumer_closes(
+    async def test_a_parked_job_returns_when_released_or_its_consumer_closes(
         self, broker: Broker, another: Open
     ) -> None:
         await broker.publish_many(messages(2))

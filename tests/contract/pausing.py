@@ -120,7 +120,7 @@ class MarkingContract:
         await broker.resume("not yet there")
         await until(paused, {"a": False, "b": False})
 
-    async def test_r11_no_job_is_taken_from_any_queue_while_all_are_paused(self, broker: Broker, another: Open) -> None:
+    async def test_no_job_is_taken_from_any_queue_while_all_are_paused(self, broker: Broker, another: Open) -> None:
         one, several = await consume(await another()), await consume(await another(), "*", slots=2)
         await broker.publish(message("before"))
         held = await take(one)
@@ -143,7 +143,7 @@ class MarkingContract:
         assert (await take_and_ack(later)).id == "made later-0"
         assert (await take_and_ack(await consume(await another(), "*"))).id == "jobs-0"
 
-    async def test_r11_a_queue_that_is_paused_by_name_stays_so_when_all_are_resumed(
+    async def test_a_queue_paused_by_name_stays_paused_when_all_are_resumed(
         self, broker: Broker, another: Open
     ) -> None:
         await broker.publish_many([*messages(1, "a"), *messages(1, "b")])

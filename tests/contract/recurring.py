@@ -101,9 +101,7 @@ class RecurringContract:
         assert got.id == id
         assert began + 59 <= (got.expires_at or 0) <= ended + 61
 
-    async def test_a_job_of_a_tenant_with_a_priority_and_a_limit_keeps_them_at_each_tick(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_tick_keeps_tenant_priority_and_limit(self, broker: Broker, another: Open) -> None:
         extra = limit_headers("shop.sweep", 2, "eu", "100/min")
         sent = {"tenant": "a", "share": 3.0, "properties": {"priority": 5}, "keep_result": True, "extra": extra}
         await broker.change_recurring(EntryChange.put(entry(missed="all", sent=sent)))
@@ -266,7 +264,7 @@ class RecurringContract:
         await broker.change_recurring(EntryChange.put(entry(every=7200)))
         assert (await one(broker)).since > before.since
 
-    async def test_a_job_that_a_clock_far_ahead_has_fired_fires_again_once_it_is_declared_anew(
+    async def test_a_job_fired_by_a_clock_far_ahead_fires_after_a_declaration(
         self, broker: Broker, another: Open
     ) -> None:
         before = clock.use(Ahead())

@@ -112,9 +112,7 @@ class RetryingContract:
         await consumer.close()
         await until(lambda: counts(broker), (0, 0))
 
-    async def test_a_job_cancelled_while_it_ran_is_still_cancelled_when_it_is_retried(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_job_cancelled_while_it_ran_is_cancelled_at_its_retry(self, broker: Broker, another: Open) -> None:
         await broker.publish(message("7c9e", created_at=1_700_000_000))
         consumer = await consume(broker)
         delivery = await take(consumer)
@@ -128,7 +126,7 @@ class RetryingContract:
         assert (again.message.retries, again.cancelled) == (1, True)
         await successor.settle(again, Ack())
 
-    async def test_a_job_that_was_dead_lettered_before_is_not_dropped_when_it_is_retried(self, broker: Broker) -> None:
+    async def test_a_dead_lettered_job_survives_its_retry(self, broker: Broker) -> None:
         """RabbitMQ silently drops a message whose old x-death shows a cycle: the trap of every second delay."""
         death = {
             "count": 1,

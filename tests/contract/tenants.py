@@ -46,7 +46,7 @@ async def served(consumer: Consumer, count: int) -> list[str]:
 
 
 class TenantingContract:
-    async def test_f1_jobs_of_a_tenant_are_stored_counted_and_cleared(self, broker: Broker, another: Open) -> None:
+    async def test_jobs_of_a_tenant_are_stored_counted_and_cleared(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*jobs_of("a", 3), *jobs_of("b", 2), message("nobody's")])
         onlooker = await another()
 
@@ -72,7 +72,7 @@ class TenantingContract:
         assert await broker.tenants.of("jobs") == []
         assert sum((await broker.tenants.totals()).values()) == 0
 
-    async def test_f2_a_tenant_with_many_jobs_does_not_delay_one_with_few(self, broker: Broker, another: Open) -> None:
+    async def test_a_tenant_with_many_jobs_does_not_delay_one_with_few(self, broker: Broker, another: Open) -> None:
         async with time_kept(broker):
             await broker.publish_many(jobs_of("a", scaled(300, 10_000)))
             consumer = await consume(await another())
@@ -138,7 +138,7 @@ class TenantingContract:
 
         assert "nobody's" in [one.id for one in found[:3]]
 
-    async def test_f3_a_new_tenant_is_found_at_once(self, broker: Broker, another: Open) -> None:
+    async def test_a_new_tenant_is_found_at_once(self, broker: Broker, another: Open) -> None:
         publisher = await another()
         async with time_kept(broker):
             consumer = await consume(await another())
@@ -154,7 +154,7 @@ class TenantingContract:
         # The median of the three that were new, as the machine may stand still once.
         assert sorted([took[0], took[1], took[3]])[1] < 2, took
 
-    async def test_f5_a_job_that_is_held_is_nobody_elses(self, broker: Broker, another: Open) -> None:
+    async def test_a_job_that_is_held_is_nobody_elses(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*jobs_of("a", 1), *jobs_of("b", 1)])
         async with time_kept(broker):
             first, second = await consume(await another()), await consume(await another())
@@ -176,7 +176,7 @@ class TenantingContract:
 
         assert sorted(found) == ["a-0", "a-1"]
 
-    async def test_f6_a_retry_waits_with_its_tenants_jobs_and_a_failure_keeps_it(
+    async def test_a_retry_waits_with_its_tenants_jobs_and_a_failure_keeps_it(
         self, broker: Broker, another: Open
     ) -> None:
         await broker.publish_many(jobs_of("a", 2))
@@ -209,9 +209,7 @@ class TenantingContract:
         assert came.keys() == {"a", "b"}
         assert came["a"] >= (soon.run_at or 0)
 
-    async def test_f7_what_tenants_have_is_browsed_and_swept_with_the_queue(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_what_tenants_have_is_browsed_and_swept_with_the_queue(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([*jobs_of("b", 2), *jobs_of("a", 2), message("nobody's")])
         onlooker = await another()
 
@@ -300,9 +298,7 @@ class TenantingContract:
 
             await until(left, sorted(one.id for one in jobs_of("y", 10)))
 
-    async def test_on_a_paused_queue_the_total_counts_jobs_whose_tenant_has_had_its_turn(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_paused_queue_counts_jobs_whose_tenant_had_its_turn(self, broker: Broker, another: Open) -> None:
         async with time_kept(await another()):
             await broker.pause("jobs")
             await broker.publish_many([*jobs_of("x", 2), *jobs_of("y", 1)])

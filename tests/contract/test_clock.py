@@ -29,14 +29,14 @@ def clock_of_the_process() -> Iterator[None]:
     clock.use(before)
 
 
-def test_who_sleeps_until_an_instant_does_not_sleep_for_what_the_slowest_clock_is_behind() -> None:
+def test_a_sleep_does_not_last_for_the_lag_of_the_slowest_clock() -> None:
     clock.use(Lagging(0.007))
 
     assert clock.seconds_until(Lagging.HERE + 5.0) == pytest.approx(5.0)
     assert clock.seconds_until(Lagging.HERE + 0.003) == pytest.approx(0.003)
 
 
-def test_an_instant_that_the_slowest_clock_alone_has_not_reached_is_looked_for_again_at_once() -> None:
+def test_an_instant_before_the_slowest_clock_is_checked_again_soon() -> None:
     clock.use(Lagging(0.007))
 
     assert 0 < clock.seconds_until(Lagging.HERE) <= 0.002

@@ -74,7 +74,7 @@ async def test_a_damaged_key_raises_nothing_foreign_and_stops_no_other(node: Red
     assert not found, "\n".join(found)
 
 
-async def test_the_doctor_names_a_key_of_another_type_and_errors_lead_to_the_doctor(node: RedisNode) -> None:
+async def test_a_key_of_another_type_is_named_by_the_doctor(node: RedisNode) -> None:
     session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", keep_events=True)
     for broker in await fill(session):
         await broker.close()
@@ -175,7 +175,7 @@ async def places(store: Store) -> Counter[str]:
     return Counter(id_in(blob) for blob in blobs if blob is not None)
 
 
-async def test_a_job_that_is_due_into_a_queue_of_another_type_waits_and_keeps_no_other(
+async def test_a_due_job_waits_while_its_queues_key_has_another_type(
     node: RedisNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
@@ -190,7 +190,7 @@ async def test_a_job_that_is_due_into_a_queue_of_another_type_waits_and_keeps_no
     await broker.close()
 
 
-async def test_a_job_goes_on_while_what_is_known_of_it_besides_is_of_another_type(node: RedisNode) -> None:
+async def test_a_job_runs_though_a_side_key_has_another_type(node: RedisNode) -> None:
     """Where it was claimed before, who died of it, who cancelled it: without that a worker takes and settles it."""
     broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
     store = broker._store  # type: ignore[attr-defined]

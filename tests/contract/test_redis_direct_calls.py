@@ -195,7 +195,7 @@ def test_a_job_whose_server_is_killed_before_the_answer_is_stored_once(
     ready(client)
 
 
-def test_a_job_whose_server_is_frozen_waits_no_longer_than_its_time_and_is_stored_once(
+def test_a_job_for_a_frozen_server_is_stored_once_or_refused_in_time(
     node: RedisNode, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]
 ) -> None:
     with Client(Settings(url=node.url, publish_timeout=20.0)) as client, ThreadPoolExecutor() as threads:
@@ -245,7 +245,7 @@ def test_ctrl_c_before_the_answer_leaves_no_answer_for_the_next_job(
     assert stored(client) == 3
 
 
-def test_a_signal_handler_that_enqueues_before_the_answer_does_not_wait_for_it(
+def test_a_signal_handler_enqueues_before_the_pending_answer(
     client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]
 ) -> None:
     before_the_answer(monkeypatch, lambda: enqueue(client, 1))
@@ -283,7 +283,7 @@ def test_a_lost_session_is_noticed_although_the_other_connection_lives(node: Red
     eventually(lambda: connections(node) == 1)
 
 
-def test_an_answer_that_a_thread_reads_does_not_pass_for_one_of_the_session(client: Client) -> None:
+def test_answers_of_threads_and_the_session_are_not_mixed_up(client: Client) -> None:
     client.run(lambda broker: broker.queues())
     keeper = client._io()._keeper
     before = keeper.last_answer_at

@@ -42,7 +42,7 @@ def session(node: RedisNode) -> SessionParameters:
     return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
 
 
-async def test_after_redis_was_away_nobody_takes_jobs_of_workers_that_have_had_no_time_to_come_back(
+async def test_after_an_outage_workers_get_time_to_return_for_their_jobs(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -59,7 +59,7 @@ async def test_after_redis_was_away_nobody_takes_jobs_of_workers_that_have_had_n
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", (), "pid:1@example")
 
 
-async def test_after_redis_was_away_the_jobs_of_a_worker_that_does_not_come_back_run_again(
+async def test_after_an_outage_jobs_of_a_lost_worker_run_again(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -101,7 +101,7 @@ async def away(broker: RedisBroker, seconds: float) -> None:
     await store.call("HSET", store.key("renewals"), "last", now - seconds)
 
 
-async def test_messages_that_another_program_has_changed_are_shown_and_fail_and_keep_no_other_waiting(
+async def test_messages_changed_by_another_program_fail_alone(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -144,7 +144,7 @@ async def test_keys_of_limits_that_say_nothing_any_more_are_forgotten(
     await forget_what_is_over(broker, await opened(session, sessions), known)
 
 
-async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who_keeps_the_time(
+async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -157,9 +157,7 @@ async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who
         await until(lambda: fires(broker), True)
 
 
-async def test_a_key_of_unique_jobs_that_cannot_be_read_is_free_and_holds_no_other_up(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
+async def test_an_unreadable_unique_key_is_free(session: SessionParameters, sessions: list[Broker]) -> None:
     broker = await opened(session, sessions)
     store = broker._store
     await store.call("HSET", store.key("keys"), "broken", "{")

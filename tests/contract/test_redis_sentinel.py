@@ -53,7 +53,7 @@ async def test_an_address_of_sentinels_that_is_wrong_is_told_in_one_line(watched
     assert "sentinel_pass" in await refused(f"{watched.url}{good}&sentinel_pass=1", UrlInvalid)
 
 
-async def test_a_replica_is_passed_over_for_the_primary_server_and_alone_it_takes_no_jobs(watched: Watched) -> None:
+async def test_a_replica_takes_no_jobs(watched: Watched) -> None:
     primary, replica, _ = watched.servers
     with pytest.raises(BrokerUnavailable, match="replica"):
         await opened(f"redis://127.0.0.1:{replica}")
@@ -74,7 +74,7 @@ async def test_without_a_replica_nothing_is_confirmed_that_waits_for_one() -> No
         await broker.close()
 
 
-async def test_the_next_session_finds_the_replica_that_took_over_and_loses_nothing() -> None:
+async def test_the_next_session_finds_the_new_primary_and_loses_nothing() -> None:
     with redis_node.watched(sentinel=PASSWORD) as watched:
         url = f"{watched.url}/0?sentinel_password=watching&wait_replicas=1"
         before = await until_opened(url)
@@ -94,7 +94,7 @@ async def test_the_next_session_finds_the_replica_that_took_over_and_loses_nothi
 
 
 @pytest.mark.skipif(redis_node.WITHOUT_TLS, reason="this server is built without TLS")
-async def test_with_tls_servers_and_sentinels_are_trusted_by_their_authority_and_by_no_other(tmp_path: Path) -> None:
+async def test_tls_of_servers_and_sentinels_needs_the_right_authority(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
     own = authority.sign("server", host="localhost, IP:127.0.0.1")
     files = (

@@ -83,9 +83,7 @@ async def fill(broker: Broker) -> None:
         await broker.publish(message(f"{number}", body=b"x" * 500_000))
 
 
-async def test_a_worker_whose_lease_has_ended_settles_nothing_and_its_job_runs_again(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
+async def test_a_worker_without_lease_settles_nothing(session: SessionParameters, sessions: list[Broker]) -> None:
     broker = await opened(session, sessions)
     await broker.publish(message("7c9e"))
     late = await consume(await opened(session, sessions), report=Report("jobs", pid=1))
@@ -104,7 +102,7 @@ async def test_a_worker_whose_lease_has_ended_settles_nothing_and_its_job_runs_a
 
 
 @pytest.mark.parametrize("how", ["soon", "after its lease", "after its session was closed"])
-async def test_a_worker_whose_session_was_cut_off_has_not_died_and_the_next_to_get_its_job_learns_that_it_runs_there(
+async def test_a_cut_session_does_not_count_as_a_workers_death(
     session: SessionParameters, sessions: list[Broker], how: str
 ) -> None:
     broker = await opened(session, sessions)
@@ -131,7 +129,7 @@ async def test_a_worker_whose_session_was_cut_off_has_not_died_and_the_next_to_g
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", dead, "")
 
 
-async def test_a_job_that_fails_stays_where_it_is_while_another_program_has_the_key_of_the_failed_jobs(
+async def test_a_failed_job_stays_while_the_failed_key_has_another_type(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -150,7 +148,7 @@ async def test_a_job_that_fails_stays_where_it_is_while_another_program_has_the_
     assert await ids(broker, "failed") == ["7c9e"]
 
 
-async def test_whatever_ends_a_session_is_told_to_its_slots_as_a_loss_of_the_session(
+async def test_the_end_of_a_session_reaches_every_slot_as_its_loss(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -248,7 +246,7 @@ async def test_a_publish_that_was_given_up_before_its_answer_came_is_stored_once
     assert await counts(heir) == (1, 0)
 
 
-async def test_a_publish_that_an_error_of_its_script_ended_is_stored_when_it_is_sent_again(
+async def test_a_publish_whose_script_failed_is_stored_when_repeated(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -286,7 +284,7 @@ async def test_a_session_whose_server_is_killed_says_so_and_no_job_is_lost() -> 
         await again.close()
 
 
-async def test_a_user_needs_what_the_guide_says_and_a_wrong_password_is_refused_and_not_shown(
+async def test_a_redis_user_needs_the_permissions_of_the_guide(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     broker = await opened(session, sessions)
@@ -372,7 +370,7 @@ async def test_the_doctor_warns_of_what_may_lose_jobs() -> None:
     assert "no-appendfsync-on-rewrite" in rewriting["durability"].text
 
 
-def test_U3_a_session_that_redis_ends_since_it_is_idle_is_opened_anew_without_a_word(
+def test_a_session_closed_for_idleness_is_reopened_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with (
@@ -387,9 +385,7 @@ def test_U3_a_session_that_redis_ends_since_it_is_idle_is_opened_anew_without_a_
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
-async def test_F3_a_tenant_whose_jobs_are_done_leaves_no_key(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
+async def test_a_tenant_whose_jobs_are_done_leaves_no_key(session: SessionParameters, sessions: list[Broker]) -> None:
     broker = await opened(session, sessions)
 
     async def left() -> list[bytes]:
@@ -405,9 +401,7 @@ async def test_F3_a_tenant_whose_jobs_are_done_leaves_no_key(
     await until(left, [])
 
 
-async def test_a_thread_sends_a_job_by_itself_and_jobs_of_many_threads_come_whole_and_in_order(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
+async def test_jobs_of_many_threads_come_whole_and_in_order(session: SessionParameters, sessions: list[Broker]) -> None:
     broker = await opened(session, sessions)
     answered: list[PalermoError | None] = []
 
@@ -464,7 +458,7 @@ async def test_a_job_starts_within_moments_of_its_enqueue(session: SessionParame
     assert sorted(took)[10] < 0.2, took
 
 
-async def test_a_job_goes_to_a_worker_that_waits_and_not_to_one_that_was_just_given_another(
+async def test_a_job_goes_to_a_waiting_worker_before_a_busy_one(
     session: SessionParameters, sessions: list[Broker]
 ) -> None:
     """A worker that has its slot full gives the job back: then it would be one that was delivered before."""

@@ -256,7 +256,7 @@ async def test_a_job_that_is_not_plain_is_left_to_the_session(broker: Broker, mo
     assert await ids(broker) == ["first"]
 
 
-async def test_a_job_for_a_file_that_another_process_writes_is_left_to_the_session(broker: Broker, path: Path) -> None:
+async def test_a_job_for_a_busy_file_is_left_to_the_session(broker: Broker, path: Path) -> None:
     await broker.publish(message("first"))
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("begin immediate")
@@ -297,9 +297,7 @@ async def test_a_session_that_is_closed_stores_nothing_more(broker: Broker) -> N
     assert not await thread_stores(broker, message("second"))
 
 
-async def test_jobs_that_coroutines_enqueue_at_the_same_time_are_stored_in_their_order_in_one_transaction(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_jobs_of_coroutines_share_a_transaction_in_order(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
     await broker.publish(message("first"))
     assert not stores(broker, message("alone")), "the session's own thread stores none by itself"
@@ -314,7 +312,7 @@ async def test_jobs_that_coroutines_enqueue_at_the_same_time_are_stored_in_their
     assert await ids(broker) == ["first", *(one.id for one in messages(20))]
 
 
-async def test_a_job_that_the_file_cannot_hold_keeps_out_none_that_is_enqueued_at_the_same_time(broker: Broker) -> None:
+async def test_a_job_that_the_file_refuses_is_refused_alone(broker: Broker) -> None:
     jobs = [message("first"), message("bad \udc80"), message("last")]
 
     errors = await asyncio.gather(*(broker.publish(one) for one in jobs), return_exceptions=True)

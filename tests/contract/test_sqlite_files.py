@@ -232,7 +232,7 @@ async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: p
     await broker.close()
 
 
-async def test_a_file_that_was_used_by_a_clock_far_ahead_is_taken_over_within_half_a_minute(path: Path) -> None:
+async def test_a_file_used_by_a_clock_far_ahead_is_taken_over_soon(path: Path) -> None:
     await fill(path, message("7c9e"))
     change(path, "update meta set value = 'before the restart' where key = 'machine'")
     change(path, "update meta set value = ? where key = 'seen'", time.time() + 10_000_000)
@@ -245,9 +245,7 @@ async def test_a_file_that_was_used_by_a_clock_far_ahead_is_taken_over_within_ha
     assert await look(path) == ["7c9e"]
 
 
-async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who_keeps_the_time(
-    broker: Broker, path: Path
-) -> None:
+async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(broker: Broker, path: Path) -> None:
     await broker.change_recurring(EntryChange.put(entry()))
     (stored,) = await broker.recurring()
     ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
@@ -270,7 +268,7 @@ async def test_a_recurring_job_that_a_clock_far_ahead_has_fired_is_mended_by_who
     ],
 )
 @pytest.mark.parametrize("where", ["job", "later"])
-async def test_a_row_that_cannot_be_read_is_shown_and_fails_and_keeps_no_other_waiting(
+async def test_an_unreadable_row_fails_alone(
     broker: Broker, path: Path, where: str, column: str, value: object
 ) -> None:
     await broker.publish_many([due("1", 60), due("2", 60)] if where == "later" else [message("1"), message("2")])
@@ -294,7 +292,7 @@ async def test_a_row_that_cannot_be_read_is_shown_and_fails_and_keeps_no_other_w
     await until(lambda: counts(broker), (0, 0))
 
 
-async def test_text_that_is_no_utf_8_is_shown_and_fails_and_keeps_no_other_waiting(broker: Broker, path: Path) -> None:
+async def test_a_row_that_is_no_utf_8_fails_alone(broker: Broker, path: Path) -> None:
     await broker.publish_many([message("1"), message("2")])
     change(path, "update job set content_type = cast(x'ff' as text), body = 'text' where message_id = '1'")
 
@@ -307,9 +305,7 @@ async def test_text_that_is_no_utf_8_is_shown_and_fails_and_keeps_no_other_waiti
     assert await ids(broker, "failed") == ["1"]
 
 
-async def test_a_key_of_unique_jobs_that_cannot_be_read_is_free_and_holds_no_other_up(
-    broker: Broker, path: Path
-) -> None:
+async def test_an_unreadable_unique_key_is_free(broker: Broker, path: Path) -> None:
     change(path, "insert into key (exchange, name, due, state) values ('palermo', 'broken', 1, '{')")
 
     async with time_kept(broker):
@@ -320,9 +316,7 @@ async def test_a_key_of_unique_jobs_that_cannot_be_read_is_free_and_holds_no_oth
     assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
 
 
-async def test_a_worker_whose_session_a_full_disk_ended_has_not_died_and_gets_its_jobs_again(
-    broker: Broker, path: Path
-) -> None:
+async def test_a_full_disk_does_not_count_as_a_workers_death(broker: Broker, path: Path) -> None:
     await broker.publish_many([message("held"), message("done"), message("next")])
     full = await opened(path)
     worker = await consume(full, slots=2)
@@ -362,7 +356,7 @@ async def test_a_file_removed_in_use_is_noticed(path: Path) -> None:
     await broker.close()
 
 
-def test_what_is_enqueued_after_the_file_was_removed_is_in_the_file_that_is_made_then(path: Path) -> None:
+def test_after_the_file_was_removed_jobs_go_into_a_new_one(path: Path) -> None:
     with Client(Settings(url=f"sqlite:///{path}")) as client:
         client.enqueue("shop.note", ["before"], queue="jobs")
         client.enqueue("shop.note", ["the quick way"], queue="jobs")

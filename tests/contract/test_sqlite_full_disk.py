@@ -40,7 +40,7 @@ unfinished = asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.parametrize(("how", "deaths"), [("stopped", ()), ("lost", ()), ("killed", ("pid:4711@example",))])
-async def test_a_worker_that_ends_in_good_order_on_a_full_disk_has_not_died_of_its_job(
+async def test_a_worker_ending_on_a_full_disk_has_not_died_of_its_job(
     tmp_path: Path, how: str, deaths: tuple[str, ...]
 ) -> None:
     path = tmp_path / "jobs.db"

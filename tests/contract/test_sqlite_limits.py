@@ -103,9 +103,7 @@ async def test_a_job_that_is_held_too_long_hands_its_permit_on(broker: Broker, p
     await standing_still.close()
 
 
-async def test_a_job_that_went_back_before_it_got_its_permit_is_not_run_and_puts_nothing_aside(
-    broker: Broker, path: Path
-) -> None:
+async def test_a_job_returned_before_its_permit_does_not_run(broker: Broker, path: Path) -> None:
     standing_still = await opened(path)
     await broker.publish(limited("1"))
     late = await worker(standing_still, 1)

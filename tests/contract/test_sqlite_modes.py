@@ -72,9 +72,7 @@ def test_a_umask_that_lets_the_group_write_shares_the_file_with_it(umask: Callab
     assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o660, 0o660, 0o770)
 
 
-def test_t9_all_that_lies_beside_a_shared_file_belongs_to_the_group_of_its_folder(
-    umask: Callable[[int], int], tmp_path: Path
-) -> None:
+def test_files_beside_a_shared_file_belong_to_its_folders_group(umask: Callable[[int], int], tmp_path: Path) -> None:
     """Workers of another user could not open a killed worker's lock, so nobody took its job over."""
     umask(0o007)
     tmp_path.chmod(0o2770)

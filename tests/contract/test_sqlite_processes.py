@@ -112,7 +112,7 @@ async def test_a_waiting_worker_takes_over_from_a_killed_one_within_a_second(
     await in_time(takes_over, within=1)
 
 
-async def test_a_process_that_is_stopped_while_it_writes_is_named_to_those_who_wait(
+async def test_a_process_stopped_while_it_writes_is_named(
     broker: Broker, tmp_path: Path, peers: Peers, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = _stopped_writer(f"{tmp_path}/jobs.db")
@@ -129,7 +129,7 @@ async def test_a_process_that_is_stopped_while_it_writes_is_named_to_those_who_w
     assert lock_holder(f"{tmp_path}/jobs.db") == "another process"
 
 
-async def test_a_worker_waits_for_a_file_that_is_locked_for_longer_than_a_client_would(
+async def test_a_worker_waits_longer_for_a_locked_file_than_a_client(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await open_broker(SessionParameters(address=parse_url(f"sqlite:///{tmp_path}/jobs.db"), timeout=0.5))

@@ -86,7 +86,7 @@ class KeyingContract:
         await begun(worker)
         assert await ask(other, keyed("d")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
-    async def test_c1_jobs_that_are_announced_as_unique_are_known_until_they_are_announced_otherwise(
+    async def test_announced_unique_jobs_are_known_until_announced_otherwise(
         self, broker: Broker, another: Open
     ) -> None:
         sync = UniqueJob(
@@ -159,9 +159,7 @@ class KeyingContract:
         assert len((await broker.keys.page(message("x").job, offset=0, limit=10)).keys) == 5
         assert (await broker.keys.page("nowhere", offset=0, limit=10)).total == 0
 
-    async def test_c7_a_key_is_found_by_its_name_and_tells_what_runs_after_its_job(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_key_is_found_by_name_with_the_job_that_runs_next(self, broker: Broker, another: Open) -> None:
         other = await another()
         assert await other.keys.find(KEY) is None
         await ask(broker, keyed("a"))
@@ -184,7 +182,7 @@ class KeyingContract:
 
         await until(after, ("b", "b"))
 
-    async def test_c7_a_key_tells_until_when_it_is_closed(self, broker: Broker, another: Open) -> None:
+    async def test_a_key_tells_until_when_it_is_closed(self, broker: Broker, another: Open) -> None:
         now = wall_clock()
         await ask(broker, keyed("a", Mode.WINDOW, seconds=600.0))
         await ask(broker, message("b"), key="throttle:b", spread=THROTTLE, seconds=600.0)
@@ -255,9 +253,7 @@ class KeyingContract:
         assert len(await holders(broker)) == 1
 
     @pytest.mark.parametrize("queues", ["jobs", "jobs,others"])
-    async def test_a_slot_goes_on_while_ends_are_stored_and_keeps_nothing_from_others(
-        self, broker: Broker, another: Open, queues: str
-    ) -> None:
+    async def test_a_slot_continues_while_ends_are_stored(self, broker: Broker, another: Open, queues: str) -> None:
         names = [f"job {n}" for n in range(12)]
         await broker.keys.enqueue([KeyRequest(key=name, message=keyed(name, key=name), call=name) for name in names])
         busy = await consume(await another(), queues)
@@ -343,9 +339,7 @@ class KeyingContract:
         await nothing_for(worker)
         await freed(broker)
 
-    async def test_c6_who_looks_at_a_job_that_waits_sees_the_arguments_that_replaced_its_own(
-        self, broker: Broker
-    ) -> None:
+    async def test_a_waiting_job_is_shown_with_its_replaced_arguments(self, broker: Broker) -> None:
         before = keyed("a", body=b'["old"]')
         await broker.publish_many([message("plain", body=b"[1]")])
         await ask(broker, before)
@@ -366,7 +360,7 @@ class KeyingContract:
         assert seen == {"plain": b"[1]", "a": after.body}
         assert await holders(broker) == []
 
-    async def test_c6_a_job_whose_arguments_were_replaced_is_moved_and_runs_with_them(self, broker: Broker) -> None:
+    async def test_a_job_whose_arguments_were_replaced_is_moved_and_runs_with_them(self, broker: Broker) -> None:
         await ask(broker, keyed("a", body=b'["old"]'))
         await ask(broker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)
 
@@ -377,9 +371,7 @@ class KeyingContract:
         worker = await consume(broker, "elsewhere")
         assert (await begun(worker)).message.body == b'["new"]'
 
-    async def test_c6_a_job_that_waits_for_its_retry_is_shown_and_given_up_with_the_arguments_that_replaced_its_own(
-        self, broker: Broker
-    ) -> None:
+    async def test_a_retrying_job_is_shown_and_failed_with_replaced_arguments(self, broker: Broker) -> None:
         at = wall_clock() + 3_600
         await ask(broker, keyed("a", body=b'["old"]', run_at=at, failure=FAILURE))
         await ask(broker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)

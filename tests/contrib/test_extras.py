@@ -28,9 +28,7 @@ django.setup()
         ("palermo.webui.server", "uvicorn", "`palermo web` cannot be used without uvicorn, .*palermo\\[web\\]"),
     ],
 )
-def test_a_package_that_is_missing_is_named_with_the_extra_that_installs_it(
-    module: str, missing: str, says: str
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(module: str, missing: str, says: str) -> None:
     program = f"import sys\nsys.modules[{missing!r}] = None\n{_DJANGO if 'django' in module else ''}import {module}\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 

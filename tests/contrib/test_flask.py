@@ -85,9 +85,7 @@ def test_a_job_runs_in_a_context_of_the_application_which_is_torn_down(kind: str
     assert seen == ([LookupError] if kind == "failing" else ["ours", type(None)])
 
 
-def test_settings_come_from_the_newest_application_unless_the_program_has_chosen(
-    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_settings_come_from_the_newest_application(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("PALERMO_URL")
     for name in ("first", "second"):
         make(PALERMO={"url": f"sqlite:///{tmp_path}/{name}.db"})

@@ -137,7 +137,7 @@ def test_arguments_that_do_not_fit_are_refused_before_the_commit(engine: Engine)
         enqueue_after_commit(session, send)
 
 
-def test_a_broker_that_is_away_is_told_after_the_commit_and_the_session_goes_on(engine: Engine) -> None:
+def test_a_broker_away_after_the_commit_is_reported(engine: Engine) -> None:
     with palermo.connect("amqp://127.0.0.1:1/", publish_timeout=0.2), Session(engine) as session:
         session.execute(text("CREATE TABLE data (number INTEGER)"))
         enqueue_after_commit(session, send, 1)
@@ -157,7 +157,7 @@ def test_the_handle_of_a_job_after_a_commit_has_its_id_and_result(engine: Engine
         assert (job.result(10), test.client.job_by_id(job.id).status()) == (8, "done")
 
 
-def test_a_unique_job_after_a_commit_is_refused_and_its_handle_is_the_first(engine: Engine) -> None:
+def test_a_second_unique_job_after_a_commit_has_the_first_handle(engine: Engine) -> None:
     with Palermo() as test, Session(engine) as session:
         jobs = []
         for _ in range(2):

@@ -60,13 +60,11 @@ def test_a_function_of_attempt_and_error_is_a_policy() -> None:
 
 
 @pytest.mark.parametrize(("answer", "means"), [(None, 20.0), ("fail", "fail"), ("discard", "discard"), (0, 0.0)])
-def test_k1_a_function_may_leave_it_to_the_default_or_say_that_there_is_no_next_time(
-    answer: object, means: object
-) -> None:
+def test_a_backoff_function_may_choose_the_default_or_no_retry(answer: object, means: object) -> None:
     assert seconds(backoff(lambda attempt, error: answer), 1, 0.5) == means
 
 
-def test_k1_the_default_is_sidekiqs_formula() -> None:
+def test_the_default_is_sidekiqs_formula() -> None:
     for count in range(25):  # Sidekiq counts from 0: count⁴ + 15 + rand(10 (count + 1))
         for chance in (0.0, 0.5, 0.999):
             assert seconds(backoff("exponential"), count + 1, chance) == count**4 + 15 + chance * 10 * (count + 1)

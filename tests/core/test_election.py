@@ -95,7 +95,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_duty_is_without_a_session_for_longer_than_the_lease_while_sessions_die(seed: int) -> None:
+def test_every_duty_has_a_session_within_the_lease(seed: int) -> None:
     world = World(seed)
 
     def churn() -> None:

@@ -32,7 +32,7 @@ def test_frames_of_the_framework_at_the_start_are_left_out() -> None:
     assert failure.stack_trace.count("File ") == 1
 
 
-def test_an_exception_that_cannot_say_its_message_is_a_failure_all_the_same() -> None:
+def test_an_exception_whose_str_raises_is_a_failure() -> None:
     assert "cannot be read" in from_exception(raised(Silent()), failed_at=0).message
 
 
@@ -66,7 +66,7 @@ def test_a_message_is_cut_to_2000_characters() -> None:
     assert len(cut(failure).message) == 2_000
 
 
-def test_failures_of_one_kind_share_a_fingerprint_whatever_their_message_and_lines() -> None:
+def test_failures_of_one_kind_share_a_fingerprint() -> None:
     trace = 'Traceback (most recent call last):\n  File "/app/shop.py", line {}, in send\n    go()\nValueError: x'
     one = Failure(exception_class="ValueError", message="a", stack_trace=trace.format(1), failed_at=1)
     other_line = replace(one, message="b", stack_trace=trace.format(99))

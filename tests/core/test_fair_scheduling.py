@@ -38,7 +38,7 @@ def test_a_share_says_how_often(shares: tuple[float, float], wanted: tuple[int, 
     assert found["a"] + found["b"] == 300
 
 
-def test_one_that_comes_later_waits_no_longer_than_a_round_and_makes_up_for_nothing() -> None:
+def test_a_late_tenant_waits_at_most_a_round_and_gets_no_extra_turns() -> None:
     made = wheel(a=1, b=1)
     turns(made, 1_000)
 
@@ -64,7 +64,7 @@ def test_one_that_comes_back_again_and_again_has_no_more_than_its_share() -> Non
     assert 45 <= found.count("b") <= 55
 
 
-def test_at_random_each_is_drawn_by_its_share_and_independently_of_what_was_drawn_before() -> None:
+def test_random_draws_follow_the_shares_and_are_independent() -> None:
     given = {"a": 3.0, "b": 1.0}
 
     found = turns(wheel(RANDOM, **given), 4_000, **given)
@@ -107,7 +107,7 @@ def test_strides() -> None:
     assert stride(1, RANDOM, 0.0) == 0
 
 
-def test_the_turns_to_come_are_known_while_nobody_joins_and_to_look_changes_nothing() -> None:
+def test_looking_at_the_coming_turns_changes_nothing() -> None:
     shares = {"a": 3.0, "b": 1.0, "c": 0.5}
     made, like = wheel(**shares), wheel(**shares)
     made.join("gone")

@@ -27,9 +27,7 @@ def test_buckets(seconds: float, number: int) -> None:
 
 
 @given(st.lists(DURATIONS, min_size=1), st.sampled_from([0.5, 0.95, 0.99, 1.0]))
-def test_a_percentile_is_exact_to_a_bucket_also_over_several_histograms_that_travelled(
-    durations: list[float], part: float
-) -> None:
+def test_a_percentile_of_merged_histograms_is_exact_to_a_bucket(durations: list[float], part: float) -> None:
     whole = Durations()
     for seconds in durations:
         whole.read(json.loads(json.dumps({"run": {bucket(seconds): 1}})), "run")

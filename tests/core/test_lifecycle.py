@@ -73,13 +73,13 @@ def test_a_failed_job_keeps_its_retry_count_and_a_requeue_adds_one(
     assert requeue(settlement.message).retries == requeued
 
 
-def test_a_requeue_by_hand_forgets_when_the_job_would_have_expired_and_keeps_its_timeout() -> None:
+def test_a_requeue_drops_the_expiry_and_keeps_the_timeout() -> None:
     again = requeue(replace(MESSAGE, timeout=30.0, expires_at=1.0))
 
     assert (again.timeout, again.expires_at) == (30.0, None)
 
 
-def test_a_requeue_puts_the_error_among_the_earlier_ones_and_starts_the_policy_again() -> None:
+def test_a_requeue_keeps_the_error_and_restarts_the_policy() -> None:
     failed = replace(MESSAGE, failure=FAILURE, worker="w", retries=3, policy_retries=3, retrying_since=1.0, run_at=2.0)
 
     log = (Attempt.of(FAILURE, 4),)

@@ -106,7 +106,7 @@ def test_those_far_back_in_a_line_come_back_about_when_they_are_next() -> None:
     assert (waits[0], waits[10], waits[-1]) == (MIN_POSTPONEMENT, MIN_POSTPONEMENT, 199 / WAIT_PART)
 
 
-def test_a_permit_of_a_worker_that_is_gone_is_free_and_one_that_is_asked_for_counts() -> None:
+def test_a_permit_of_a_lost_worker_is_free_and_a_requested_one_counts() -> None:
     permits = PermitTable(NOW)
     for number in range(3):
         permits.request(THREE, ("dead" if number else "alive", str(number)), NOW)
@@ -122,7 +122,7 @@ def test_a_permit_of_a_worker_that_is_gone_is_free_and_one_that_is_asked_for_cou
     assert permits.request(THREE, ("new", "9"), NOW + GRACE + 0.1) == RunNow()
 
 
-def test_who_begins_to_decide_counts_those_who_asked_another_until_they_ask_again() -> None:
+def test_a_new_decider_counts_permits_granted_before_it() -> None:
     permits, two = PermitTable(NOW), LimitDemand(key="sync", limit=2)
     permits.sync_running([("a", [("sync", "1")]), ("b", [])], NOW, asked=[("b", [("sync", "2")])])
 
@@ -171,7 +171,7 @@ def test_whoever_comes_new_takes_no_turn_of_those_that_wait() -> None:
     assert (first, second, third, late) == (RunNow(), *turns, RunNow())
 
 
-def test_a_turn_that_nobody_comes_for_is_for_whoever_comes_where_turns_follow_quickly() -> None:
+def test_an_unused_turn_goes_to_the_next_that_asks() -> None:
     rate, rate_state = Rate(50, 1.0), RateState()
     for _ in range(100):
         rate_state, _ = rate_state.request(rate, NOW, reserved=False)
@@ -193,7 +193,7 @@ def test_who_begins_to_decide_waits_for_what_another_may_have_let_run() -> None:
     assert PermitTable(NOW).request(replace(slow, reserved=True), ("w", "1"), NOW + 1) == RunNow()
 
 
-def test_who_asks_gets_the_permit_of_one_that_was_called_and_is_held_up_behind_a_long_queue() -> None:
+def test_an_asking_job_gets_the_permit_of_a_called_one_that_is_late() -> None:
     permits, one = PermitTable(NOW), LimitDemand(key="sync", limit=1)
     permits.request(one, ("w", "first"), NOW)
     permits.request(one, ("w", "second"), NOW)
@@ -270,7 +270,7 @@ def test_a_key_is_forgotten_when_the_worker_that_ran_its_job_is_gone() -> None:
     assert not table._keys
 
 
-def test_a_worker_remembers_the_last_of_very_many_keys_of_jobs_that_it_put_aside(
+def test_a_worker_remembers_the_newest_of_many_deferred_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(limits, "MOST_PUT_ASIDE", 3)

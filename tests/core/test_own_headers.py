@@ -54,5 +54,5 @@ def test_every_header_of_the_wire_format_is_refused() -> None:
     assert {name for name in documented if not is_reserved(name)} == set()
 
 
-def test_the_headers_of_palermo_and_rabbitmq_are_left_out_where_they_are_shown() -> None:
+def test_only_headers_of_the_user_are_shown() -> None:
     assert own_headers({"parent-id": "p", "x-death": [], "traceparent": "0", "request-id": "r"}) == {"request-id": "r"}

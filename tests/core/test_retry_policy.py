@@ -38,7 +38,7 @@ EXHAUSTED = GiveUp(exhausted=True)
         ({"discard_on": KeyError}, None, GiveUp()),
     ],
 )
-def test_k1_how_often(options: dict[str, Any], done: int | None, decision: object) -> None:
+def test_how_often(options: dict[str, Any], done: int | None, decision: object) -> None:
     assert decided(options, policy_retries=done) == decision
 
 
@@ -57,14 +57,14 @@ def test_k1_how_often(options: dict[str, Any], done: int | None, decision: objec
         ({"retry_on": KeyError}, 1, RunAgain(0)),
     ],
 )
-def test_c2_a_job_whose_claim_has_ended_runs_again_at_once(
+def test_a_job_whose_lock_for_has_passed_runs_again_immediately(
     options: dict[str, Any], done: int | None, decision: object
 ) -> None:
     assert decided(options, LockExpired("hung"), policy_retries=done) == decision
 
 
 @pytest.mark.parametrize(("retries", "decision"), [(0, GiveUp()), (1, RunAgain(0))])
-def test_c2_an_enqueue_says_how_often_a_job_whose_claim_has_ended_runs_again(retries: int, decision: object) -> None:
+def test_retries_of_an_enqueue_bound_the_runs_after_lock_for(retries: int, decision: object) -> None:
     assert decided({"retries": 5}, LockExpired("hung"), max_retries=retries) == decision
     assert decided({}, LockExpired("hung"), max_retries=retries) == decision
 
@@ -78,7 +78,7 @@ def test_c2_an_enqueue_says_how_often_a_job_whose_claim_has_ended_runs_again(ret
         (NOW - 60, EXHAUSTED),
     ],
 )
-def test_k1_for_how_long(since: float | None, decision: object) -> None:
+def test_for_how_long(since: float | None, decision: object) -> None:
     assert decided({"retry_for": 60, "backoff": 10}, retrying_since=since) == decision
 
 
@@ -153,7 +153,7 @@ def test_one_enqueue_may_ask_for_retries_of_a_job_that_has_none() -> None:
     assert decided({}, Retry(delay=1), max_retries=1, policy_retries=1) == EXHAUSTED
 
 
-def test_k1_a_function_decides_by_attempt_and_error() -> None:
+def test_a_function_decides_by_attempt_and_error() -> None:
     def waits(attempt: int, error: BaseException) -> object:
         return {1: 33, 2: None, 3: "discard", 4: "fail"}[attempt] if isinstance(error, ValueError) else 1
 

@@ -37,7 +37,7 @@ def test_every_span_is_a_whole_multiple_of_the_one_below() -> None:
         assert level.reach > below.reach
 
 
-def test_a_time_slot_is_opened_when_the_level_below_begins_to_reach_into_it() -> None:
+def test_a_time_slot_opens_when_the_level_below_reaches_into_it() -> None:
     for below, level in itertools.pairwise(LEVELS):
         assert level.lead == below.reach
 
@@ -102,7 +102,7 @@ def parts(due: float, count: int) -> list[TimeSlot]:
     return found[1:]
 
 
-def test_the_parts_of_a_slot_are_shorter_and_shorter_and_then_of_the_same_millisecond() -> None:
+def test_parts_of_a_slot_get_shorter_down_to_a_millisecond() -> None:
     slot = TimeSlot(1, 5_986_200)
 
     found = parts(slot.begins + 133.25, 10)
@@ -115,7 +115,7 @@ def test_the_parts_of_a_slot_are_shorter_and_shorter_and_then_of_the_same_millis
 
 
 @given(instants)
-def test_a_part_holds_the_instants_of_its_jobs_and_is_opened_as_early_as_its_slot_would_be(due: float) -> None:
+def test_a_part_holds_its_jobs_and_opens_as_early_as_its_slot(due: float) -> None:
     for part in parts(due, 10):
         assert in_ms(part.begins) <= in_ms(due) <= in_ms(part.ends)
         assert part.opens <= due - LEVELS[1].lead + 0.001
@@ -125,7 +125,7 @@ def test_a_part_holds_the_instants_of_its_jobs_and_is_opened_as_early_as_its_slo
 
 @pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize("before", [0, *(part.part for part in parts(1_795_860_133.25, 10))])
-def test_a_part_that_an_earlier_version_has_counted_has_all_times_of_its_slot(before: int, level: int) -> None:
+def test_a_part_without_times_has_all_times_of_its_slot(before: int, level: int) -> None:
     slot = TimeSlot(level, 5_986_200)
     for part in (before + 1, before + 99):
         found = TimeSlot.parse(f"{level}.{part}000005986200", NOW)

@@ -86,7 +86,7 @@ def test_what_is_no_group_is_refused(group: object) -> None:
         ("shop", "tuleap", "=tuleap_mail", "tuleap_mail"),
     ],
 )
-def test_a_groups_queue_has_the_same_name_on_the_broker_whatever_the_exchange(
+def test_the_queue_of_a_group_has_one_name_for_every_exchange(
     exchange: str, prefix: str, queue: str, amqp: str
 ) -> None:
     assert group_queue(exchange, prefix, "mail") == queue

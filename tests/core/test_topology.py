@@ -68,7 +68,7 @@ def test_names_behind_a_sign_and_tildes_within_are_queues(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["*", "mail*", "a?", "a[1]", "a,b", "!low", "=x"])
-def test_r11_a_name_that_a_worker_reads_otherwise_is_for_no_new_queue(name: str) -> None:
+def test_a_name_that_a_worker_reads_as_a_pattern_makes_no_queue(name: str) -> None:
     assert check_job_queue(name) == name
     with pytest.raises(QueueNameInvalid, match="palermo worker -q"):
         check_new_queue(name)
@@ -92,7 +92,7 @@ def test_an_id_is_text_of_1_to_255_bytes(id: object) -> None:
     assert check_id("x" * 255)
 
 
-def test_the_default_exchange_leaves_queue_names_alone_and_others_prefix_them() -> None:
+def test_queue_names_are_prefixed_except_on_the_default_exchange() -> None:
     assert amqp_queue("palermo", "mail") == "mail"
     assert amqp_queue("blue", "mail") == "blue.mail"
     assert internal("palermo", "registry") == "palermo.~registry"

@@ -202,7 +202,7 @@ def test_a_key_that_was_freed_is_taken_again_at_the_start() -> None:
     assert asked(step.key, job("b"), 3)[1] == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
 
-def test_a_job_is_put_back_into_its_queue_only_while_none_runs_with_its_key() -> None:
+def test_a_job_is_put_back_only_while_none_runs_with_its_key() -> None:
     assert readmit(taken(job("a")), job("a"), 0)[1]
     assert not readmit(taken(job("a")), job("b"), 0)[1]
     assert not readmit(running(job("a")), job("a"), 0)[1]

@@ -74,15 +74,13 @@ def test_a_class_takes_the_arguments_of_process_without_self(args: list[Any], kw
         definition.bind(args, kwargs)
 
 
-def test_a_mistake_surfaces_where_the_job_is_enqueued_before_any_broker_is_asked() -> None:
+def test_wrong_arguments_are_refused_before_any_broker_is_asked() -> None:
     with pytest.raises(UsageError, match=r"unexpected keyword argument 'colour'.* go to \.options"):
         take_width.enqueue(colour="red")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("args", "kwargs"), [([], {}), ([1, 2], {}), ([], {"event": 1})])
-def test_a_job_that_takes_the_body_whole_gets_exactly_one_argument_by_position(
-    args: list[Any], kwargs: dict[str, Any]
-) -> None:
+def test_a_job_with_arguments_one_takes_one_positional_argument(args: list[Any], kwargs: dict[str, Any]) -> None:
     take.definition.bind([{"any": "thing"}], {})
 
     with pytest.raises(ArgumentsInvalid):

@@ -115,9 +115,7 @@ def test_a_variable_that_is_empty_counts_as_not_set(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("service", ["PALERMO", "PALERMO_WEB", "PALERMO_METRICS"])
-def test_what_kubernetes_tells_of_a_service_named_palermo_web_is_no_setting(
-    service: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_of_a_kubernetes_service_are_no_settings(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"{service}_PORT", "tcp://10.96.0.7:80")
     monkeypatch.setenv(f"{service}_PORT_80_TCP_ADDR", "10.96.0.7")
     monkeypatch.setenv(f"{service}_SERVICE_HOST", "10.96.0.7")
@@ -216,7 +214,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
         Settings.load(retries=3)
 
 
-def test_a_palermo_toml_that_is_written_like_a_pyproject_is_told_where_settings_stand(tmp_path: Path) -> None:
+def test_a_palermo_toml_with_a_table_tool_is_refused(tmp_path: Path) -> None:
     (tmp_path / "palermo.toml").write_text('[tool.palermo]\nurl = "sqlite:///jobs.db"\n')
 
     with pytest.raises(SettingInvalid, match=r"palermo.toml has a table \[tool\]\. Settings stand at its top"):

@@ -274,7 +274,7 @@ def test_what_cannot_be_a_job_is_refused(target: Any, text: str) -> None:
     assert jobs.registry.names() == names
 
 
-def test_a_name_declared_twice_by_different_code_is_refused_with_both_places() -> None:
+def test_a_name_declared_twice_is_refused_with_both_places() -> None:
     @palermo.job(name="taken")
     def first() -> None: ...
 
@@ -357,7 +357,7 @@ def test_a_reloaded_module_takes_its_own_place_also_if_its_jobs_moved(
     assert str(jobs.registry.get("moved_tasks.work").signature) == "(imported_again)"
 
 
-def test_what_is_typed_into_a_notebook_again_takes_the_place_of_what_was_there() -> None:
+def test_a_notebook_cell_that_runs_again_replaces_its_job() -> None:
     notebook: dict[str, Any] = {"__name__": "__main__", "palermo": palermo}
     for number in range(3):
         cell = "\n" * number + f"@palermo.job(name='notebook.work')\ndef work(cell_{number}): ...\n"
@@ -375,7 +375,7 @@ def test_a_script_that_runs_again_in_the_same_process_takes_its_own_place(tmp_pa
     assert str(jobs.registry.get("app.work").signature) == "(run_2)"
 
 
-def test_a_function_may_declare_its_job_in_either_branch_each_time_it_is_called() -> None:
+def test_a_function_may_declare_a_job_in_either_branch() -> None:
     def make(fast: bool) -> Any:
         if fast:
 
@@ -428,7 +428,7 @@ def test_a_job_that_no_worker_can_import_is_told_where_to_write_it(name: str, ad
     assert "palermo worker" not in str(raised.value)
 
 
-def test_a_job_that_was_renamed_is_told_with_its_new_name_and_how_to_keep_the_old_one() -> None:
+def test_the_error_for_a_renamed_job_says_how_to_keep_the_old_name() -> None:
     declared = Registry()
     declared.register(define(lambda to: None, name="shop.mail.send_letter"))
 
@@ -442,7 +442,7 @@ def test_a_job_that_was_renamed_is_told_with_its_new_name_and_how_to_keep_the_ol
     )
 
 
-def test_a_lambda_without_a_name_is_refused_because_all_lambdas_of_a_module_have_one_name() -> None:
+def test_a_lambda_without_a_name_is_refused() -> None:
     with pytest.raises(OptionInvalid, match=r"a lambda has no name of its own"):
         define(lambda path: path)
 
@@ -453,7 +453,7 @@ def test_outside_of_a_job_there_is_no_current_job() -> None:
     assert palermo.current_job() is None
 
 
-def test_U4_a_queue_has_one_default_job() -> None:
+def test_a_queue_has_one_default_job() -> None:
     declared = Registry()
     declared.register(define(lambda body: None, name="a", queue="events", default=True))
     declared.register(define(lambda body: None, name="b", default=True))
@@ -464,7 +464,7 @@ def test_U4_a_queue_has_one_default_job() -> None:
         declared.defaults("jobs")
 
 
-def test_U4_a_default_job_takes_no_batches() -> None:
+def test_a_default_job_takes_no_batches() -> None:
     with pytest.raises(OptionInvalid, match="batch does not go with"):
         define(lambda bodies: None, name="a", default=True, batch=5)
     with pytest.raises(OptionInvalid, match="neither True nor False"):

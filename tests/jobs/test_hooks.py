@@ -125,7 +125,7 @@ class Work(Base):
         called.append(("a", cls, path))
 
 
-def test_a_class_has_its_methods_as_hooks_inherited_ones_too_on_the_object_that_runs() -> None:
+def test_hooks_of_a_class_run_on_the_object_of_the_run() -> None:
     definition = palermo.job(Work).definition
     instance = definition.target()
 
@@ -271,7 +271,7 @@ def test_two_failure_back_ends_without_a_name_both_run() -> None:
         ("around_perform_timed", "around_process"),
     ],
 )
-def test_a_method_that_is_nearly_a_hook_is_refused_with_the_name_that_was_meant(name: str, meant: str) -> None:
+def test_a_misspelt_hook_method_is_refused_with_the_nearest_name(name: str, meant: str) -> None:
     cls = type("Mail", (), {"process": lambda self: None, name: lambda self, *args: None})
 
     with pytest.raises(OptionInvalid, match=f"method '{name}' of class 'Mail' is no hook.* Did you mean '{meant}'?"):

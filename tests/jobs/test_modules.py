@@ -61,7 +61,7 @@ def imported() -> set[str]:
         (["not.looked.for"], ["not.looked.for"]),
     ],
 )
-def test_P11_a_pattern_means_the_modules_below_a_package(given: list[str], meant: list[str]) -> None:
+def test_a_pattern_means_the_modules_below_a_package(given: list[str], meant: list[str]) -> None:
     assert list(expand(given)) == meant
     assert imported() == set()
 
@@ -69,7 +69,7 @@ def test_P11_a_pattern_means_the_modules_below_a_package(given: list[str], meant
 @pytest.mark.parametrize(
     "pattern", ["*", "*.tasks", "nowhere_at_all.*", "outside.*", "bazaar.x*", "bazaar.nowhere.*", "bazaar.[z]"]
 )
-def test_P11_a_pattern_that_means_no_module_is_refused(pattern: str) -> None:
+def test_a_pattern_that_means_no_module_is_refused(pattern: str) -> None:
     with pytest.raises(SettingInvalid, match="module pattern"):
         expand([pattern])
 
@@ -85,7 +85,7 @@ def test_P11_a_pattern_that_means_no_module_is_refused(pattern: str) -> None:
         ("bazaar.*.tasks", "bazaar.mail.tasks.send", "bazaar.mail.tasks"),
     ],
 )
-def test_P11_the_module_of_a_job_below_those_given_is_imported(given: str, job: str, module: str) -> None:
+def test_the_module_of_a_job_below_those_given_is_imported(given: str, job: str, module: str) -> None:
     JobModules([given]).load(job)
 
     packages = {module.rpartition(".")[0], "bazaar"}
@@ -114,7 +114,7 @@ def test_P11_the_module_of_a_job_below_those_given_is_imported(given: str, job: 
         ("bazaar.*.tasks", "bazaar.tasks.sweep"),
     ],
 )
-def test_P11_nothing_is_imported_beyond_the_border(given: str, job: str) -> None:
+def test_nothing_is_imported_beyond_the_border(given: str, job: str) -> None:
     JobModules([given]).load(job)
 
     assert imported() == set()
@@ -124,6 +124,6 @@ def test_P11_nothing_is_imported_beyond_the_border(given: str, job: str) -> None
 @pytest.mark.parametrize(
     ("module", "why"), [("broken", "ModuleNotFoundError: No module named"), ("exits", "SystemExit: 3")]
 )
-def test_P11_a_module_that_cannot_be_imported_fails_the_job_and_says_why(module: str, why: str) -> None:
+def test_a_module_that_cannot_be_imported_fails_the_job_with_the_reason(module: str, why: str) -> None:
     with pytest.raises(JobNotFound, match=f"module 'bazaar.{module}', which may declare it, cannot be imported: {why}"):
         JobModules(["bazaar"]).load(f"bazaar.{module}.run")

@@ -55,7 +55,7 @@ def test_members_that_share_one_hash_freeze_nobody(kind: str, of: str) -> None:
     assert row["args"][0]
 
 
-def test_a_map_of_msgpack_with_keys_that_share_one_hash_is_shown_and_not_built() -> None:
+def test_a_msgpack_map_of_colliding_keys_is_shown_and_not_built() -> None:
     # Within 64 bits there are few multiples of P, but floats have more.
     keys = [float(n) * 2.0**61 for n in range(1, 500)]
     message = Message(
