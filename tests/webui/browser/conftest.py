@@ -41,7 +41,7 @@ def chromium() -> Iterator[Browser]:
     try:
         program = chromium_found.find()
     except NotInstalled as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error), pytrace=False)
     with sync_playwright() as playwright:
         # Without its sandbox it also starts as root, in a container; it sees our own pages only.
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
