@@ -1,4 +1,4 @@
-"""A browser, and pages of a real broker in it."""
+"""A browser, and the pages of an embedded broker in it."""
 
 import re
 import secrets
@@ -18,7 +18,7 @@ from palermo.worker.handle import WorkerHandle, start_worker
 from tests import chromium_found
 from tests.debian import NotInstalled
 from tests.rabbitmq_tidy import delete_all
-from tests.webui.conftest import BROKER_PATIENCE, Serve
+from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 _HERE = Path(__file__).parent
@@ -59,11 +59,6 @@ def exchange(rabbitmq_url: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(rabbitmq_url: str, exchange: str) -> Settings:
-    return Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=BROKER_PATIENCE)
-
-
-@pytest.fixture
 def web(settings: Settings, serve: Serve) -> Web:
     return serve(settings)
 
@@ -101,6 +96,7 @@ def start(tmp_path: Path, settings: Settings) -> Iterator[Callable[..., WorkerHa
     with ExitStack() as workers, (tmp_path / "worker.log").open("ab") as log:
 
         def begin(**options: Any) -> WorkerHandle:
+            options.setdefault("shutdown_timeout", 2.0)  # some tests end while a job runs
             return workers.enter_context(start_worker(["shop"], settings=settings, log=log, **options))
 
         yield begin

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pika
 import pytest
-from msgspec.structs import replace
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from palermo.settings.settings import Settings
@@ -209,12 +208,12 @@ def test_an_open_page_says_that_it_is_out_of_date_until_it_is_renewed(web: Web, 
 
 @pytest.mark.parametrize("path", ["/failures", "/queues"])
 def test_an_open_page_says_that_the_broker_is_away_and_not_that_it_is_live(
-    chromium: Browser, serve: Serve, settings: Settings, path: str
+    chromium: Browser, serve: Serve, rabbitmq_url: str, exchange: str, path: str
 ) -> None:
-    address = pika.URLParameters(settings.url)
+    address = pika.URLParameters(rabbitmq_url)
     with TcpProxy(address.host, address.port) as proxy, chromium.new_context() as window:
-        through = settings.url.replace(f":{address.port}/", f":{proxy.port}/")
-        web = serve(replace(settings, url=through, publish_timeout=5.0))
+        through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
+        web = serve(Settings(url=through, exchange=exchange))
         web.client.enqueue("browser.send", ["first@example.com"], queue="mail")
         page = window.new_page()
         page.goto(web.url + path)
@@ -233,9 +232,16 @@ def test_an_open_page_says_that_the_broker_is_away_and_not_that_it_is_live(
 
 
 def test_the_answer_to_a_form_of_an_old_page_stays(web: Web, open_page: Open) -> None:
+    def keep_as_it_is(route: Route) -> None:
+        if "hx-request" in route.request.headers:
+            route.fulfill(status=503)
+        else:
+            route.fallback()
+
     web.client.enqueue("shop.mail", queue="mail")
-    page = open_page("/queues/mail")
-    page.route("**/queues/mail", lambda route: route.fulfill(status=503))  # The page stays as it is.
+    page = open_page("/queues")
+    page.route("**/queues/mail", keep_as_it_is)
+    page.goto(f"{web.url}/queues/mail")
     web.inspector.delete_queue("mail")
 
     page.get_by_role("button", name="Pause", exact=True).click()
