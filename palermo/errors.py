@@ -133,7 +133,7 @@ class DeliveryLost(BrokerError):
 
 
 class NotBrowsable(BrokerError):
-    """Reading this queue would count against its messages, so it is not read in order to be shown."""
+    """This queue is not read in order to be shown: that would count against its messages, or this user may not."""
 
 
 class SerializationError(PalermoError):

@@ -23,6 +23,7 @@ from palermo.errors import (
     BodyTooLarge,
     BrokerBlocked,
     BrokerError,
+    BrokerRefused,
     DuplicateJob,
     HeadersTooLarge,
     NotBrowsable,
@@ -179,7 +180,7 @@ async def _error_in_thread(
 async def on_palermo_error(request: Request, error: Exception) -> Response:
     """The response to an exception that Palermo raised."""
     assert isinstance(error, PalermoError)
-    away = isinstance(error, BrokerError) and not isinstance(error, BrokerBlocked)
+    away = isinstance(error, BrokerError) and not isinstance(error, BrokerBlocked | BrokerRefused)
     return await _error_in_thread(request, _status_of(error), f"{type(error).__name__}: {error}", away=away)
 
 
@@ -206,6 +207,8 @@ def _status_of(error: PalermoError) -> int:
             return 409
         case BodyTooLarge() | HeadersTooLarge():
             return 413
+        case BrokerRefused():
+            return 403
         case BrokerError():
             return 503
         case UsageError() | SerializationError():

@@ -16,7 +16,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from palermo.contract.rows import Row
-from palermo.contract.worker_info import SILENT, STATES
+from palermo.contract.worker_info import SILENT, STATES, UNASKED
 from palermo.core.topology import is_failed
 from palermo.errors import BrokerBlocked, PalermoError, SettingInvalid
 from palermo.inspector.rates import Snapshot
@@ -154,7 +154,7 @@ def _workers(families: "Families", snapshot: Snapshot) -> None:
     """The workers by state, and how many slots they have and use."""
     totals = totals_of(snapshot)
     states = Counter(worker["state"] for worker in snapshot.workers)
-    for state in (*STATES, SILENT):
+    for state in (*STATES, SILENT, UNASKED):
         families.set("palermo_workers", states[state], state)
     families.set("palermo_slots", totals.slots)
     families.set("palermo_slots_busy", totals.busy)

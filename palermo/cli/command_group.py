@@ -127,8 +127,10 @@ class Context:
 
 
 def _close(client: "Client") -> None:
-    """Close the client; say what trouble the broker is in, unless the command's error does."""
-    if (trouble := client.trouble) is not None and trouble.cause not in str(sys.exception()):
+    """Close the client; say what trouble the broker is in, unless the command's error does, or says what is refused."""
+    error = sys.exception()
+    told = isinstance(error, BrokerRefused)
+    if not told and (trouble := client.trouble) is not None and trouble.cause not in str(error):
         from palermo.cli.output import note
 
         note(trouble.text)

@@ -78,7 +78,7 @@ class ScreenData(Struct, frozen=True, kw_only=True):
     rates: dict[str, Rates] = field(default_factory=dict)
     #: The newest failures, newest first: `at`, `job`, `queue`, `error`, `message`, `id`, `retried`.
     failures: Sequence[Row] = ()
-    #: Why the data are out of date; "" while the broker answers.
+    #: Why the data are out of date or incomplete; "" if they are neither.
     problem: str = ""
     #: The queue that the keys have chosen; "" for none.
     chosen: str = ""
@@ -256,14 +256,14 @@ def _queues(data: ScreenData, shown: int) -> _Rows:
             Text("" if failed else _rate(None if rates is None else rates.enqueued)),
             Text("" if failed else _rate(None if rates is None else rates.ended)),
             Text("" if failed else f"{row['workers']:,}"),
-            Text("paused", style="yellow") if row["paused"] else _unserved(row, failed=failed),
+            Text("paused", style="yellow") if row["paused"] else _unserved(row, known=not failed and not data.problem),
         )
         rows.append((cells, "reverse" if row["name"] == data.chosen else ""))
     return columns, rows
 
 
-def _unserved(row: Row, *, failed: bool) -> Text:
-    return Text("no worker", style="yellow") if row["pending"] and not row["workers"] and not failed else Text()
+def _unserved(row: Row, *, known: bool) -> Text:
+    return Text("no worker", style="yellow") if row["pending"] and not row["workers"] and known else Text()
 
 
 def _workers(data: ScreenData, shown: int) -> _Rows:
@@ -439,7 +439,7 @@ class LiveData:
             failed=failed,
             rates=self._rates(row["name"] for row in queues if not is_failed(row["name"])),
             failures=self._recent_failures.newest(),
-            problem="",
+            problem="" if snapshot.trouble is None else snapshot.trouble.text,
         )
         return self._data
 

@@ -246,7 +246,7 @@ class Client:
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why the broker stores nothing now, as far as this client was told: it asks nobody."""
+        """The trouble that the broker is in, or has with this user, as far as this client was told: it asks nobody."""
         thread = self._thread
         return None if thread is None else thread.trouble
 

@@ -364,6 +364,8 @@ class Sender:
                 session is not None and self._keeper.last_answer_at <= pending.started_at
             )  # uvloop's clock counts milliseconds
             trouble = None if session is None else session.trouble
+            if trouble is not None and not trouble.waits:
+                trouble = None  # what it stops fails at once, and is not late
             if trouble is not None:
                 pending.last = BrokerBlocked(trouble.text)
             if age >= self._timeout:

@@ -7,8 +7,8 @@ Promise:
 * A job that stays in a place that is looked at is found. So is a job that moves meanwhile: the looks go in the
   direction in which jobs move (scheduled, waiting, running, failed), and once more in case it moved the other way.
 * `JobLocation.gone` says that every place was looked at; else `unseen` names the places that were not.
-* A queue that cannot be looked into, and a leader or a worker that is slow to answer, are named in `unseen`. An error
-  of the session is raised.
+* A queue that cannot be looked into, a leader or a worker that is slow to answer, and whatever this user may not look
+  at are named in `unseen`. An error of the session is raised.
 * After a kill -9 of a worker its job may be nowhere for a moment, until the broker has taken it back. So a caller that
   acts on `gone` looks again a second later.
 
@@ -34,14 +34,14 @@ from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
 from palermo.contract.sweep import Keep, Stop, SweepDecision
 from palermo.contract.trouble import unless_blocked
-from palermo.contract.worker_info import RunningJob
+from palermo.contract.worker_info import UNASKED, RunningJob
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
 from palermo.core.message import Message, parent_in
 from palermo.core.text import count
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import Key, key_in
-from palermo.errors import BrokerBlocked, BrokerUnavailable, NotBrowsable, NotFound
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
 
 #: How many jobs of a queue are looked at from its front and from its end; how many queues, if none is named; and how
 #: many failed jobs.
@@ -139,8 +139,9 @@ async def _scheduled(broker: Broker, id: str, unseen: list[str]) -> JobLocation 
     try:
         look = broker.scheduled(ScheduledFilter(ids=frozenset({id})), limit=1)
         found = await unless_blocked(broker, look, grace=_LEADER_GRACE)
-    except BrokerUnavailable as error:  # so many jobs are scheduled that looking takes long; or an alarm
-        unseen.append(f"scheduled jobs ({error})")
+    # So many jobs are scheduled that looking takes long; or an alarm; or this user may not ask the leader.
+    except (BrokerUnavailable, BrokerRefused) as error:
+        unseen.append(f"scheduled jobs ({_why(error)})")
         return None
     for message in found.messages:
         state = JobState.RETRYING if message.failure is not None else SCHEDULED
@@ -174,7 +175,7 @@ async def _pages(broker: Broker, queue: str, unseen: list[str], *, only: bool = 
                 async with asyncio.timeout(_LOOK_WITHIN if newest and sizes[name] > _LONG else None):
                     page = await broker.browse(name, limit=DEPTH, newest=newest, max_body=MAX_SHOWN)
             except NotBrowsable:
-                unseen.append(f"queue {name!r}, a quorum queue")
+                unseen.append(f"queue {name!r}, of which only the count can be seen")
                 break
             except NotFound:
                 break
@@ -193,9 +194,10 @@ async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | 
     for worker in workers:
         for job in worker.jobs:
             if job.id == id:
-                return JobLocation(state=JobState.WORKING, running=job, worker=worker.id, silent=not worker.answers)
+                return JobLocation(state=JobState.WORKING, running=job, worker=worker.id, silent=worker.is_silent)
     if not workers.complete:
-        unseen.append("a worker that does not answer")
+        unasked = any(worker.state == UNASKED for worker in workers)
+        unseen.append("workers that this user may not ask" if unasked else "a worker that does not answer")
     return None
 
 
@@ -209,14 +211,19 @@ async def _failed(broker: Broker, id: str, unseen: list[str]) -> JobLocation | N
 
     try:
         swept = await unless_blocked(broker, read_failed(broker, judge, ids=(id,), most=FAILED), grace=_LEADER_GRACE)
-    except BrokerBlocked as error:
-        unseen.append(f"failed jobs ({error})")
+    except (BrokerBlocked, BrokerRefused) as error:
+        unseen.append(f"failed jobs ({_why(error)})")
         return None
     if found:
         return JobLocation(state=JobState.FAILED, message=found[0], worker=found[0].worker)
     if swept.total > swept.seen:
         unseen.append(f"{swept.total - swept.seen:,} failed jobs")
     return None
+
+
+def _why(error: BrokerError) -> str:
+    """Why a place cannot be looked at, in a few words if the error says much more."""
+    return "this user may not look" if isinstance(error, BrokerRefused) else str(error)
 
 
 #: Seconds that a leader may take to answer under an alarm: then it answers at once or when the alarm is over.

@@ -451,7 +451,7 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
 
         Of a body of more than `max_body` bytes only the first `max_body` + 1 are kept, so that memory is bounded by
         what is shown.
-        Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm.
+        Raises NotFound for a queue that does not exist, NotBrowsable where looking would harm or is not permitted.
         """
 
     async def sweep(
@@ -505,10 +505,13 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
 
     @property
     def trouble(self) -> Trouble | None:
-        """Why the broker stores nothing for now, if it has told this session: it is not dead, so callers wait."""
+        """The trouble that the broker has told this session of: it is not dead, so callers wait if the trouble does."""
 
     async def find_trouble(self) -> Trouble | None:
-        """Ask the broker whether it stores anything now. Leaves nothing behind. Raises BrokerUnavailable."""
+        """Find the trouble that the broker is in now, or has with this user. Leaves nothing behind.
+
+        Raises BrokerUnavailable.
+        """
 
     def describe(self) -> str:
         """The server or file that this session is connected to, for people; never with a password."""

@@ -98,7 +98,8 @@ class WorkerRow(TypedDict):
     pid: int | None
     queues: list[str]
     slots: int | None
-    #: "starting", "idle", "working", "paused", "quiet" or "stopping"; "silent" if it does not answer.
+    #: "starting", "idle", "working", "paused", "quiet" or "stopping"; "silent" if it does not answer, "unasked" if
+    #: this user may not ask it.
     state: str
     answers: bool
     started_at: str | None

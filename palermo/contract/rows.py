@@ -198,7 +198,7 @@ def worker_row(info: WorkerInfo, serializers: Serializers, *, max_bytes: int = M
         "pid": info.pid or None,
         "queues": as_json(info.queues),
         "slots": info.slots if info.counted else None,
-        "state": info.state if info.answers else SILENT,
+        "state": SILENT if info.is_silent else info.state,
         "answers": info.answers,
         "started_at": iso_instant(info.started_at or None),
         "processed": info.processed if info.counted else None,
@@ -217,7 +217,7 @@ def silent_text(workers: Iterable[Row]) -> str:
 
     With the time at which the broker heard of each last: what is told of it is of then. "" if all answer.
     """
-    silent = [row for row in workers if not row["answers"]]
+    silent = [row for row in workers if row["state"] == SILENT]
     if not silent:
         return ""
     known = [

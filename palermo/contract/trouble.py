@@ -1,4 +1,6 @@
-"""The trouble that a broker is in while it answers: why it stores nothing, and what to do about that.
+"""The trouble that a session has with a broker that answers, and what to do about it.
+
+The broker stores nothing, makes nothing, or does not let the session's user ask workers.
 
 Each broker knows its own trouble. Commands, pages and probes say what it says, and add nothing of their own.
 """
@@ -19,7 +21,7 @@ _GRACE, _CHECK_EVERY = 2.5, 0.1
 
 
 class Trouble(Struct, frozen=True):
-    """Why a broker stores nothing for now, or makes nothing."""
+    """Why a broker stores nothing for now, makes nothing, or does not let this user ask workers."""
 
     #: A clause that names the broker, without a full stop.
     cause: str

@@ -140,7 +140,8 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     #: Unix seconds: when the broker heard of it last. The broker sets it, and the worker does not tell it.
     seen_at: float | None = None
     #: Whether it answers. One that does not is stopped or swapped out, and its session with the broker still exists:
-    #: what is told of it here is its last answer, or what it wrote down. The broker sets this too.
+    #: what is told of it here is its last answer, or what it wrote down. The same holds for one that this session may
+    #: not ask, whose state is UNASKED. The broker sets this too.
     answers: bool = True
     #: Whether its slots, processed, failed and duties are known; if not, they are 0 or empty here, and None in rows.
     counted: bool = True
@@ -154,6 +155,11 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it was asked and does not answer."""
+        return not self.answers and self.state != UNASKED
 
     @property
     def clock(self) -> bool:
@@ -217,8 +223,9 @@ def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
     return found or ()
 
 
-#: The state of a worker that does not answer, in listings.
-SILENT = "silent"
+#: The states of workers whose own word is missing, in listings: one that does not answer, and one that this session may
+#: not ask.
+SILENT, UNASKED = "silent", "unasked"
 
 
 def unidentified_worker(number: int) -> WorkerInfo:

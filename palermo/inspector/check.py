@@ -47,7 +47,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     all_paused: bool = False
     #: Which workers do not answer, for people; "" if all do.
     silent: str = ""
-    #: Why the broker stores nothing now; "" if it does. Workers may be unable to answer then, which is no problem.
+    #: What keeps workers from answering, or this user from asking; "" if nothing does. It is no problem of the workers.
     trouble: str = ""
     #: The one worker that the check was about, if there is one.
     worker: str | None = None
@@ -69,7 +69,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         if self.problems:
             return "; ".join((*self.problems, *remarks))
         if self.worker is not None:
-            answers = "runs, and cannot answer" if self.trouble else "answers"
+            answers = "cannot be asked" if self.trouble else "answers"
             return "; ".join((f"worker {self.worker} {answers}", *remarks))
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
@@ -128,7 +128,7 @@ def compare(
 ) -> CheckResult:
     """Find the limits that do not hold. `ages` has None for a queue whose age cannot be known.
 
-    Workers of a `troubled` broker may be unable to answer: then they cannot be counted.
+    Workers of a `troubled` broker may be unable to answer, or nobody may ask: then they cannot be counted.
     """
     found = _Problems()
     for pattern in limits.queues:

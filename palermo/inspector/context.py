@@ -56,7 +56,8 @@ class Context:
     def workers(self) -> list[WorkerRow]:
         """All workers that are alive, by id, with the jobs they run.
 
-        One that does not answer has `answers` False, the state "silent" and what was known of it last.
+        One that does not answer has `answers` False, the state "silent" and what was known of it last. One that this
+        user may not ask has the state "unasked" instead.
         """
         return self._worker_rows(self._ask(lambda broker: broker.workers(), again=True))
 
@@ -72,7 +73,10 @@ class Context:
         )
 
     def trouble(self) -> Trouble | None:
-        """Why the broker stores nothing now; None if it does. Raises BrokerUnavailable if it does not answer."""
+        """Why the broker stores nothing now, or lets this user ask no worker; None if neither is so.
+
+        Raises BrokerUnavailable if it does not answer.
+        """
         return self._ask(lambda broker: broker.find_trouble(), again=True)
 
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:

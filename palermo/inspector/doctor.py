@@ -45,7 +45,9 @@ def examine(client: Client, sources: list[SettingOrigin], *, mend: bool = False)
     except PalermoError as error:
         return [*found, away(error)]
     try:
-        found += _now(client)
+        known = {finding.text for finding in found}
+        # The broker's own checks may have found its trouble already, by trying things out.
+        found += [finding for finding in _now(client) if finding.text not in known]
     except PalermoError as error:
         found.append(Finding.problem("queues", f"cannot be read: {error}", "Queues, workers and jobs are not judged."))
     return found
@@ -112,13 +114,12 @@ def _now(client: Client) -> list[Finding]:
         deaths=lives.deaths(workers, now.at),
         trouble=now.trouble,
     )
-    # What trouble the broker is in has been found by trying it out.
-    found += [each.finding for each in wrong if each.kind != "trouble"]
+    found += [each.finding for each in wrong]
     if now.trouble is not None:
-        found.append(Finding.ok("workers", f"{count(len(workers), 'worker')}, which may be unable to answer now"))
+        found.append(Finding.ok("workers", f"{count(len(workers), 'worker')} alive, which cannot be asked now"))
     elif not any(each.kind == "silent" for each in wrong):
         found.append(Finding.ok("workers", workers_text(workers)))
-    if not any(each.kind in WORST_FIRST for each in wrong):
+    if now.trouble is None and not any(each.kind in WORST_FIRST for each in wrong):
         found.append(Finding.ok("queues", "each in which jobs wait has a worker that takes them, and none is late"))
     return found
 

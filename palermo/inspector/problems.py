@@ -104,7 +104,8 @@ def present(
     """What is wrong, by the rows of queues and workers.
 
     `ages` are the seconds that the first job of each queue has waited, as far as that is known. `deaths` are those of
-    the last DEATHS seconds. While the broker is in trouble, no worker is blamed for its silence.
+    the last DEATHS seconds. While the broker is in trouble, no worker is blamed for its silence, and no queue is said
+    to have no worker.
     """
     queues, found = list(queues), list[PresentProblem]()
     if trouble is not None:
@@ -126,7 +127,8 @@ def present(
     resting = resting_queues(queues, workers)
     for row in queues:
         age = ages.get(row["name"])
-        if (kind := queue_problem(row, age, resting, all_paused=all_paused)) is not None:
+        kind = queue_problem(row, age, resting, all_paused=all_paused)
+        if kind is not None and not (kind == "unserved" and trouble is not None):
             wrong[kind].append(_Queue(row["name"], row["pending"], age or 0.0, resting.get(row["name"], ())))
     for kind, those in wrong.items():
         if len(those) <= _APART:

@@ -42,7 +42,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     workers: list[WorkerRow]
     #: Whether all queues are paused.
     all_paused: bool = False
-    #: Why the broker stores nothing now. Workers may be unable to answer then.
+    #: Why workers may be unable to answer now, or nobody may ask them.
     trouble: Trouble | None = None
     #: A number that stays the same as long as nothing changes.
     version: int = 0

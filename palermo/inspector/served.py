@@ -10,8 +10,11 @@ from palermo.inspector.rates import Snapshot
 def unserved_text(found: Snapshot, queue: str) -> str:
     """A sentence that no worker takes jobs from this queue, with the name that may be meant; "" if a worker does.
 
-    A worker that does not answer counts as none. A pattern such as `*` also serves a queue that does not exist yet.
+    A worker that does not answer counts as none, unless the broker's trouble may keep it from that: then it is not
+    known, and the text is "". A pattern such as `*` also serves a queue that does not exist yet.
     """
+    if found.trouble is not None:
+        return ""
     named = any(row["name"] == queue and row["workers"] for row in found.queues)
     if named or any(row["answers"] and _serves(row["queues"], queue) for row in found.workers):
         return ""

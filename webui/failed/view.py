@@ -20,7 +20,7 @@ from palermo.client.client import Client
 from palermo.client.failed_queues import failed_queues, read_failed
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
-from palermo.errors import NotBrowsable, NotFound, PalermoError
+from palermo.errors import BrokerRefused, NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import TakenJob, VisitJudge, stoppable
 from palermo.inspector.masking import masked_preview
@@ -205,7 +205,7 @@ class FailedView:
             self._inspector.jobs(queue, limit=0)
         except NotBrowsable:
             return True
-        except NotFound:  # The queue was deleted after it was counted.
+        except (NotFound, BrokerRefused):  # deleted after it was counted; or the reading says what this user may not do
             return False
         return False
 

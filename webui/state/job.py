@@ -20,7 +20,7 @@ from palermo.core.lifecycle import JobState
 from palermo.core.message import Message, to_headers
 from palermo.core.topology import check_id
 from palermo.core.unique_keys import key_in
-from palermo.errors import BrokerUnavailable, NotBrowsable, NotFound
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
 from palermo.inspector import keys
 from palermo.inspector.context import waiting_job
 from palermo.jobs.redaction import MASK, is_hidden, masked_row, masked_value
@@ -63,8 +63,8 @@ class FoundJob(Struct, frozen=True, kw_only=True):
     queue: str | None = None
     #: The worker that runs it, or on which it failed last.
     worker: str | None = None
-    #: Whether that worker answers; if not, it held the job when it was heard of last.
-    answers: bool = True
+    #: Whether that worker does not answer: then it held the job when it was heard of last.
+    silent: bool = False
     #: When its run started, ISO 8601.
     started_at: str | None = None
     #: What the running job reports: its progress from 0 to 1 and in words, and its newest log lines.
@@ -147,7 +147,7 @@ def _running(live: LiveState, id: str, max_age: float = 0.5) -> FoundJob | None:
                 name=job["job"],
                 queue=job["queue"],
                 worker=job["worker"],
-                answers=job["answers"],
+                silent=job["silent"],
                 started_at=job["started_at"],
                 progress=job["progress"],
                 text=job["text"],
@@ -163,7 +163,7 @@ def _failed(site: Site, id: str) -> FoundJob | None:
     known.view.update()
     try:
         message = known.message(id)
-    except (NotFound, NotBrowsable):
+    except (NotFound, NotBrowsable, BrokerRefused):
         return None
     return replace(_of_row(known.unmasked_row(message)), message=message)
 
@@ -178,8 +178,8 @@ def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
 def _scheduled(site: Site, id: str, *, everywhere: bool = True) -> FoundJob | None:
     try:
         row = scheduled_view(site).find(id, everywhere=everywhere)
-    except BrokerUnavailable:
-        return None  # There are so many that reading takes long; the page shows what else is known of the job.
+    except (BrokerUnavailable, BrokerRefused):
+        return None  # Too many to read soon, or not for this user; the page shows what else is known of the job.
     return None if row is None else replace(_of_row(row), due=row["run_at"])
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from palermo.contract.rows import Row, silent_text, waits_since
+from palermo.contract.worker_info import SILENT
 from palermo.core.times import parse_instant
 from palermo.core.topology import is_failed
 from palermo.errors import NotBrowsable, NotFound, PalermoError
@@ -289,7 +290,7 @@ def totals_of(snapshot: Snapshot) -> Totals:
         pending=sum(row["pending"] for row in snapshot.queues) - failed,
         in_progress=sum(row["in_progress"] for row in snapshot.queues),
         failed=failed,
-        workers=sum(worker["answers"] for worker in snapshot.workers),
+        workers=sum(worker["state"] != SILENT for worker in snapshot.workers),
         slots=sum(worker["slots"] or 0 for worker in snapshot.workers),
         busy=sum(len(worker["jobs"]) for worker in snapshot.workers),
         silent=silent_text(snapshot.workers),
@@ -297,9 +298,9 @@ def totals_of(snapshot: Snapshot) -> Totals:
 
 
 def running_jobs(snapshot: Snapshot, queue: str | None = None) -> list[Row]:
-    """The running jobs, the longest running first, each with its worker's id and whether that answers."""
+    """The running jobs, the longest running first, each with its worker's id and whether that is silent."""
     found = [
-        {**job, "worker": worker["id"], "answers": worker["answers"]}
+        {**job, "worker": worker["id"], "silent": worker["state"] == SILENT}
         for worker in snapshot.workers
         for job in worker["jobs"]
         if queue is None or job["queue"] == queue

@@ -254,7 +254,7 @@ class RabbitmqBroker:
         # First: who knows that there is an alarm does not wait for what it holds back.
         trouble = await self._find_alarm()
         (paused, probes), apart, workers = await together(self._probe_all(), self._apart(), self.workers())
-        serving = Counter(worker.queues for worker in workers if worker.answers)
+        serving = Counter(worker.queues for worker in workers if not worker.is_silent)
         return Overview.of(
             {
                 name: (probe.messages if probe.exists else 0) + apart.get(name, 0)
@@ -266,14 +266,14 @@ class RabbitmqBroker:
             workers=workers,
             paused=paused,
             consumers={name: probe.consumers for name, probe in probes.items() if probe.exists},
-            trouble=trouble,
+            trouble=trouble or self._worker_reports.trouble,
         )
 
     async def _apart(self) -> Mapping[str, int]:
-        """By job queue, how many jobs wait in the queues of its tenants; nothing while the leader cannot answer."""
+        """By job queue, how many jobs wait in the queues of its tenants; nothing if the leader cannot be asked."""
         try:
             return await self.tenants.apart()
-        except BrokerBlocked:
+        except (BrokerBlocked, BrokerRefused):
             return {}
 
     async def _probe_all(self) -> tuple[PausedQueues, dict[str, Probe]]:
@@ -315,7 +315,12 @@ class RabbitmqBroker:
         reader = sweeping.Reader(connection, self._exchange, queue, only_look=True, max_body=max_body)
         held = await reader.count()
         declarer = self._declarer_to_read(connection)
-        kind = await declarer.kind(queue) if is_failed(queue) else await declarer.ensure(queue)
+        try:
+            kind = await declarer.kind(queue) if is_failed(queue) else await declarer.ensure(queue)
+        except BrokerRefused as error:
+            if is_failed(queue):
+                raise
+            raise NotBrowsable(f"only the counts of queue {queue!r} are shown: {error}") from error
         if kind == QUORUM and is_failed(queue):
             return await self._outbox.failed_log.page(
                 connection, queue, held, offset=offset, limit=limit, newest=newest
@@ -519,11 +524,14 @@ class RabbitmqBroker:
 
     @property
     def trouble(self) -> Trouble | None:
-        return trouble_of(self._connection)
+        return trouble_of(self._connection) or self._worker_reports.trouble
 
     async def find_trouble(self) -> Trouble | None:
         queue = internal(self._exchange, f"check.{secrets.token_hex(6)}")
-        return await self._find_alarm() or await find_limit(await self._consume_connection(), queue)
+        found = await self._find_alarm() or await find_limit(await self._consume_connection(), queue)
+        if found is None:
+            await self._worker_reports.ask()
+        return found or self._worker_reports.trouble
 
     async def _find_alarm(self) -> Trouble | None:
         return await find_alarm(self._connection, internal(self._exchange, "nowhere"))

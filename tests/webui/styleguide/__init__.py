@@ -42,7 +42,7 @@ json.decoder.JSONDecodeError: Expecting property name enclosed in double quotes:
 #: All that a badge of a job or of a worker can say.
 _STATES = (
     *("pending", "scheduled", "retrying", "running", "failed", "done", "discarded", "cancelled"),
-    *("starting", "idle", "working", "quiet", "paused", "stopping", "silent"),
+    *("starting", "idle", "working", "quiet", "paused", "stopping", "silent", "unasked"),
 )
 
 router = APIRouter()

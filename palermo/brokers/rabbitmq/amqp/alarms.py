@@ -1,4 +1,4 @@
-"""Why RabbitMQ stores nothing for now, or makes no queue: an alarm or a limit, and what an operator can do about it.
+"""Why RabbitMQ stores nothing, makes no queue or lets a user ask no worker: an alarm, a limit or a missing permission.
 
 Under an alarm RabbitMQ reads nothing from a connection that publishes, acks and questions included, until the alarm is
 over. It goes on reading from one that has never published: so a session reads on another connection than it writes on.
@@ -9,6 +9,7 @@ import asyncio
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher, Unroutable
+from palermo.brokers.rabbitmq.amqp.replies import ACCESS_REFUSED
 from palermo.contract.trouble import Trouble
 from palermo.errors import BrokerRefused
 
@@ -23,6 +24,11 @@ _ADVICE = (
 _LIMIT_ADVICE = (
     "A worker needs a queue of its own before it takes jobs. See `rabbitmqctl list_vhost_limits`; raise the limit, or"
     " delete queues that nobody uses."
+)
+
+_ASKING_ADVICE = (
+    "What is shown of workers is what they wrote down last, or only how many there are. To ask them, use another user,"
+    " or give this one write permission on {exchange}, which also lets it stop them: see docs/guides/rabbitmq.md."
 )
 
 #: Seconds in which RabbitMQ confirms a message or says that it holds publishers back.
@@ -50,6 +56,12 @@ def why_late(connection: Connection) -> str:
     return "it is too busy, or away." if trouble is None else trouble.text
 
 
+def no_asking(connection: Connection, exchange: str) -> Trouble:
+    """The trouble of a user who may not publish to the exchange of the questions to workers."""
+    cause = f"User {connection.address.username} of RabbitMQ at {connection.where} may not ask workers"
+    return Trouble(cause, _ASKING_ADVICE.format(exchange=exchange))
+
+
 async def find_limit(connection: Connection, queue: str) -> Trouble | None:
     """Make a queue as each worker does, and delete it: a limit of the virtual host may allow no more."""
     async with connection.spare_channel() as channel:
@@ -57,13 +69,17 @@ async def find_limit(connection: Connection, queue: str) -> Trouble | None:
             await channel.call(channel.raw.queue_declare, queue, exclusive=True, auto_delete=True)
             await channel.call(channel.raw.queue_delete, queue)
         except BrokerRefused as error:
-            if "limit" in str(error):
+            # The text of a missing permission names the user, who may be called anything.
+            if channel.code != ACCESS_REFUSED and "limit" in str(error):
                 return Trouble(str(error).rstrip("."), _LIMIT_ADVICE, stops_workers=True)
     return None
 
 
 async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
-    """Publish to a queue that does not exist, since RabbitMQ tells of an alarm only those who publish."""
+    """Publish to a queue that does not exist, since RabbitMQ tells of an alarm only those who publish.
+
+    None for a user who may not publish so.
+    """
     if connection.blocked:
         return trouble_of(connection)
     publisher: Publisher | None = None
@@ -76,7 +92,7 @@ async def find_alarm(connection: Connection, queue: str) -> Trouble | None:
                     await publisher.send("", queue, _NOTHING, b"")
                 except Unroutable:
                     continue
-    except TimeoutError:
+    except (TimeoutError, BrokerRefused):
         pass
     finally:
         if publisher is not None:

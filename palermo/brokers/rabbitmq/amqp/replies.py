@@ -100,8 +100,9 @@ def translate(error: BaseException, where: str, *, user: str = "", vhost: str = 
         case exceptions.ChannelClosedByBroker() if error.reply_code == ACCESS_REFUSED:
             return BrokerRefused(
                 f"RabbitMQ at {where} does not let user {user!r} do this: {reply_text(error)}."
-                " Palermo needs configure, write and read permission on what its exchange's name begins"
-                " and on its queues: rabbitmqctl set_permissions."
+                " Palermo needs configure, write and read permission on everything whose name begins with that of its"
+                " exchange and on the queues of jobs, and write permission on amq.default: rabbitmqctl set_permissions."
+                " docs/guides/rabbitmq.md says what a user with fewer permissions sees."
             )
         case exceptions.ChannelClosedByBroker() if _is_down(error):
             return BrokerUnavailable(f"RabbitMQ at {where}: {reply_text(error)}. It may still be starting.")

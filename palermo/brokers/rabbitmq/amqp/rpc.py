@@ -21,7 +21,7 @@ from msgspec import Struct
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
 from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, read_object, request_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.errors import PalermoError
+from palermo.errors import BrokerRefused, PalermoError
 
 #: Seconds between two signs of life while a reply is worked on.
 _ALIVE_EVERY = 1.0
@@ -117,7 +117,7 @@ class Rpc:
     async def ask(self, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The values of the reply's last part; None if no process takes the request, or it was silent: then ask again.
 
-        Raises the session's error if the session is lost.
+        Raises the session's error if the session is lost, and BrokerRefused.
         """
         channel = await self._open()
         name, request = str(next(self._numbers)), _Request(self._silence)
@@ -152,19 +152,19 @@ class Rpc:
         if request := self._requests.get(str(properties.correlation_id)):
             request.fail(None)
 
-    def _on_close(self) -> None:
+    def _on_close(self, refusal: BrokerRefused | None) -> None:
         for request in self._requests.values():
-            request.fail(self._connection.error)
+            request.fail(refusal or self._connection.error)
 
 
 async def ask(connection: Connection, queue: str, values: Mapping[str, Any], *, silence: float) -> list[Part] | None:
     """All parts of the reply, the last one with values; None if no process takes the request, or it went silent.
 
-    On a channel of its own: a part that is a stored message has that message's correlation id.
+    On a channel of its own: a part that is a stored message has that message's correlation id. Raises BrokerRefused.
     """
     request = _Request(silence)
     try:
-        async with _replies(connection, request.add, lambda: request.fail(None)) as channel:
+        async with _replies(connection, request.add, request.fail) as channel:
             properties = request_properties(seconds=silence)
             channel.publish("", queue, properties, json.dumps(values).encode(), mandatory=True)
             return await request.future
@@ -183,7 +183,7 @@ async def ask_all(
 ) -> list[dict[str, Any]]:
     """The replies of the processes behind a fanout exchange: until there are `count`, or enough, or the time is up.
 
-    None while RabbitMQ reads nothing from the connection.
+    None while RabbitMQ reads nothing from the connection. Raises BrokerRefused.
     """
     replies: list[dict[str, Any]] = []
     if connection.blocked:
@@ -195,22 +195,31 @@ async def ask_all(
         if len(replies) >= count or enough(replies):
             done.set()
 
-    async with _replies(connection, on_reply, done.set) as channel:
+    refused: BrokerRefused | None = None
+
+    def on_end(refusal: BrokerRefused | None) -> None:
+        nonlocal refused
+        refused = refusal
+        done.set()
+
+    async with _replies(connection, on_reply, on_end) as channel:
         channel.publish(exchange, "", request_properties(seconds=timeout), json.dumps(values).encode())
         try:
             async with asyncio.timeout(timeout):
                 await done.wait()
         except TimeoutError:
             pass
+        if refused is not None:
+            raise refused
         return replies
 
 
 @asynccontextmanager
 async def _replies(
-    connection: Connection, on_reply: Callable[[Got], None], on_end: Callable[[], None]
+    connection: Connection, on_reply: Callable[[Got], None], on_end: Callable[[BrokerRefused | None], None]
 ) -> AsyncIterator[Channel]:
     """A channel for one request. `on_end` is called if no queue takes the request, or the channel ends."""
-    channel = await _reply_channel(connection, on_reply, lambda _: on_end(), on_end)
+    channel = await _reply_channel(connection, on_reply, lambda _: on_end(None), on_end)
     try:
         yield channel
     finally:
@@ -224,10 +233,10 @@ async def _reply_channel(
     connection: Connection,
     on_reply: Callable[[Got], None],
     on_return: Callable[[Properties], None],
-    on_close: Callable[[], None],
+    on_close: Callable[[BrokerRefused | None], None],
 ) -> Channel:
     channel = await connection.channel()
-    channel.on_close(on_close)
+    channel.on_close(lambda: on_close(channel.error if isinstance(channel.error, BrokerRefused) else None))
     channel.on_return(on_return)
     try:
         await channel.consume(REPLY_TO, on_reply, auto_ack=True)

@@ -23,13 +23,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp import versions
+from palermo.brokers.rabbitmq.amqp.alarms import no_asking
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
+from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, checked_worker
 from palermo.core.topology import internal
-from palermo.errors import BrokerUnavailable, NotFound, PalermoError
+from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
 #: The result of a census while the queue is down: more workers than there ever are.
 UNKNOWN = 1_000_000
@@ -272,6 +274,8 @@ class Reports(Struct, frozen=True):
     missing: int | None
     #: How many records this session and the workers could not read, by stream or queue.
     unreadable: Mapping[str, int] = {}
+    #: Whether this user may ask workers.
+    may_ask: bool = True
 
     @property
     def workers(self) -> WorkerList:
@@ -301,6 +305,8 @@ class WorkerReports:
         self._answered: frozenset[str] = frozenset()
         self._silent = 0
         self._waited_at = float("-inf")
+        #: Why the workers could not be asked the last time: this user may not. None if they could, or there were none.
+        self.trouble: Trouble | None = None
 
     async def ask(self) -> Reports:
         """Ask all workers now."""
@@ -314,6 +320,8 @@ class WorkerReports:
             silent=self._silent,
             of=self._answered,
         )
+        control = internal(self._exchange, "control")
+        self.trouble = None if reports.may_ask else no_asking(self._connection, control)
         self._silent = reports.missing or 0
         self._answered = frozenset(inbox for inbox, _ in reports.answers if inbox)
         return reports
@@ -340,7 +348,11 @@ async def _ask_reports(
     def enough(answers: Sequence[dict[str, Any]]) -> bool:
         return len(answers) >= alive - silent and of.issubset(str(each.get("inbox")) for each in answers)
 
-    plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE, enough=enough)
+    may_ask, plain = True, list[dict[str, Any]]()
+    try:
+        plain = await _ask(connection, exchange, {"ask": "report"}, alive=alive, timeout=_PATIENCE, enough=enough)
+    except BrokerRefused:
+        may_ask = False
     if len(plain) < alive:
         alive = await census(reading, exchange)
     now = time.time()
@@ -350,7 +362,8 @@ async def _ask_reports(
         if info is not None:
             answers.append((str(each.get("inbox", "")), replace(info, seen_at=now)))
             unreadable |= _counts(each.get("unreadable"))
-    return Reports(tuple(answers), None if alive == UNKNOWN else max(0, alive - len(answers)), unreadable)
+    silent_ones = None if alive == UNKNOWN else max(0, alive - len(answers))
+    return Reports(tuple(answers), silent_ones, unreadable, may_ask)
 
 
 def _counts(plain: object) -> Counter[str]:
@@ -398,8 +411,12 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
 
 
 async def tell_workers(connection: Connection, exchange: str, question: Mapping[str, Any]) -> None:
-    """Send a question and wait until the workers have answered; what they answer does not matter."""
-    await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
+    """Send a question and wait until the workers have answered; what they answer does not matter.
+
+    If this user may not ask them, they look by themselves within _BIND_EVERY seconds.
+    """
+    with suppress(BrokerRefused):
+        await _ask(connection, exchange, question, alive=await census(connection, exchange), timeout=_PATIENCE)
 
 
 async def _ask(

@@ -4,6 +4,8 @@ RabbitMQ counts such a worker and keeps its jobs for it until its heartbeats hav
 it holds, is known from its last answer in this session, else from its last record in the run log, which has what it
 counted and the jobs that take long. That it is still there is known from its queue for questions, which ends with its
 session. Of any other worker only the number is known, and only if a classic queue counts them.
+
+A user who may not ask workers sees all of them so, as unasked and not as silent.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,7 +18,15 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.stream import Record
 from palermo.brokers.rabbitmq.cluster.worker_control import Reports
 from palermo.brokers.rabbitmq.consuming.run_log import Seen, View, run_log_stream
-from palermo.contract.worker_info import SILENT, RunningJob, WorkerInfo, WorkerList, counters_of, unidentified_worker
+from palermo.contract.worker_info import (
+    SILENT,
+    UNASKED,
+    RunningJob,
+    WorkerInfo,
+    WorkerList,
+    counters_of,
+    unidentified_worker,
+)
 from palermo.core.topology import CLASSIC
 from palermo.errors import PalermoError
 
@@ -52,10 +62,12 @@ class SilentWorkers:
         if reports.missing is not None and len(silent) < reports.missing:
             await self.read_run_log(answered)
             silent = await self._still_there(answered)
-        unknown = max(0, (reports.missing or 0) - len(silent)) if self._lists_unknown else 0
-        found = [*reports.workers, *silent, *(unidentified_worker(number + 1) for number in range(unknown))]
+        unknown = max(0, (reports.missing or 0) - len(silent)) if self._lists_unknown or not reports.may_ask else 0
+        silent += [unidentified_worker(number + 1) for number in range(unknown)]
+        if not reports.may_ask:
+            silent = [replace(info, state=UNASKED) for info in silent]
         # A job may have begun after the last answer.
-        return WorkerList(found, complete=False)
+        return WorkerList([*reports.workers, *silent], complete=False)
 
     async def _still_there(self, answered: set[str]) -> list[WorkerInfo]:
         found, connection = list[WorkerInfo](), await self._reading()

@@ -28,7 +28,7 @@ from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.contract.worker_info import WorkerInfo, WorkerList
 from palermo.core.election import LOOK_AGAIN, LOOK_EVERY, Candidate, Duty
 from palermo.core.limits import LimitDemand, RunLater, RunNow
-from palermo.errors import BrokerBlocked, BrokerUnavailable, LeaderUnavailable, PalermoError
+from palermo.errors import BrokerBlocked, BrokerRefused, BrokerUnavailable, LeaderUnavailable, PalermoError
 
 if TYPE_CHECKING:
     from palermo.brokers.rabbitmq.leadership.leader import Leader
@@ -211,7 +211,12 @@ class LeaderClient:
             # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived
             # there too. Without a reply we take the long way, which stores the decision.
             if leader is None or isinstance(operation, StartJob):
-                parts = await requests.ask(operation)
+                try:
+                    parts = await requests.ask(operation)
+                except BrokerRefused:
+                    # The same for a permission that is missing: it may come back.
+                    if not self._session.takes:
+                        raise
                 if parts and "error" not in (values := parts[-1].values or {}):
                     return operation.reply_from_parts(parts)
                 said = str(values["error"]) if parts else ""
@@ -251,7 +256,7 @@ class LeaderClient:
     async def _unavailable(self, duty: Duty) -> LeaderUnavailable:
         silent = list[WorkerInfo]()
         with suppress(PalermoError):
-            silent = [one for one in await self._workers() if not one.answers]
+            silent = [one for one in await self._workers() if one.is_silent]
         # Of a worker that was heard of before it led, it is not known that it leads.
         leaders = [one for one in silent if duty in one.duties] or (silent if len(silent) == 1 else [])
         named = f", worker {leaders[0].id}," if leaders and leaders[0].pid else ""
