@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import is_dataclass
-from typing import Any, is_typeddict
+from typing import Any
 
 import click
 from msgspec import Struct
@@ -25,9 +25,11 @@ from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.waiting import WaitingFilter
+from palermo.jobs import options
 from palermo.jobs.current import CurrentJob
 from palermo.jobs.hooks import FailureReport, WorkerContext
-from palermo.jobs.options import EnqueueOptions
+from palermo.settings.settings import Settings
+from palermo.settings.table import SETTINGS
 from palermo.worker.handle import WorkerHandle
 from tests.doc_pages import ROOT
 
@@ -71,7 +73,6 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         "A decorated function or class, and what its `options()` returns, have the methods of the first entry.",
         [
             ("a job", FunctionJob),
-            ("palermo.jobs.options.EnqueueOptions", EnqueueOptions),
             ("palermo.enqueue", palermo.enqueue),
             ("palermo.publish", palermo.publish),
             ("palermo.publish_async", palermo.publish_async),
@@ -231,6 +232,8 @@ def api_page() -> str:
         out += ["", f"## {title}", "", text]
         for name, found in entries:
             out += _entry(name, found)
+        if title == "Declare":
+            out += _options()
     out += ["", "## Errors", "", "All are in `palermo.errors`, and all are a `palermo.PalermoError`.", ""]
     out += ["| error | is a | what it says |", "| --- | --- | --- |"]
     for each in _errors(errors.PalermoError):
@@ -238,6 +241,36 @@ def api_page() -> str:
         parent = each.__mro__[1].__name__
         out.append(f"| `{each.__name__}` | `{parent}` | {_cell(first.split(chr(10) * 2)[0])} |")
     return "\n".join(out) + "\n"
+
+
+#: Where an option is allowed, in the table of options.
+_PLACES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("`@palermo.job`", options.JOB_OPTIONS),
+    ("`.options()`", options.ENQUEUE_OPTIONS),
+    ("`@palermo.subscribe`", options.SUBSCRIBE_OPTIONS),
+    ("`publish`", options.PUBLISH_OPTIONS),
+)
+
+
+def _options() -> Iterator[str]:
+    """The table of all options of a job."""
+    tree = ast.parse(inspect.getsource(options))
+    types = {
+        node.target.id: ast.unparse(_unquoted(node.annotation.slice.elts[0]) or node.annotation)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and isinstance(node.annotation, ast.Subscript)
+        and isinstance(node.annotation.slice, ast.Tuple)
+        and ast.unparse(node.annotation.value) == "Annotated"
+    }
+    yield from ("", "### Options of a job", "")
+    yield "An option that is None is decided by the job's declaration, or by the settings. Those that declare jobs with"
+    yield f"`batch` do not take {', '.join(f'`{name}`' for name in options.ONE_BY_ONE)} and `keep_result`."
+    yield from ("", "| option | type | allowed in | meaning |", "| --- | --- | --- | --- |")
+    for name, option in options.OPTIONS.items():
+        places = ", ".join(place for place, known in _PLACES if name in known)
+        yield f"| `{name}` | {_code(types[name])} | {places} | {_cell(option.help)} |"
 
 
 def _errors(root: type[BaseException], seen: set[type] | None = None) -> Iterator[type[BaseException]]:
@@ -322,9 +355,6 @@ def _fields(found: type) -> Iterator[tuple[str, str, str]]:
         return
     tree = ast.parse("\n".join(lines)).body[0]
     assert isinstance(tree, ast.ClassDef)
-    # A TypedDict does not know its bases; its source does.
-    for base in (getattr(inspect.getmodule(found), each.id, None) for each in tree.bases if isinstance(each, ast.Name)):
-        yield from _fields(base) if base is not None and is_typeddict(base) else ()
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
             above = []
@@ -357,7 +387,25 @@ def _methods(found: type) -> Iterator[tuple[str, Any]]:
             yield name, each
 
 
-PAGES = {ROOT / "docs/reference/commands.md": commands_page, ROOT / "docs/reference/api.md": api_page}
+def settings_page() -> str:
+    """The page of settings with its table."""
+    rows = ["| setting | variable | default | meaning |", "| --- | --- | --- | --- |"]
+    defaults = Settings()
+    for name, setting in SETTINGS.items():
+        default = getattr(defaults, name)
+        written = ",".join(default) if isinstance(default, tuple) else "" if default in (None, {}) else str(default)
+        text = re.sub(r"docs/(\w+)/([\w-]+\.md)", r"[\2](../\1/\2)", _cell(setting.help))
+        rows.append(f"| `{name}` | `PALERMO_{name.upper()}` | {f'`{written}`' if written else 'none'} | {text} |")
+    page = (ROOT / "docs/reference/settings.md").read_text()
+    begin, end = "<!-- settings: made by `make reference` -->\n", "<!-- end of settings -->"
+    return page[: page.index(begin)] + begin + "\n".join(rows) + "\n" + page[page.index(end) :]
+
+
+PAGES = {
+    ROOT / "docs/reference/commands.md": commands_page,
+    ROOT / "docs/reference/settings.md": settings_page,
+    ROOT / "docs/reference/api.md": api_page,
+}
 
 
 def write() -> None:

@@ -4,15 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from msgspec import NODEFAULT
-from msgspec.structs import fields
 
 from palermo.client.status import State
 from palermo.core.journal_records import JournalLevel, RecordKind, is_wanted
 from palermo.core.lifecycle import TRANSITIONS, JobState
 from palermo.errors import ResultError
 from palermo.jobs.hooks import HOOKS
-from palermo.settings.settings import Settings
 from palermo.worker.parent.orders import ORDERS
 from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
 
@@ -115,21 +112,3 @@ def test_every_reason_to_have_no_result_is_explained() -> None:
     documented = {row[0].split("`")[1] for row in rows("learn/results.md", 2)[1:]}
 
     assert documented == {kind.__name__ for kind in ResultError.__subclasses__()} | {"NotFound"}
-
-
-def test_every_setting_is_documented_with_its_variable_and_default() -> None:
-    documented = {
-        row[0].strip("`"): (row[1].strip("`"), row[2].strip("`")) for row in rows("reference/settings.md", 4)[1:]
-    }
-
-    assert documented == {
-        field.name: (f"PALERMO_{field.name.upper()}", written(None if field.default is NODEFAULT else field.default))
-        for field in fields(Settings)
-    }
-
-
-def written(default: object) -> str:
-    """A default as one would write it in a variable."""
-    if default in ("", (), None):
-        return "none"
-    return ",".join(default) if isinstance(default, tuple) else str(default)

@@ -12,11 +12,12 @@ from palermo.cli.options import parse_duration, parse_instant, query_options
 from palermo.cli.output import misuse, note, print_json
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
-from palermo.core.topology import MAX_PRIORITY, check_new_queue
+from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import Mode
-from palermo.core.unique_rules import ON_DUPLICATE
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
+from palermo.jobs.option_kinds import Choice, Count, Flag, Headers, Number, Seconds, UniqueFor
+from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS, Option
 from palermo.jobs.user_modules import import_modules
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,62 +42,46 @@ def _parse_header(text: str) -> tuple[str, str]:
     return name, value
 
 
-#: The options of a job, in the order of `--help`, beside its queue, its id and when it runs.
-_JOB_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
-    (("--tenant", "--client", "tenant"), {"metavar": "NAME", "help": "The tenant of its queue whose job it is."}),
-    (("--share",), {"type": float, "metavar": "N", "help": "The tenant's share of the queue, where others have 1."}),
-    (("--priority",), {"type": click.IntRange(0, MAX_PRIORITY), "help": "What goes first in its queue: 9."}),
-    (
-        ("--unique",),
-        {
-            "type": _parse_unique,
-            "metavar": "HOW",
-            "help": "No second one until_start, until_done, or for a time: 5m.",
-        },
-    ),
-    (
-        ("--unique-key", "--key"),
-        {"metavar": "TEXT", "help": "What makes it unique; else its --id, or its arguments."},
-    ),
-    (
-        ("--on-duplicate",),
-        {"type": click.Choice(ON_DUPLICATE), "help": "What a second one does; return prints the id of the first."},
-    ),
-    (("--dedupe",), {"type": parse_duration, "metavar": "TIME", "help": "No second one for so long after its end."}),
-    (("--debounce",), {"type": parse_duration, "metavar": "TIME", "help": "Only the last one, after so long a quiet."}),
-    (("--throttle",), {"type": parse_duration, "metavar": "TIME", "help": "At most one in so long a time."}),
-    (("--limit",), {"type": int, "metavar": "N", "help": "How many run at once, over all workers."}),
-    (("--limit-key",), {"metavar": "TEXT", "help": "What the limit and the rate count; else the whole job."}),
-    (("--rate",), {"metavar": "N/TIME", "help": "How often it runs, over all workers: 100/min."}),
-    (("--retries",), {"type": int, "metavar": "N", "help": "How often it is tried again."}),
-    (("--timeout",), {"type": parse_duration, "metavar": "TIME", "help": "How long one run may take."}),
-    (("--lock-for",), {"type": parse_duration, "metavar": "TIME", "help": "A run that hangs so long begins again."}),
-    (("--expires",), {"type": parse_duration, "metavar": "TIME", "help": "How soon it must be started."}),
-    (("--keep-result",), {"is_flag": True, "default": None, "help": "Keep what it returns, for `palermo wait`."}),
-    (("--serializer",), {"metavar": "NAME", "help": "How its arguments are written: json, msgpack."}),
-    (("--compression",), {"metavar": "NAME", "help": "How they are compressed: gzip."}),
-    (
-        ("--header", "headers"),
-        {
-            "type": _parse_header,
-            "multiple": True,
-            "callback": lambda _context, _option, given: dict(given) or None,
-            "metavar": "NAME=TEXT",
-            "help": "A header that travels with it, such as request-id=17; may be given several times.",
-        },
-    ),
-    (
-        ("--sign",),
-        {"is_flag": True, "default": None, "help": "Sign them with the first key of the setting signing_keys."},
-    ),
-)
+#: The options of `.options()` that the command has flags of its own for, beside those that it makes from the table.
+_OWN_FLAGS = ("queue", "id", "delay", "run_at")
 
 
 def _job_options(command: F) -> F:
-    """Add the options of `.options()`, by the same names."""
-    for names, more in reversed(_JOB_OPTIONS):
-        command = click.option(*names, **more)(command)
+    """Add a flag for each option of `.options()`, by the same name."""
+    for name in reversed([name for name in ENQUEUE_OPTIONS if name not in _OWN_FLAGS]):
+        command = _flag(name, OPTIONS[name])(command)
     return command
+
+
+def _flag(name: str, option: Option) -> Callable[[F], F]:
+    """The flag for an option of a job."""
+    flag = f"--{name.replace('_', '-')}"
+    match option.kind:
+        case Flag():
+            return click.option(flag, is_flag=True, default=None, help=option.help)
+        case Headers():
+            return click.option(
+                flag.removesuffix("s"),
+                name,
+                type=_parse_header,
+                multiple=True,
+                callback=lambda _context, _option, given: dict(given) or None,
+                metavar=option.kind.metavar,
+                help=f"{option.help} May be repeated.",
+            )
+        case UniqueFor():
+            read: Any = _parse_unique
+        case Choice(words):
+            return click.option(flag, type=click.Choice(words), help=option.help)
+        case Seconds():
+            read = parse_duration
+        case Count():
+            read = int
+        case Number():
+            read = float
+        case _:
+            read = str
+    return click.option(flag, type=read, metavar=option.kind.metavar, help=option.help)
 
 
 @click.command()
@@ -108,20 +93,20 @@ def _job_options(command: F) -> F:
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Where its code is: name and arguments are checked, and its own options hold. As PALERMO_IMPORTS, but strict.",
+    help="Module with its code, to check its name and arguments and to apply the options that it declares.",
 )
 @click.option(
     "-q",
     "--queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="Its queue; else its own where --import shows its code.",
+    help="The queue that it waits in; by default its own, if its code is imported.",
 )
-@click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
+@click.option("--id", "id", metavar="ID", help="Its id; a new UUID by default.")
 @click.option(
-    "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="To be run so long from now: 90s, 5m or 2d."
+    "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="Run it after this time: 90s, 5m or 2d."
 )
-@click.option("--at", type=parse_instant, metavar="WHEN", help="To be run at this instant: 2026-12-01T09:00Z.")
+@click.option("--at", type=parse_instant, metavar="WHEN", help="Run it at this instant: 2026-12-01T09:00Z.")
 @_job_options
 @query_options
 @click.pass_obj
@@ -139,10 +124,11 @@ def enqueue(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Enqueue JOB, named as on the wire (shop.tasks.resize), and print its id.
+    """Enqueue a job by its name on the wire, such as shop.tasks.resize, and print its id.
 
-    The options are those of `.options()` in Python. A job whose code is not imported (PALERMO_IMPORTS) has no others,
-    but it is unique if a worker has announced it as unique.
+    The options are those of `.options()` in Python. Options that the job's code declares apply if the code is imported
+    here, by --import or the setting PALERMO_IMPORTS. If it is not, only those that make the job unique apply, once a
+    worker has announced them.
     """
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:

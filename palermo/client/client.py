@@ -44,8 +44,8 @@ from palermo.errors import BrokerUnavailable, UrlInvalid
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
-from palermo.settings.arguments import SettingArguments
 from palermo.settings.settings import Settings
+from palermo.settings.table import SettingArguments
 
 T = TypeVar("T")
 

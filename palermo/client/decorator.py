@@ -17,7 +17,7 @@ from palermo.client.handle import Job
 from palermo.contract import clock
 from palermo.core.times import Duration, Instant, delay_seconds
 from palermo.errors import OptionInvalid
-from palermo.jobs.definition import JobDefinition, define
+from palermo.jobs.definition import JobDefinition, define, recurring_job
 from palermo.jobs.job_registry import registry
 from palermo.jobs.options import (
     ENQUEUE_OPTIONS,
@@ -28,7 +28,6 @@ from palermo.jobs.options import (
     EnqueueOptions,
     JobOptions,
     read_options,
-    recurring_job,
     split_arguments,
 )
 
@@ -130,7 +129,7 @@ class DecoratedJob(Enqueuer[P, R]):
     """What the decorator adds to a function or class."""
 
     def options(self, **options: Unpack[EnqueueOptions]) -> Enqueuer[P, R]:
-        """The job with other options, for jobs enqueued through it: see palermo.jobs.options.EnqueueOptions.
+        """The job with other options, for the jobs that are enqueued through it: see the table "Options of a job".
 
         Raises OptionInvalid, QueueNameInvalid, IdInvalid.
         """
@@ -326,19 +325,9 @@ def job(**options: Unpack[JobOptions]) -> JobDecorator: ...
 def job(target: Any = None, /, **options: Any) -> Any:
     """Declare a function, or a class with `process`, as a job; with or without parentheses.
 
-    `queue` is where it waits, `name` its wire name. `serializer`, `compression` and `sign` say how its arguments travel
-    (the settings decide what is not given). `arguments="one"` gives it the decoded body as its single argument, as jobs
-    from other languages want it. Durations are seconds, or timedeltas. `timeout` limits its run, `expires` its wait. A
-    run that hangs is killed after `lock_for`, and the job runs again. `limit` is how many run at once over all workers,
-    `rate` how often ("100/min"), both for each `limit_key` if that is given (docs/guides/limits.md). `priority`, from 0
-    to 9, decides what goes first in its queue (docs/guides/priorities.md). `delay` is how long it waits first.
-    `keep_result` keeps what it returns, for `Job.result` (docs/learn/results.md). `unique`, `unique_key`,
-    `on_duplicate`, `dedupe`, `debounce` and `throttle` keep it from being enqueued twice (docs/guides/unique.md).
-    `tenant` and `share` say whose job it is, so that each tenant has its share of the queue (docs/guides/tenants.md).
-    With `batch` it is called with a list of at most so many; `batch_wait` is how long the first of them waits for
-    others. With `default` it takes the messages of its queue that name no job, as other programs publish them
-    (docs/learn/jobs.md). `retries`, `backoff`, `retry_for`, `retry_on` and `discard_on` say what is done when it fails
-    (docs/learn/retries.md), and `cron` or `every` when it runs by itself (docs/learn/recurring.md).
+    docs/reference/api.md lists the options, in the table "Options of a job"; docs/learn/jobs.md says which guide
+    explains which.
+
     Raises OptionInvalid, QueueNameInvalid, JobNameTaken.
     """
     given = read_options(options, JOB_OPTIONS, "@palermo.job")

@@ -1,6 +1,6 @@
 """Builds the message of a job: its body, and the header of each of its options.
 
-Law: this is the only place that reads an option into a message, for an enqueue and for the runs of a recurring job.
+Law: this is the only place that reads options into a message, for an enqueue and for the runs of a recurring job.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ import msgspec
 from palermo.core.arguments import preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
-from palermo.core.message import NO_HEADERS, Headers, Message
+from palermo.core.message import NO_HEADERS, OPTION_FIELDS, Headers, Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.user_modules import describe
 
@@ -85,19 +85,18 @@ def _optional_fields(
     """The fields of a message that its options decide."""
     limit_key = _limit_key(chosen.get("limit_key"), job, args, kwargs)
     limits = limit_headers(job, chosen.get("limit"), limit_key, chosen.get("rate"))
-    fields = {
-        "keep_result": chosen.get("keep_result"),
-        "max_retries": chosen.get("retries"),
+    fields: dict[str, Any] = {field: chosen[name] for name, field in OPTION_FIELDS.items() if name in chosen}
+    fields |= {
         "run_at": run_at,
         "tenant": tenant,
+        "share": chosen.get("share") if tenant else None,
         "extra": {**chosen.get("headers", NO_HEADERS), **extra, **limits} or NO_HEADERS,
     }
     if "expires" in chosen and now is not None:
         fields["expires_at"] = (run_at or now) + chosen["expires"]
     if chosen.get("priority"):
         fields["properties"] = {"priority": chosen["priority"]}
-    seconds = ("timeout", "lock_for", "share") if tenant else ("timeout", "lock_for")
-    return fields | {option: float(chosen[option]) for option in seconds if option in chosen}
+    return fields
 
 
 def _limit_key(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, Serial
 from palermo.jobs import hooks, registry
 from palermo.jobs.current import parent_header
 from palermo.jobs.definition import JobDefinition, check_batched, check_job_name
-from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, read_options
+from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS, PUBLISH_OPTIONS, read_options
 
 if TYPE_CHECKING:
     from palermo.client.io_thread import IoThread
@@ -46,8 +46,9 @@ _UNDECLARED: Mapping[str, Any] = MappingProxyType({})
 
 _CALLABLE = frozenset(ENQUEUE_OPTIONS)
 
-#: The options that a job may declare and that each of its messages carries, besides its queue.
-_CARRIED = frozenset(ENQUEUE_OPTIONS) - {"queue", "id", "retries", "run_at", "headers"}
+#: The options that a job may declare and that each of its messages carries, besides its queue. Declared retries belong
+#: to the worker's policy.
+_CARRIED = tuple(name for name in JOB_OPTIONS if name in ENQUEUE_OPTIONS and name not in ("queue", "retries"))
 
 
 #: How many ids `many_ids` draws at a time.

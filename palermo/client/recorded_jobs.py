@@ -15,7 +15,7 @@ from msgspec import Struct
 from palermo.contract.rows import arguments_of, as_json
 from palermo.core.arguments import BOTH, preview
 from palermo.core.limits import RESERVATION
-from palermo.core.message import HEADER_OF, JSON, MAX_SECONDS, Message, from_wire
+from palermo.core.message import HEADER_OF, JSON, MAX_SECONDS, OPTION_FIELDS, Message, from_wire
 from palermo.core.time_slots import FOREIGN
 from palermo.jobs import redaction
 from palermo.jobs.redaction import MASK, is_hidden, masked_arguments, masked_row
@@ -36,9 +36,7 @@ FIELDS = frozenset(
 )
 
 #: The options of a message that its record tells, by their fields, and the headers that tell of one run or publish.
-_OPTIONS = tuple(
-    (name, HEADER_OF[name][0]) for name in ("max_retries", "timeout", "lock_for", "keep_result", "tenant", "share")
-)
+_OPTIONS = tuple((field, HEADER_OF[field][0]) for field in OPTION_FIELDS.values())
 _optional = attrgetter(*(name for name, _ in _OPTIONS), "expires_at")
 _NOTHING_OPTIONAL = _optional(Message(id="", queue="", job=""))
 _OF_ONE_RUN = frozenset({RESERVATION, FOREIGN, "traceparent", "tracestate", "baggage"})

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Unpack
 
 from palermo.client.client import Client, default_client, use
 from palermo.contract.extras import extra
-from palermo.settings.arguments import SettingArgumentsAndUrl
 from palermo.settings.settings import Settings
+from palermo.settings.table import SettingArgumentsAndUrl
 
 with extra("fastapi", "palermo.contrib.fastapi"):
     from fastapi import Depends, FastAPI

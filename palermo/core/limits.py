@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from palermo.core.bounds import MAX_LIMIT
 from palermo.core.instants import Instants
 from palermo.core.message import CLOCK_DIFFERENCE, MAX_SECONDS, Message
 from palermo.errors import OptionInvalid
@@ -24,9 +25,6 @@ LIMIT, LIMIT_KEY, RATE = "limit", "limit-key", "rate"
 
 #: The header of a job that has a reservation by its rate: the number of the run that is reserved.
 RESERVATION = "rate-turn"
-
-#: The largest limit, and the largest number of a rate.
-MAX_LIMIT = 1_000_000
 
 #: The longest key that a user may give.
 MAX_KEY_BYTES = 255

@@ -89,6 +89,15 @@ _SECONDS = {
     "share": "share",
 }
 _TRUTH = {"keep-result": "keep_result"}
+#: The options that a message holds as they are, and the field of each.
+OPTION_FIELDS: Mapping[str, str] = {
+    "retries": "max_retries",
+    "timeout": "timeout",
+    "lock_for": "lock_for",
+    "keep_result": "keep_result",
+    "tenant": "tenant",
+    "share": "share",
+}
 _COUNTS = frozenset({"retries", "policy-retries", "max-retries"})
 _ATTEMPTS = "attempts-log"
 

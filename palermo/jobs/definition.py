@@ -1,7 +1,6 @@
 """The definition of a job: what its decorator declared, and how the job is called."""
 
 import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,9 @@ from msgspec import Struct
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 from palermo.jobs.models import JobModels
+from palermo.jobs.options import ONE_BY_ONE, RECURRING_OPTIONS, split_arguments
 from palermo.jobs.origin import Origin, variables_of
+from palermo.jobs.signature import signature_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
@@ -52,49 +53,32 @@ class JobDefinition:
     signature: inspect.Signature
     is_class: bool
     origin: Origin = field(repr=False)
-    #: None where the setting default_queue decides.
+    # The declared options: see palermo.jobs.options. None where the settings or an enqueue decide.
     queue: str | None = None
-    #: "one" for a job that gets the decoded body as its single argument, whatever it is; else "".
     arguments: str = ""
-    #: None where the setting of the same name decides, here and in the next two.
     serializer: str | None = None
     compression: str | None = None
     sign: bool | None = None
-    #: Seconds that one run may take; None where the worker's own default decides.
     timeout: float | None = None
-    #: Seconds after which a run that has not ended is killed and the job runs again; None for never.
     lock_for: float | None = None
-    #: Decides what goes first within its queue, from 0 to 9; None for 0.
     priority: int | None = None
-    #: How many may run at once over all workers, of the job or of each limit_key, and how often; None for any number.
     limit: int | None = None
     limit_key: str | Callable[..., str] | None = None
     rate: str | None = None
-    #: Seconds from its enqueuing within which it must be started; None for no limit.
     expires: float | None = None
-    #: Seconds that it waits before it may run, unless an enqueue says otherwise; None for not at all.
     delay: float | None = None
-    #: Whether its result is kept in the journal, unless an enqueue says otherwise; None for no.
     keep_result: bool | None = None
-    #: How long one of its jobs keeps others of the same key from being enqueued, what happens to those, and what the
-    #: key is: see palermo.jobs.options.ManyOptions, here and in the next five.
     unique: str | float | None = None
     unique_key: str | Callable[..., str] | None = None
     on_duplicate: str | None = None
     dedupe: float | None = None
     debounce: float | None = None
     throttle: float | None = None
-    #: The tenant whose job it is: a name, or a function of the arguments that returns one; None for none.
     tenant: str | Callable[..., str] | None = None
-    #: The tenant's share of the queue, where others have 1; None for 1.
     share: float | None = None
-    #: How many jobs one call runs at most, which gets them as a list; None for a job that runs one by one.
     batch: int | None = None
-    #: Seconds that the first of a batch waits for others.
     batch_wait: float = 0.0
-    #: Whether it takes the messages of its queue that name no job.
     default: bool = False
-    #: What happens when it fails, as declared; see `policy`.
     retries: int | None = None
     backoff: Any = None
     retry_for: float | None = None
@@ -241,10 +225,6 @@ class JobDefinition:
         return UniqueJob.of(self.name, {name: getattr(self, name) for name in KEY_OPTIONS}, self.signature)
 
 
-#: Options that a job which takes batches cannot have.
-_ALONE = ("unique", "dedupe", "limit", "rate", "lock_for")
-
-
 def define(target: Any, *, name: str | None = None, **declared: Any) -> JobDefinition:
     """The definition of a decorated function or class. Raises OptionInvalid for anything that cannot be a job."""
     is_class = isinstance(target, type)
@@ -292,16 +272,34 @@ def _is_method(function: types.FunctionType) -> bool:
     return first in ("self", "cls") and "." in function.__qualname__.rpartition("<locals>.")[2]
 
 
-def signature_of(code: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function or class, also if an annotation names what only a type checker imports.
+def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "RecurringJob | None":
+    """The recurring job that the options of `@palermo.job` declare; None if they declare none.
 
-    From Python 3.14 on such a name need not be quoted; asking for the annotations raises NameError unless it may stay.
+    Raises OptionInvalid, and ArgumentsInvalid for arguments that the job does not take.
     """
-    if sys.version_info >= (3, 14):
-        from annotationlib import Format
+    given = {name: value for name, value in options.items() if name in RECURRING_OPTIONS and value is not None}
+    if not given:
+        return None
+    if "cron" not in given and "every" not in given:
+        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
+    from palermo.contract.recurring import RecurringJob, every_seconds
 
-        return inspect.signature(code, annotation_format=Format.FORWARDREF)
-    return inspect.signature(code)
+    args, kwargs = split_arguments(given.get("schedule_args", ()), "schedule_args")
+    try:
+        definition.bind(args, kwargs)
+    except ArgumentsInvalid as error:
+        raise ArgumentsInvalid(f"{error} A recurring job gets the arguments that schedule_args= names.") from None
+    every = given.get("every")
+    return RecurringJob(
+        name=given.get("schedule_name", definition.name),
+        job=definition.name,
+        cron=given.get("cron", ""),
+        every=None if every is None else every_seconds(every),
+        tz=given.get("tz", "UTC"),
+        missed=given.get("missed", "once"),
+        args=tuple(args),
+        kwargs=dict(kwargs),
+    )
 
 
 def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:
@@ -318,7 +316,7 @@ def check_batched(job: str, options: Mapping[str, Any]) -> None:
     """Raise OptionInvalid for options that a job in a batch cannot have: with them it would wait, or end, alone."""
     if options.get("keep_result"):
         raise OptionInvalid(f"job {job!r} takes batches: what it returns cannot be kept as a job's result.")
-    for name in _ALONE:
+    for name in ONE_BY_ONE:
         if options.get(name) is not None:
             raise OptionInvalid(
                 f"job {job!r} takes batches, which {name} does not go with: the others of a call would wait, or be"

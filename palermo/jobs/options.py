@@ -1,19 +1,51 @@
-"""The options of a job: their names and types. jobs/option_values.py checks their values."""
+"""The table of a job's options: each is declared once, with its type, the kind of its value, and what it means.
+
+Law: everything that knows options reads this table: the decorators and `.options()`, messages, the journal, the frames
+to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, a field of JobDefinition if the
+decorator takes it, and the code that obeys it.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Required, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, get_args
 
+from msgspec import Struct
+
+from palermo.core.bounds import MAX_LIMIT, MAX_RETRIES
+from palermo.core.fair_scheduling import LEAST_SHARE, MOST_SHARE
 from palermo.core.text import nearest
 from palermo.core.times import Duration, Instant
-from palermo.core.topology import check_id, check_new_queue
-from palermo.errors import ArgumentsInvalid, OptionInvalid
-from palermo.jobs.definition import JobDefinition
+from palermo.core.topology import MAX_PRIORITY
+from palermo.errors import OptionInvalid
+from palermo.jobs.batch import MOST_BATCH
+from palermo.jobs.option_kinds import (
+    ANY,
+    BACKOFF,
+    FLAG,
+    ID,
+    NAME,
+    QUEUE,
+    SECONDS,
+    Choice,
+    Count,
+    Errors,
+    Headers,
+    Key,
+    Kind,
+    Moment,
+    Number,
+    Rate,
+    Seconds,
+    Tenant,
+    UniqueFor,
+    check_limit_key,
+    check_tenant,
+    check_unique_key,
+)
 
 if TYPE_CHECKING:
-    from palermo.contract.recurring import RecurringJob
     from palermo.core.retry_policy import ErrorTypes
 
-#: The names that options take; jobs/option_values.py and core/backoff.py check them.
+#: The words that options take.
 Unique = Literal["until_start", "until_done"]
 OnDuplicate = Literal["return", "raise", "replace", "rerun"]
 BackoffName = Literal["exponential", "linear", "fixed"]
@@ -22,156 +54,191 @@ Missed = Literal["skip", "once", "all"]
 #: A name, a duration, several one after the other, a shape such as palermo.Exponential, or a function of one's own.
 BackoffOption = BackoffName | Duration | Sequence[Duration] | Callable[..., Any]
 
-
-class ManyOptions(TypedDict, total=False):
-    """The options of enqueue_many; None where the job's own declaration decides."""
-
-    queue: str | None
-    serializer: str | None
-    compression: str | None
-    sign: bool | None
-    #: How long one run may take: seconds or a timedelta, here and wherever an option is a duration.
-    timeout: Duration | None
-    #: After how long a run that has not ended is killed, and the job runs again.
-    lock_for: Duration | None
-    #: Within how long from now, or from when the job is due, it must be started.
-    expires: Duration | None
-    #: How long it waits before it may run.
-    delay: Duration | None
-    #: The same as an instant: Unix seconds, or an aware datetime.
-    run_at: Instant | None
-    #: Decides what goes first within its queue, from 0 to 9; the highest goes first.
-    priority: int | None
-    #: How many of the job, or of one limit_key, may run at once, over all workers.
-    limit: int | None
-    #: What the limit and the rate count, instead of the whole job: text, or a function of the job's arguments.
-    limit_key: str | Callable[..., str] | None
-    #: How often it may run, over all workers: 50/s, 100/min.
-    rate: str | None
-    #: How often the job's policy may try it again.
-    retries: int | None
-    #: Whether what it returns is kept in the journal, for `Job.result`.
-    keep_result: bool | None
-    #: How long no other job of the same key is enqueued: "until_start", "until_done", or a duration.
-    unique: Unique | Duration | None
-    #: The key, besides the job's name: text, or a function of the job's arguments. Unless given, it is the caller's own
-    #: id, or the arguments themselves.
-    unique_key: str | Callable[..., str] | None
-    #: What a second enqueue of the key does: "return" (answer with the first), "raise", "replace", or "rerun".
-    on_duplicate: OnDuplicate | None
-    #: For how long after the job's end the key is still refused.
-    dedupe: Duration | None
-    #: After how long a quiet only the last job of a burst is run.
-    debounce: Duration | None
-    #: In how long a time at most one job runs: the first at once, and then the last of those that came.
-    throttle: Duration | None
-    #: The tenant whose job it is, so that each tenant of a queue has its share: text of 1 to 255 bytes, or a function
-    #: of the job's arguments that returns it.
-    tenant: str | Callable[..., str] | None
-    #: The tenant's share of the queue, where others have 1: from 0.001 to 1,000.
-    share: float | None
-    #: Headers of your own that travel with the job, such as the id of a request: text, numbers and bools. Together at
-    #: most 2,000 characters as JSON.
-    headers: Mapping[str, str | int | float | bool] | None
-
-
-class EnqueueOptions(ManyOptions, total=False):
-    """The options of `.options()`, and of `enqueue` by name."""
-
-    #: Text of 1 to 255 bytes; a UUID unless given.
-    id: str | None
-
-
-class RunOptions(TypedDict, total=False):
-    """The options of a run, whatever declares the job; None where the settings decide."""
-
-    timeout: Duration | None
-    retries: int | None
-    backoff: BackoffOption | None
-    retry_for: Duration | None
-    retry_on: "ErrorTypes | None"
-    discard_on: "ErrorTypes | None"
-
-
-class SubscribeOptions(RunOptions, total=False):
-    """The options of `@palermo.subscribe`: those of a job that concern its run."""
-
-    keep_result: bool | None
-
-
-class _RecurringOptions(TypedDict, total=False):
-    cron: str | None
-    every: Duration | None
-    tz: str | None
-    missed: Missed | None
-    schedule_name: str | None
-    schedule_args: "Arguments | None"
-
-
-class _DeclaredOptions(RunOptions, _RecurringOptions, total=False):
-    """The options of `@palermo.job`, with `batch` and without."""
-
-    queue: str | None
-    name: str | None
-    serializer: str | None
-    compression: str | None
-    sign: bool | None
-    arguments: Literal["", "one"]
-    priority: int | None
-    expires: Duration | None
-    delay: Duration | None
-    unique_key: str | Callable[..., str] | None
-    debounce: Duration | None
-    throttle: Duration | None
-    tenant: str | Callable[..., str] | None
-    share: float | None
-
-
-class BatchOptions(_DeclaredOptions, total=False):
-    """The options of `@palermo.job` for a job that is called with a list."""
-
-    batch: Required[int]
-    batch_wait: Duration | None
-
-
-class JobOptions(_DeclaredOptions, total=False):
-    """The options of `@palermo.job` for a job that is called once for each message."""
-
-    lock_for: Duration | None
-    limit: int | None
-    limit_key: str | Callable[..., str] | None
-    rate: str | None
-    keep_result: bool | None
-    unique: Unique | Duration | None
-    on_duplicate: OnDuplicate | None
-    dedupe: Duration | None
-    default: bool
-
-
-class PublishOptions(TypedDict, total=False):
-    """The options of `palermo.publish`; None where the settings decide."""
-
-    #: Text of 1 to 255 bytes; a UUID unless given.
-    id: str | None
-    serializer: str | None
-    compression: str | None
-    sign: bool | None
-
+#: Text, or a function of the job's arguments that returns it.
+KeyOption = str | Callable[..., str]
 
 #: One call's arguments for enqueue_many: positional in a tuple or list, named in a dict.
 Arguments = tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
-#: The options of recurring jobs.
-RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
-#: The options of `@palermo.job`.
-JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
-#: The options of `@palermo.subscribe`.
-SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
-#: The options of `palermo.publish`.
-PUBLISH_OPTIONS = tuple(PublishOptions.__annotations__)
-#: The options of `.options()`.
-ENQUEUE_OPTIONS = ("queue", "id", *(name for name in ManyOptions.__annotations__ if name != "queue"))
 
+class Option(Struct, frozen=True):
+    """A row of the table."""
+
+    #: How its value is read.
+    kind: Kind
+    #: What it means, in one sentence: for `--help`, the API and the reference.
+    help: str
+
+
+# The rows, in groups by where they are allowed. In all of them, None leaves the decision to the job's declaration, or
+# to the settings. A duration is a number of seconds, or a timedelta.
+
+
+class _Encoding(TypedDict, total=False):
+    serializer: Annotated[str | None, Option(NAME, "Serializer of the arguments: json, msgpack, or one of your own.")]
+    compression: Annotated[str | None, Option(NAME, "Compression of the arguments: gzip, zstd, or one of your own.")]
+    sign: Annotated[bool | None, Option(FLAG, "Sign the arguments with the first key of the setting signing_keys.")]
+
+
+class _Id(TypedDict, total=False):
+    id: Annotated[str | None, Option(ID, "Its id: text of 1 to 255 bytes. A new UUID by default.")]
+
+
+class _Run(TypedDict, total=False):
+    timeout: Annotated[Duration | None, Option(SECONDS, "Maximum duration of one run.")]
+    retries: Annotated[int | None, Option(Count(0, MAX_RETRIES), "Maximum number of retries.")]
+
+
+class _Retrying(TypedDict, total=False):
+    backoff: Annotated[BackoffOption | None, Option(BACKOFF, "Delay before each retry.")]
+    retry_for: Annotated[Duration | None, Option(SECONDS, "Time after the first failure in which it is retried.")]
+    retry_on: Annotated["ErrorTypes | None", Option(Errors(), "Exceptions to retry; all by default.")]
+    discard_on: Annotated["ErrorTypes | None", Option(Errors(), "Exceptions that discard the job without a retry.")]
+
+
+class _Result(TypedDict, total=False):
+    keep_result: Annotated[
+        bool | None,
+        Option(FLAG, "Keep what it returns, for `Job.result` and `palermo wait`."),
+    ]
+
+
+class _OneByOne(TypedDict, total=False):
+    """What a job in a batch cannot have: with it, the job would wait or end alone."""
+
+    lock_for: Annotated[
+        Duration | None,
+        Option(SECONDS, "Time after which a run that has not ended is killed and the job runs again."),
+    ]
+    limit: Annotated[int | None, Option(Count(1, MAX_LIMIT), "Maximum number of runs at once, over all workers.")]
+    limit_key: Annotated[
+        KeyOption | None, Option(Key(check_limit_key), "What limit and rate count by; the whole job by default.")
+    ]
+    rate: Annotated[str | None, Option(Rate(), "Maximum rate of runs, over all workers, such as 50/s or 100/min.")]
+    unique: Annotated[
+        Unique | Duration | None,
+        Option(
+            UniqueFor(get_args(Unique)),
+            "How long no second job with its key is enqueued: until_start, until_done, or a duration.",
+        ),
+    ]
+    on_duplicate: Annotated[
+        OnDuplicate | None,
+        Option(
+            Choice(get_args(OnDuplicate)),
+            "If a job has the same key: return that job, raise, replace its arguments, or rerun it when it has ended.",
+        ),
+    ]
+    dedupe: Annotated[Duration | None, Option(SECONDS, "Time after its end in which its key is still refused.")]
+
+
+class _Waiting(TypedDict, total=False):
+    queue: Annotated[str | None, Option(QUEUE, "The queue that it waits in.")]
+    priority: Annotated[
+        int | None,
+        Option(Count(0, MAX_PRIORITY), f"Priority within its queue, from 0 to {MAX_PRIORITY}; the highest goes first."),
+    ]
+    expires: Annotated[
+        Duration | None, Option(SECONDS, "Time in which it must start once it is due; else it does not run.")
+    ]
+    delay: Annotated[Duration | None, Option(Seconds(from_zero=True), "Time to wait before it may run.")]
+    unique_key: Annotated[
+        KeyOption | None,
+        Option(Key(check_unique_key), "What makes it unique. By default its id if you chose one, else its arguments."),
+    ]
+    debounce: Annotated[Duration | None, Option(SECONDS, "Run only the last one, once none has come for this time.")]
+    throttle: Annotated[Duration | None, Option(SECONDS, "Run at most one in this time: the first, then the last.")]
+    tenant: Annotated[
+        KeyOption | None,
+        Option(Tenant(check_tenant), "The tenant that it belongs to, for a fair share of the queue."),
+    ]
+    share: Annotated[
+        float | None,
+        Option(
+            Number(LEAST_SHARE, MOST_SHARE),
+            f"The tenant's share of the queue, from {LEAST_SHARE:g} to {MOST_SHARE:,.0f}; 1 by default.",
+        ),
+    ]
+
+
+class _Call(TypedDict, total=False):
+    run_at: Annotated[
+        Instant | None, Option(Moment(), "Instant from which it may run: Unix seconds, or an aware datetime.")
+    ]
+    headers: Annotated[
+        Mapping[str, str | int | float | bool] | None,
+        Option(Headers(), "Headers of your own that travel with it: text, numbers and bools, up to 2,000 characters."),
+    ]
+
+
+class _Declaration(TypedDict, total=False):
+    name: Annotated[str | None, Option(ANY, "Its name on the wire; package.module.name by default.")]
+    arguments: Annotated[
+        Literal["", "one"],
+        Option(Choice(("", "one")), '"one" passes the decoded body as its only argument, for jobs of other programs.'),
+    ]
+
+
+class _RecurringOptions(TypedDict, total=False):
+    cron: Annotated[str | None, Option(ANY, "When it runs by itself: five fields as in crontab, or six with seconds.")]
+    every: Annotated[Duration | None, Option(ANY, "Time between two runs, instead of cron.")]
+    tz: Annotated[str | None, Option(ANY, "Time zone of cron, such as Europe/Rome; UTC by default.")]
+    missed: Annotated[Missed | None, Option(ANY, "What to do about missed runs: skip them, run once, or run all.")]
+    schedule_name: Annotated[str | None, Option(ANY, "Name of the recurring job; the job's name by default.")]
+    schedule_args: Annotated["Arguments | None", Option(ANY, "Arguments of the runs that cron or every starts.")]
+
+
+class ManyOptions(_Waiting, _OneByOne, _Run, _Result, _Call, _Encoding, total=False):
+    """The options of `enqueue_many`."""
+
+
+class EnqueueOptions(ManyOptions, _Id, total=False):
+    """The options of `.options()`, and of `enqueue` by name."""
+
+
+class SubscribeOptions(_Run, _Retrying, _Result, total=False):
+    """The options of `@palermo.subscribe`."""
+
+
+class BatchOptions(_Declaration, _Waiting, _Run, _Retrying, _RecurringOptions, _Encoding, total=False):
+    """The options of `@palermo.job` for a job that is called with a list."""
+
+    batch: Annotated[
+        Required[int], Option(Count(1, MOST_BATCH), "Maximum number of jobs in one call, which gets a list.")
+    ]
+    batch_wait: Annotated[
+        Duration | None, Option(Seconds(from_zero=True), "Time that the first job of a batch waits for others.")
+    ]
+
+
+class JobOptions(
+    _Declaration, _Waiting, _OneByOne, _Run, _Retrying, _Result, _RecurringOptions, _Encoding, total=False
+):
+    """The options of `@palermo.job` for a job that is called once for each message."""
+
+    default: Annotated[bool, Option(FLAG, "Take the messages of its queue that name no job.")]
+
+
+class PublishOptions(_Id, _Encoding, total=False):
+    """The options of `palermo.publish`."""
+
+
+#: The names of the options that each of these takes.
+RECURRING_OPTIONS = tuple(_RecurringOptions.__annotations__)
+JOB_OPTIONS = tuple(JobOptions.__annotations__ | BatchOptions.__annotations__)
+SUBSCRIBE_OPTIONS = tuple(SubscribeOptions.__annotations__)
+PUBLISH_OPTIONS = tuple(PublishOptions.__annotations__)
+ENQUEUE_OPTIONS = tuple(EnqueueOptions.__annotations__)
+
+#: The options that a job in a batch cannot have.
+ONE_BY_ONE = tuple(_OneByOne.__annotations__)
+
+#: All options, by name.
+OPTIONS: Mapping[str, Option] = {
+    name: annotation.__metadata__[0]
+    for declared in (EnqueueOptions, JobOptions, BatchOptions)
+    for name, annotation in declared.__annotations__.items()
+}
 
 #: Options of Celery, Dramatiq, RQ and Sidekiq, whose names look like those of options that do something else.
 _ELSEWHERE = {
@@ -212,15 +279,8 @@ def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str)
                 )
             case _ if value is None:
                 continue
-            case "queue":
-                check_new_queue(value)
-            case "id":
-                check_id(value)
             case _:
-                from palermo.jobs.option_values import read_value
-
-                value = read_value(name, value)
-        given[name] = value
+                given[name] = OPTIONS[name].kind.read(name, value)
     return given
 
 
@@ -238,33 +298,3 @@ def split_arguments(
                 f"{given_to} got {type(arguments).__name__} {str(arguments)[:40]!r} as one call's arguments."
                 ' Give each call a tuple of positional arguments, such as ("a.png",), or a dict of named ones.'
             )
-
-
-def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "RecurringJob | None":
-    """The recurring job that the options of `@palermo.job` declare; None if they declare none.
-
-    Raises OptionInvalid, and ArgumentsInvalid for arguments that the job does not take.
-    """
-    given = {name: value for name, value in options.items() if name in RECURRING_OPTIONS and value is not None}
-    if not given:
-        return None
-    if "cron" not in given and "every" not in given:
-        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
-    from palermo.contract.recurring import RecurringJob, every_seconds
-
-    args, kwargs = split_arguments(given.get("schedule_args", ()), "schedule_args")
-    try:
-        definition.bind(args, kwargs)
-    except ArgumentsInvalid as error:
-        raise ArgumentsInvalid(f"{error} A recurring job gets the arguments that schedule_args= names.") from None
-    every = given.get("every")
-    return RecurringJob(
-        name=given.get("schedule_name", definition.name),
-        job=definition.name,
-        cron=given.get("cron", ""),
-        every=None if every is None else every_seconds(every),
-        tz=given.get("tz", "UTC"),
-        missed=given.get("missed", "once"),
-        args=tuple(args),
-        kwargs=dict(kwargs),
-    )

@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from palermo.settings.readers import READERS
+from palermo.settings.table import SETTINGS
 
 #: The variable of each setting.
-VARIABLES = {f"PALERMO_{name.upper()}": name for name in READERS}
+VARIABLES = {f"PALERMO_{name.upper()}": name for name in SETTINGS}
 
 #: Kubernetes tells each pod of a namespace where its Services are. Of a Service named palermo-web it writes
 #: PALERMO_WEB_PORT=tcp://10.0.0.7:80, which is not the setting web_port, and others such as PALERMO_WEB_SERVICE_HOST.

@@ -26,8 +26,8 @@ from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 from palermo.jobs.options import EnqueueOptions, ManyOptions, PublishOptions
-from palermo.settings.arguments import SettingArgumentsAndUrl
 from palermo.settings.settings import Settings
+from palermo.settings.table import SettingArgumentsAndUrl
 from palermo.testing.enqueued import AnyJob, Enqueued, EnqueuedJob, call_text, listing, named
 from palermo.testing.failures import JobFailure, failure_without_run, raise_all
 from palermo.testing.local_pool import LocalRun

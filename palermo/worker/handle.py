@@ -14,9 +14,9 @@ from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.times import Duration, in_seconds
 from palermo.errors import SettingInvalid
-from palermo.settings.arguments import SettingArguments
 from palermo.settings.environment import START_PIPE
 from palermo.settings.settings import Settings, environment
+from palermo.settings.table import SettingArguments
 from palermo.worker.options import POOLS, WorkerFailed
 
 #: Seconds that a worker gets to end after it was killed.

@@ -280,7 +280,7 @@ def test_a_throttled_job_goes_at_once_and_the_next_waits(client: Client, waiting
         ({"unique": "until_ever"}, "until_start"),
         ({"unique": 0}, "until_start"),
         ({"unique": True}, "until_start"),
-        ({"unique": 60, "on_duplicate": "again"}, "return, raise, replace, rerun"),
+        ({"unique": 60, "on_duplicate": "again"}, "'return', 'raise', 'replace', 'rerun'"),
         ({"unique": 60, "on_duplicate": "replace"}, "until_done"),
         ({"unique": 60, "dedupe": 5}, "until_done"),
         ({"unique": "until_done", "unique_key": ""}, "function of the arguments"),

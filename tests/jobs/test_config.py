@@ -18,10 +18,9 @@ from palermo.core.times import Duration, parse_duration
 from palermo.core.topology import QUEUE_TYPES
 from palermo.errors import SettingInvalid, UrlInvalid
 from palermo.settings import settings as program_settings
-from palermo.settings.arguments import SettingArguments, SettingArgumentsAndUrl
 from palermo.settings.environment import unknown_variables
-from palermo.settings.readers import READERS
 from palermo.settings.settings import Settings, environment, setting_origins
+from palermo.settings.table import SETTINGS, SettingArguments, SettingArgumentsAndUrl
 
 
 @pytest.fixture(autouse=True)
@@ -265,7 +264,7 @@ CHOICES = {
 def test_the_arguments_that_type_checkers_know_are_the_settings() -> None:
     settings, arguments = get_type_hints(Settings), get_type_hints(SettingArgumentsAndUrl)
 
-    assert list(READERS) == list(settings)
+    assert list(SETTINGS) == list(settings)
     assert set(arguments) == set(settings)
     assert set(get_type_hints(SettingArguments)) == set(settings) - {"url"}
     for name, argument in arguments.items():

@@ -77,7 +77,7 @@ def test_a_second_function_of_a_group_is_refused_and_the_same_again_is_not() -> 
         (("order",), {"group": "~mail"}, TopicInvalid, "group"),
         (("order",), {"group": "mail", "queue": "slow"}, OptionInvalid, "no option 'queue'"),
         (("order",), {"group": "mail", "cron": "* * * * *"}, OptionInvalid, "no option 'cron'"),
-        (("order",), {"group": "mail", "retries": -1}, OptionInvalid, "no count"),
+        (("order",), {"group": "mail", "retries": -1}, OptionInvalid, "not a whole number"),
     ],
 )
 def test_what_means_nothing_is_refused_where_it_is_written(

@@ -22,7 +22,7 @@ PARENT = (
 #: What the user's modules need, and the template with them: the parent would be later for its first job with it.
 DECLARING = (
     *("palermo.client.decorator", "palermo.client.handle", "palermo.client.prepare", "palermo.core.backoff"),
-    *("palermo.jobs.definition", "palermo.jobs.hooks", "palermo.jobs.options", "palermo.jobs.option_values"),
+    *("palermo.jobs.definition", "palermo.jobs.hooks", "palermo.jobs.options", "palermo.jobs.option_kinds"),
 )
 
 #: What finds nothing that a first job would wait for, in any of them.

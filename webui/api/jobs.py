@@ -1,13 +1,14 @@
 """The API of single jobs: enqueue one, find one by its id, ask for its status and result, cancel it."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from palermo.client.prepare import plain_note
 from palermo.core.topology import MAX_PRIORITY
-from palermo.jobs import registry
-from palermo.jobs.options import EnqueueOptions
+from palermo.jobs import option_kinds, registry
+from palermo.jobs.option_kinds import Choice, Flag, Headers, Kind, UniqueFor
+from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS, EnqueueOptions
 from palermo.webui import actions
 from palermo.webui.api.rows import PROBLEM_RESPONSES, UNSERVED_MEANS, Enqueued, Instant, JobRow
 from palermo.webui.filters import instant_of
@@ -62,7 +63,42 @@ Number = Annotated[float, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]
 
 
-class NewJob(BaseModel):
+def _type_of(kind: Kind) -> Any:
+    """The type of an option in JSON."""
+    match kind:
+        case UniqueFor(words):
+            return Literal[words] | Seconds
+        case Choice(words):
+            return Literal[words]
+        case option_kinds.Seconds():
+            return Seconds
+        case option_kinds.Count():
+            return Count
+        case option_kinds.Number():
+            return Number
+        case Flag():
+            return bool
+        case Headers():
+            return dict[str, str | int | float | bool]
+        case _:
+            return str
+
+
+if TYPE_CHECKING:
+    _Options = BaseModel
+else:
+    #: The options of `.options()`, but for those that NewJob declares itself.
+    _Options = create_model(
+        "_Options",
+        **{
+            name: (_type_of(OPTIONS[name].kind) | None, Field(default=None, description=OPTIONS[name].help))
+            for name in ENQUEUE_OPTIONS
+            if name not in ("queue", "id", "delay", "run_at")
+        },
+    )
+
+
+class NewJob(_Options):
     """A job to be enqueued. Its options are those of `.options()`; those that are left out are as declared."""
 
     model_config = ConfigDict(extra="forbid")
@@ -74,33 +110,6 @@ class NewJob(BaseModel):
     id: str | None = Field(default=None, description="Else one is made.")
     delay: Seconds | None = Field(default=None, description="Seconds from now.")
     run_at: str | Number | None = Field(default=None, description="ISO 8601 with a time zone, or Unix seconds.")
-    tenant: str | None = Field(default=None, description="The tenant of its queue whose job it is.")
-    share: Number | None = Field(default=None, description="The tenant's share of the queue, where others have 1.")
-    priority: Count | None = Field(default=None, description=f"From 0 to {MAX_PRIORITY}; the highest goes first.")
-    unique: Literal["until_start", "until_done"] | Seconds | None = Field(
-        default=None, description="How long no second one is enqueued."
-    )
-    unique_key: str | None = Field(default=None, description="What makes it unique; else its id, or its arguments.")
-    on_duplicate: Literal["return", "raise", "replace", "rerun"] | None = Field(
-        default=None, description="What a second one does. 409 names the first one, unless the second changed it."
-    )
-    dedupe: Seconds | None = Field(default=None, description="Seconds after its end without a second one.")
-    debounce: Seconds | None = Field(default=None, description="Only the last one is run, after such a quiet.")
-    throttle: Seconds | None = Field(default=None, description="At most one is run in such a time.")
-    limit: Count | None = Field(default=None, description="How many run at once, over all workers.")
-    limit_key: str | None = Field(default=None, description="What the limit and the rate count; else the whole job.")
-    rate: str | None = Field(default=None, description="How often it runs, over all workers: 100/min.")
-    retries: Count | None = Field(default=None, description="How often it is tried again.")
-    timeout: Seconds | None = Field(default=None, description="Seconds that one run may take.")
-    lock_for: Seconds | None = Field(default=None, description="A run that hangs so many seconds begins again.")
-    expires: Seconds | None = Field(default=None, description="Seconds within which it must be started.")
-    keep_result: bool | None = Field(default=None, description="Whether what it returns is kept; else as declared.")
-    serializer: str | None = Field(default=None, description="How its arguments are written.")
-    compression: str | None = Field(default=None, description="How they are compressed.")
-    sign: bool | None = Field(default=None, description="Whether they are signed.")
-    headers: dict[str, str | int | float | bool] | None = Field(
-        default=None, description="Headers that travel with it: text, numbers and truth values."
-    )
 
 
 class EnqueuedJob(Enqueued):

@@ -18,6 +18,8 @@ from palermo.history.tally import Tally, times
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition, JobSubscription
+from palermo.jobs.option_kinds import Seconds
+from palermo.jobs.options import JOB_OPTIONS, OPTIONS, RECURRING_OPTIONS
 from palermo.settings.settings import Settings
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query, known_names
@@ -145,24 +147,22 @@ def _last(visit: Visit, name: str) -> dict[str, Any]:
     return {"finished": [entry.row() for entry in found]}
 
 
-# -- the options that a job declares, each as a name and a text
-
-#: The options that are shown if they are declared, in this order; those of the second line are in seconds.
-_PLAIN = (
-    *("priority", "retries", "backoff", "retry_on", "discard_on", "limit", "limit_key", "rate", "unique", "unique_key"),
-    *("on_duplicate", "tenant", "share", "batch", "keep_result", "default", "arguments", "serializer", "compression"),
-    *("sign", "recurring", "subscribes"),
+#: The options that are shown if they are declared, in this order.
+_SHOWN = (
+    *(name for name in JOB_OPTIONS if name not in ("queue", "name", *RECURRING_OPTIONS)),
+    "recurring",
+    "subscribes",
 )
-_DURATIONS = ("timeout", "lock_for", "expires", "delay", "retry_for", "dedupe", "debounce", "throttle", "batch_wait")
 
 
 def job_options(definition: JobDefinition, settings: Settings) -> list[tuple[str, str]]:
     """The options that a job declares, and its queue. Each is a name and a text."""
     found = [("queue", printable(definition.queue_in(settings)))]
-    for name in (*_PLAIN, *_DURATIONS):
+    for name in _SHOWN:
         value = getattr(definition, name)
         if value is not None and value is not False and value != "" and value != 0.0:
-            found.append((name, printable(took(value) if name in _DURATIONS else _text(value))))
+            is_duration = name in OPTIONS and isinstance(OPTIONS[name].kind, Seconds)
+            found.append((name, printable(took(value) if is_duration else _text(value))))
     return found
 
 

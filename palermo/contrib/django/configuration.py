@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from palermo.core.text import nearest
 from palermo.errors import SettingInvalid
-from palermo.settings.readers import READERS
 from palermo.settings.settings import declare_settings
+from palermo.settings.table import SETTINGS
 
 SOURCE = "settings.PALERMO"
 
@@ -48,7 +48,7 @@ def check() -> None:
     """Raise SettingInvalid for a name or a value in settings.PALERMO that cannot be."""
     from palermo.settings.settings import Settings
 
-    known = (*READERS, *_OWN)
+    known = (*SETTINGS, *_OWN)
     for name in _given():
         if name not in known:
             raise SettingInvalid(f"there is no setting {name!r} in {SOURCE}.{nearest(name.lower(), known)}")

@@ -29,7 +29,7 @@ from palermo.core.lifecycle import (
     StoredResult,
     Succeeded,
 )
-from palermo.core.message import Message
+from palermo.core.message import OPTION_FIELDS, Message
 from palermo.core.times import is_delay
 from palermo.errors import PalermoError
 
@@ -127,13 +127,9 @@ _RARE = (
     "retries",
     "policy_retries",
     "defect",
-    "timeout",
     "expires_at",
-    "max_retries",
     "retrying_since",
-    "keep_result",
-    "lock_for",
-    "tenant",
+    *OPTION_FIELDS.values(),
 )
 
 _rare = attrgetter("extra", "companions", *_RARE)

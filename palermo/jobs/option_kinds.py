@@ -1,0 +1,240 @@
+"""The kinds of values that the options of a job take, and how a value of each kind is read.
+
+Law: a kind imports what it needs when it reads its first value, so that a module which only declares jobs stays quick
+to import.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from msgspec import Struct
+
+from palermo.core.times import in_seconds
+from palermo.core.topology import MAX_PRIORITY, check_id, check_new_queue
+from palermo.errors import OptionInvalid
+
+
+class Kind(Struct, frozen=True):
+    """Text or another value that needs no check, or is checked where it is used."""
+
+    #: What stands for a value of this kind in the help of a command.
+    metavar: ClassVar[str] = "TEXT"
+
+    def read(self, name: str, value: Any) -> Any:
+        """The value of the option of this name, in seconds if it is a duration. Raises OptionInvalid."""
+        return value
+
+
+class Checked(Kind, frozen=True):
+    """A value with a check of its own, which raises for an invalid one."""
+
+    check: Callable[[Any], object]
+
+    def read(self, name: str, value: Any) -> Any:
+        self.check(value)
+        return value
+
+
+class Text(Kind, frozen=True):
+    """The name of something."""
+
+    metavar: ClassVar[str] = "NAME"
+
+    def read(self, name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise OptionInvalid(f"option {name}={value!r} is not text; give the name of a {name}, such as 'json'.")
+        return value
+
+
+class Flag(Kind, frozen=True):
+    """True or False."""
+
+    def read(self, name: str, value: Any) -> Any:
+        if not isinstance(value, bool):
+            raise OptionInvalid(f"option {name}={value!r} is neither True nor False.")
+        return value
+
+
+class Seconds(Kind, frozen=True):
+    """A duration: seconds, or a timedelta."""
+
+    metavar: ClassVar[str] = "TIME"
+    from_zero: bool = False
+
+    def read(self, name: str, value: Any) -> Any:
+        seconds = in_seconds(value)
+        if _is_duration(seconds) or (self.from_zero and seconds == 0 and not isinstance(seconds, bool)):
+            return float(seconds)
+        least = "from 0 on, such as 0.2" if self.from_zero else "above 0, such as 30"
+        raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds {least}, or a timedelta.")
+
+
+class Moment(Kind, frozen=True):
+    """An instant: Unix seconds, or an aware datetime."""
+
+    metavar: ClassVar[str] = "WHEN"
+
+    def read(self, name: str, value: Any) -> Any:
+        from palermo.core.times import unix_seconds
+
+        unix_seconds(value)
+        return value
+
+
+class Count(Kind, frozen=True):
+    """A whole number between bounds."""
+
+    metavar: ClassVar[str] = "N"
+    least: int
+    most: int
+
+    def read(self, name: str, value: Any) -> Any:
+        if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value <= self.most:
+            raise OptionInvalid(f"option {name}={value!r} is not a whole number from {self.least} to {self.most:,}.")
+        return value
+
+
+class Number(Kind, frozen=True):
+    """A number between bounds."""
+
+    metavar: ClassVar[str] = "N"
+    least: float
+    most: float
+
+    def read(self, name: str, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.least <= value <= self.most:
+            raise OptionInvalid(f"option {name}={value!r} is not a number from {self.least:g} to {self.most:,.0f}.")
+        return float(value)
+
+
+class Choice(Kind, frozen=True):
+    """One of some words."""
+
+    metavar: ClassVar[str] = "HOW"
+    words: tuple[str, ...]
+
+    def read(self, name: str, value: Any) -> Any:
+        if value not in self.words:
+            known = ", ".join(map(repr, filter(None, self.words)))
+            raise OptionInvalid(f"option {name}={value!r} means nothing; it is one of {known}.")
+        return value
+
+
+class UniqueFor(Choice, frozen=True):
+    """One of some words, or a duration."""
+
+    def read(self, name: str, value: Any) -> Any:
+        if value in self.words:
+            return value
+        seconds = in_seconds(value)
+        if not _is_duration(seconds):
+            words = ", ".join(f'"{word}"' for word in self.words)
+            raise OptionInvalid(
+                f"option {name}={value!r} means nothing; it is {words}, seconds above 0, or a timedelta."
+            )
+        return float(seconds)
+
+
+class Key(Kind, frozen=True):
+    """Text, or a function of the job's arguments that returns it; `check` raises for invalid text."""
+
+    check: Callable[[Any], object]
+
+    def read(self, name: str, value: Any) -> Any:
+        if not callable(value):
+            self.check(value)
+        return value
+
+
+class Tenant(Key, frozen=True):
+    """The name of a tenant, or a function of the job's arguments that returns it."""
+
+    metavar: ClassVar[str] = "NAME"
+
+
+class Rate(Kind, frozen=True):
+    """A number of runs in a time, such as 100/min."""
+
+    metavar: ClassVar[str] = "N/TIME"
+
+    def read(self, name: str, value: Any) -> Any:
+        from palermo.core import limits
+
+        limits.Rate.parse(value)
+        return value
+
+
+class Headers(Kind, frozen=True):
+    """Headers of the user's own."""
+
+    metavar: ClassVar[str] = "NAME=TEXT"
+
+    def read(self, name: str, value: Any) -> Any:
+        from palermo.core.own_headers import check_own_headers
+
+        return check_own_headers(value)
+
+
+class Errors(Kind, frozen=True):
+    """An exception class, or several."""
+
+    def read(self, name: str, value: Any) -> Any:
+        classes = value if isinstance(value, tuple | list) else (value,)
+        if not classes or not all(isinstance(one, type) and issubclass(one, BaseException) for one in classes):
+            raise OptionInvalid(f"option {name}={value!r} is neither an exception class nor a tuple of such.")
+        return value
+
+
+def check_unique_key(value: object) -> None:
+    """Raise OptionInvalid unless this can be a key."""
+    if not isinstance(value, str) or not value:
+        raise OptionInvalid(f"option unique_key={value!r} is neither text nor a function of the arguments.")
+
+
+def check_limit_key(value: object) -> None:
+    """Raise OptionInvalid unless limits can count by this key."""
+    from palermo.core.limits import check_key
+
+    check_key(value)
+
+
+def check_tenant(value: object) -> None:
+    """Raise OptionInvalid unless this can name a tenant."""
+    from palermo.core.fair_scheduling import is_tenant
+
+    if not is_tenant(value):
+        raise OptionInvalid(
+            f"option tenant={value!r} names no tenant; give text of 1 to 255 bytes without blanks at its ends,"
+            " or a function of the job's arguments."
+        )
+
+
+def check_backoff(value: object) -> None:
+    """Raise OptionInvalid unless a policy can compute delays by this."""
+    from palermo.core.backoff import CustomBackoff, backoff
+    from palermo.jobs.signature import signature_of
+
+    match backoff(value):
+        case CustomBackoff(function):
+            try:
+                signature = signature_of(function)
+            except (TypeError, ValueError):  # written in C
+                return
+            try:
+                signature.bind(1, ValueError())
+            except TypeError as error:
+                raise OptionInvalid(
+                    f"backoff={value!r} cannot be called with the attempt, from 1, and the error: {error}."
+                ) from None
+
+
+def _is_duration(seconds: Any) -> bool:
+    from palermo.core.message import MAX_SECONDS
+
+    return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < MAX_SECONDS / 2
+
+
+#: What most options are.
+ANY, NAME, FLAG, SECONDS, KEY = Kind(), Text(), Flag(), Seconds(), Key(check_unique_key)
+QUEUE, ID, BACKOFF = Checked(check_new_queue), Checked(check_id), Checked(check_backoff)
+PRIORITY = Count(0, MAX_PRIORITY)

@@ -1,0 +1,310 @@
+"""The table of settings: each is declared once, with the type of its argument, its reader, and what it means.
+
+Law: a new setting is a row here, a field of Settings with its default, and the code that obeys it. Variables, settings
+files, errors and docs/reference/settings.md read this table.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypedDict
+
+from msgspec import Struct
+
+from palermo.core.fair_scheduling import TENANT_ORDERS
+from palermo.core.journal_records import JournalLevel
+from palermo.core.lifecycle import MAX_RESULT
+from palermo.core.times import Duration
+from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_new_queue
+from palermo.settings.readers import (
+    one_of,
+    optional,
+    read_compression,
+    read_count,
+    read_events_prefix,
+    read_list,
+    read_name,
+    read_path,
+    read_port,
+    read_positive,
+    read_prefix,
+    read_schedule,
+    read_seconds,
+    read_secret,
+    read_truth,
+    read_url,
+    read_web_address,
+    size,
+)
+
+
+class Setting(Struct, frozen=True):
+    """A row of the table."""
+
+    #: Checks and converts a value from TOML, from a variable's text, or from Python.
+    read: Callable[[Any], Any]
+    #: What it means, in a sentence or two, for the reference.
+    help: str
+    #: Whether its value is a secret, which nothing shows.
+    secret: bool = False
+    #: Whether an error does not repeat its value, since people may write a secret there.
+    hidden: bool = False
+
+
+class SettingArguments(TypedDict, total=False):
+    """All settings but the URL, as arguments of a call; None for one that is not given.
+
+    A duration is seconds, a timedelta, or text such as "5m"; "none" switches off what can be off.
+    """
+
+    exchange: Annotated[
+        str | None,
+        Setting(
+            check_exchange_name, "Name of the exchange, which separates several systems on one broker; without dots."
+        ),
+    ]
+    queue_type: Annotated[
+        Literal["classic", "quorum"] | None,
+        Setting(
+            one_of(QUEUE_TYPES),
+            "Type of the queues that Palermo creates on RabbitMQ: classic, on one node, or quorum, on a majority of "
+            "the nodes (docs/guides/deploying.md).",
+        ),
+    ]
+    tenant_order: Annotated[
+        Literal["turn", "random"] | None,
+        Setting(
+            one_of(TENANT_ORDERS),
+            "How workers serve the tenants of a queue, by their shares: in turn, or at random "
+            "(docs/guides/tenants.md).",
+        ),
+    ]
+    default_queue: Annotated[str | None, Setting(check_new_queue, "Queue of jobs that name none.")]
+    serializer: Annotated[
+        str | None, Setting(read_name, "Serializer of arguments: json, msgpack, pickle, or one of your own.")
+    ]
+    compression: Annotated[str | None, Setting(read_compression, "Compression of arguments: gzip, zstd, or none.")]
+    sign: Annotated[bool | None, Setting(read_truth, "Sign jobs with the first of the signing_keys.")]
+    signing_keys: Annotated[
+        list[str] | tuple[str, ...] | None,
+        Setting(
+            read_list, "Keys of at least 16 bytes. Each of them verifies signatures; the first one signs.", secret=True
+        ),
+    ]
+    publish_timeout: Annotated[
+        Duration | str | None, Setting(read_seconds, "Maximum time to enqueue a job, with all reconnects and retries.")
+    ]
+    imports: Annotated[
+        list[str] | tuple[str, ...] | None,
+        Setting(
+            read_list,
+            "Modules with jobs, for workers and commands that name none; patterns such as `shop.*` too. If a settings "
+            "file names them, they are also found beside it.",
+        ),
+    ]
+    schedule: Annotated[
+        Mapping[str, Mapping[str, Any]] | None,
+        Setting(
+            read_schedule,
+            "Recurring jobs by name: tables in a file, a JSON object in the variable (docs/learn/recurring.md).",
+        ),
+    ]
+    failed_per_queue: Annotated[
+        bool | None,
+        Setting(
+            read_truth,
+            "Keep the failed jobs of each queue in a queue of their own, `failed:QUEUE`. Every command shows all of "
+            "them either way.",
+        ),
+    ]
+    failed_max_age: Annotated[
+        Duration | str | None,
+        Setting(optional(read_seconds), "Time after which a failed job is deleted; none keeps it."),
+    ]
+    failed_max_count: Annotated[
+        int | Literal["none"] | None,
+        Setting(
+            optional(read_count),
+            "Maximum number of failed jobs, per queue if failed_per_queue is on. The oldest are deleted first; none "
+            "keeps all.",
+        ),
+    ]
+    max_deaths: Annotated[
+        int | Literal["none"] | None,
+        Setting(
+            optional(read_positive),
+            "Number of workers that may die while they run a job before it fails as WorkerDied; none for any number "
+            "(docs/guides/long-jobs.md).",
+        ),
+    ]
+    journal: Annotated[
+        Literal["off", "failures", "all"] | None,
+        Setting(
+            one_of([level.value for level in JournalLevel]),
+            "Level of the journal: off records nothing; failures records failures, the actions of operators and "
+            "counts; all records every job (docs/guides/journal.md).",
+        ),
+    ]
+    journal_arguments: Annotated[
+        int | None,
+        Setting(
+            size(0, 65_536),
+            "Maximum size of a job's arguments in the journal, in bytes. Longer arguments are recorded as a preview; 0 "
+            "records none.",
+        ),
+    ]
+    journal_max_size: Annotated[
+        int | None,
+        Setting(
+            size(1_000_000, 2**62),
+            "Maximum size of the journal on the broker, in bytes. On RabbitMQ it is set when the journal is created.",
+        ),
+    ]
+    journal_max_age: Annotated[
+        Duration | str | None,
+        Setting(read_seconds, "Time that the journal is kept. On RabbitMQ it is set when the journal is created."),
+    ]
+    events_prefix: Annotated[
+        str | None,
+        Setting(
+            read_events_prefix,
+            "Prefix of the names of exchanges and queues for events, `PREFIX_gateway`; by default the name of the "
+            "exchange (docs/guides/events.md).",
+        ),
+    ]
+    events_unsubscribed: Annotated[
+        Literal["keep", "refuse"] | None,
+        Setting(
+            one_of(("keep", "refuse")),
+            "What to do with an event that no group subscribes to: keep it like the others, or refuse to publish it.",
+        ),
+    ]
+    events_max_age: Annotated[
+        Duration | str | None,
+        Setting(
+            read_seconds,
+            "Time that events are kept. On RabbitMQ it is set when the first event is published or subscribed to.",
+        ),
+    ]
+    events_max_size: Annotated[
+        int | None,
+        Setting(
+            size(1_000_000, 2**62), "Maximum size of the kept events on the broker, in bytes; set at the same time."
+        ),
+    ]
+    max_result: Annotated[
+        int | None, Setting(size(0, MAX_RESULT), "Maximum size of a result that is kept, in bytes, up to 524288.")
+    ]
+    release: Annotated[
+        str | None, Setting(read_path, "Deployed version or commit, which workers report for the statistics.")
+    ]
+    metrics_host: Annotated[
+        str | None,
+        Setting(read_name, "Address at which a worker serves metrics to Prometheus (docs/guides/monitoring.md)."),
+    ]
+    metrics_port: Annotated[
+        int | Literal["none"] | None,
+        Setting(
+            optional(read_port),
+            "Port for a worker's metrics, one for each worker of a machine; 0 picks a free port, none serves no "
+            "metrics.",
+        ),
+    ]
+    metrics_token: Annotated[
+        str | None,
+        Setting(
+            read_secret,
+            "Token of at least 16 characters that scrapers must send to workers and to the web pages.",
+            secret=True,
+        ),
+    ]
+    web_host: Annotated[
+        str | None,
+        Setting(
+            read_name,
+            "Address on which `palermo web` listens. Any address except loopback requires web_users or "
+            "web_oidc_issuer.",
+        ),
+    ]
+    web_port: Annotated[int | None, Setting(read_port, "Port of `palermo web`; 0 picks a free port.")]
+    web_hosts: Annotated[
+        list[str] | tuple[str, ...] | None,
+        Setting(
+            read_list,
+            "Host names under which the web pages are reached, in addition to loopback; patterns such as "
+            "`*.example.com` too.",
+        ),
+    ]
+    web_users: Annotated[
+        str | None, Setting(read_path, "File of users with the hashes of their passwords (docs/guides/web.md).")
+    ]
+    web_oidc_issuer: Annotated[
+        str | None,
+        Setting(
+            read_web_address,
+            "OpenID provider that signs users in: the address under which it serves "
+            "`/.well-known/openid-configuration`.",
+        ),
+    ]
+    web_oidc_client_id: Annotated[str | None, Setting(read_path, "Client id of the web pages at the provider.")]
+    web_oidc_client_secret: Annotated[
+        str | None,
+        Setting(read_path, "Client secret of the web pages at the provider; none for a public client.", secret=True),
+    ]
+    web_oidc_scopes: Annotated[
+        list[str] | tuple[str, ...] | None, Setting(read_list, "Scopes to request from the provider.")
+    ]
+    web_oidc_claim: Annotated[str | None, Setting(read_name, "Claim that decides a user's role.")]
+    web_oidc_roles: Annotated[
+        list[str] | tuple[str, ...] | None,
+        Setting(
+            read_list,
+            "Role for each value of that claim, such as `ops=admin,*=viewer`; `*` matches every user of the provider, "
+            "and the highest role counts.",
+        ),
+    ]
+    web_session: Annotated[
+        Duration | str | None, Setting(read_seconds, "Time after which a browser must sign in again.")
+    ]
+    web_token: Annotated[
+        bool | None,
+        Setting(
+            read_truth,
+            "Require a token, made at each start, if `palermo web` runs without users. This is not the token itself.",
+            hidden=True,
+        ),
+    ]
+    web_read_only: Annotated[bool | None, Setting(read_truth, "Refuse every change from the web.")]
+    web_prefix: Annotated[str | None, Setting(read_prefix, "Path prefix that a proxy removes, such as `/palermo`.")]
+    web_trust_proxy: Annotated[
+        bool | None,
+        Setting(read_truth, "Trust X-Forwarded-For, -Host, -Prefix and -Proto, because your own proxy sets them."),
+    ]
+    web_redact: Annotated[
+        list[str] | tuple[str, ...] | None,
+        Setting(
+            read_list,
+            "Patterns of argument names whose values are hidden on the web pages and not recorded in the journal; case "
+            "does not matter.",
+        ),
+    ]
+    web_secret: Annotated[
+        str | None,
+        Setting(
+            read_secret,
+            "Key of at least 16 characters that signs forms and sessions. Set it to the same value in all processes of "
+            "one site; without it, each start makes its own.",
+            secret=True,
+        ),
+    ]
+
+
+class SettingArgumentsAndUrl(SettingArguments, total=False):
+    """All settings."""
+
+    url: Annotated[str | None, Setting(read_url, "Broker; see below.", hidden=True)]
+
+
+#: All settings, by name; the URL comes first.
+SETTINGS: Mapping[str, Setting] = {
+    name: SettingArgumentsAndUrl.__annotations__[name].__metadata__[0]
+    for name in ("url", *SettingArguments.__annotations__)
+}
