@@ -1,11 +1,10 @@
 """Worker info: what a worker tells others about itself, the commands that others send to it, and its replies."""
 
-import base64
-import binascii
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, convert, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import asdict
 
 from palermo.contract.stored_records import read_record
 from palermo.core.election import Duty
@@ -15,7 +14,7 @@ from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
 MAX_TOLD_BODY = 512
 
 
-class ToldArguments(Struct, frozen=True, kw_only=True):
+class ToldArguments(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker tells of the arguments of a job that it runs: of the message, what is needed to show them."""
 
     preview: str | None = None
@@ -37,24 +36,6 @@ class ToldArguments(Struct, frozen=True, kw_only=True):
             topic=message.topic,
         )
 
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has; without what is as it mostly is."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
-        values = {name: value for name, value in told.items() if value != getattr(NOT_TOLD, name)}
-        return values if self.body is None else {**values, "body": base64.b64encode(self.body).decode()}
-
-    @classmethod
-    def from_plain(cls, plain: object) -> "ToldArguments":
-        """The arguments that to_plain wrote; NOT_TOLD for anything else, as from a worker of an earlier version."""
-        if not isinstance(plain, dict):
-            return NOT_TOLD
-        texts = {name: plain[name] for name in cls.__struct_fields__ if isinstance(plain.get(name), str)}
-        try:
-            body = base64.b64decode(texts.pop("body"), validate=True) if "body" in texts else None
-        except (binascii.Error, ValueError):
-            return NOT_TOLD
-        return cls(**texts, body=body)
-
 
 #: Nothing is told of the arguments.
 NOT_TOLD = ToldArguments()
@@ -74,22 +55,11 @@ class RunningJob(Struct, frozen=True, kw_only=True):
     text: str = ""
     #: The newest line that it logged about itself, at most 200 characters of it; "" if none.
     line: str = ""
-    #: The key that it was enqueued with; "" for none, and from a worker of an earlier version.
+    #: The key that it was enqueued with; "" for none.
     key: str = ""
-    #: The id of the job that enqueued it; "" for none, and from a worker of an earlier version.
+    #: The id of the job that enqueued it; "" for none.
     parent: str = ""
     arguments: ToldArguments = NOT_TOLD
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes."""
-        values = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {**values, "arguments": self.arguments.to_plain()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "RunningJob":
-        """The job that to_plain described; fields this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__struct_fields__ if name in plain}
-        return cls(**{**known, "arguments": ToldArguments.from_plain(plain.get("arguments"))})
 
     def message(self) -> Message:
         """The message, as far as the worker tells it."""
@@ -173,31 +143,23 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
 
     def counters(self) -> dict[str, Any]:
         """What it counts, its version and release, as values that JSON has; `counters_of` reads them."""
-        told = ("slots", "processed", "failed", "clock", "version", "release")
-        return {**{name: getattr(self, name) for name in told}, "duties": list(self.duties)}
+        return {name: value for name, value in self.to_plain().items() if name in Counters.__struct_fields__}
 
     def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes."""
-        return {
-            **{name: getattr(self, name) for name in self.__struct_fields__ if name not in _LISTS},
-            "clock": self.clock,
-            "queues": list(self.queues),
-            "duties": list(self.duties),
-            "outcomes": list(self.outcomes),
-            "permits": [list(pair) for pair in self.permits],
-            "asks": [list(pair) for pair in self.asks],
-            "jobs": [job.to_plain() for job in self.jobs],
-        }
+        """As values that JSON has, to travel between processes; `checked_worker` reads them."""
+        plain: dict[str, Any] = to_builtins(self)
+        return plain
 
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerInfo":
-        """The worker that to_plain described; fields this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__struct_fields__ if name in plain}
-        jobs = tuple(map(RunningJob.from_plain, plain.get("jobs", ())))
-        lists = {name: tuple(plain.get(name, ())) for name in ("queues", "outcomes")}
-        duties = _duties_of(plain)
-        pairs = {name: tuple((str(key), str(id)) for key, id in plain.get(name, ())) for name in ("permits", "asks")}
-        return cls(**{**known, **lists, **pairs, "duties": duties, "jobs": jobs})
+
+class Counters(Struct, frozen=True, kw_only=True):
+    """The part of a WorkerInfo that a worker writes down with each run, for the time when it does not answer."""
+
+    slots: int
+    processed: int
+    failed: int
+    duties: tuple[str, ...]
+    version: str
+    release: str
 
 
 def stored_worker(id: str | bytes, report: Any) -> WorkerInfo | None:
@@ -207,8 +169,8 @@ def stored_worker(id: str | bytes, report: Any) -> WorkerInfo | None:
 
 
 def checked_worker(plain: Any) -> WorkerInfo:
-    """The worker that WorkerInfo.to_plain described. Raises one of UNREADABLE for anything else."""
-    return convert(to_builtins(WorkerInfo.from_plain(plain)), WorkerInfo)
+    """The worker that WorkerInfo.to_plain described; unknown fields are left out. Raises msgspec.ValidationError."""
+    return convert(plain, WorkerInfo)
 
 
 def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
@@ -236,26 +198,11 @@ def unidentified_worker(number: int) -> WorkerInfo:
 
 
 def counters_of(plain: object) -> dict[str, Any]:
-    """Of what `counters` wrote, what makes a WorkerInfo of it; from an earlier version, that it is not counted."""
-    match plain:
-        case {
-            "slots": int(slots),
-            "processed": int(processed),
-            "failed": int(failed),
-            "clock": bool(),
-            "version": str(version),
-            "release": str(release),
-        } if isinstance(plain, Mapping):
-            counted = {"slots": slots, "processed": processed, "failed": failed, "duties": _duties_of(plain)}
-            return {**counted, "version": version, "release": release}
-        case _:
-            return {"slots": 0, "counted": False}
-
-
-def _duties_of(plain: Mapping[str, Any]) -> tuple[str, ...]:
-    # A worker of an earlier version tells only whether it is the one leader.
-    found = plain.get("duties", tuple(Duty) if plain.get("clock") else ())
-    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+    """The fields of a WorkerInfo in what `counters` wrote; that it is not counted, if this is anything else."""
+    try:
+        return asdict(convert(plain, Counters))
+    except ValidationError:
+        return {"slots": 0, "counted": False}
 
 
 class WorkerList(list[WorkerInfo]):
@@ -267,11 +214,7 @@ class WorkerList(list[WorkerInfo]):
         self.complete = complete
 
 
-#: The fields of a WorkerInfo that are lists in JSON.
-_LISTS = ("jobs", "queues", "duties", "outcomes", "permits", "asks")
-
-
-class WorkerCommand(Struct, frozen=True, kw_only=True):
+class WorkerCommand(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"action": "ask"}):
     """A command to workers: palermo/worker/parent/orders.py lists the actions and the replies."""
 
     action: str
@@ -286,18 +229,13 @@ class WorkerCommand(Struct, frozen=True, kw_only=True):
 
     def to_plain(self) -> dict[str, Any]:
         """As values that JSON has, to travel between processes."""
-        several = {"ids": list(self.ids)} if self.ids else {}
-        return {"ask": self.action, "id": self.id, **several, "workers": list(self.workers), "by": self.by}
+        plain: dict[str, Any] = to_builtins(self)
+        return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "WorkerCommand":
-        """The command that to_plain wrote; a malformed value counts as absent."""
-        text = {name: found if isinstance(found := plain.get(name), str) else "" for name in ("ask", "id", "by")}
-        lists = {
-            name: tuple(map(str, found)) if isinstance(found := plain.get(name), list) else ()
-            for name in ("ids", "workers")
-        }
-        return cls(action=text["ask"], id=text["id"], by=text["by"], **lists)
+    def from_plain(cls, plain: object) -> "WorkerCommand":
+        """The command that to_plain wrote. Raises msgspec.ValidationError for anything else."""
+        return convert(plain, cls)
 
     def is_for(self, worker: str) -> bool:
         """Whether this worker must carry out the command."""

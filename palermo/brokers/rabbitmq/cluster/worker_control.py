@@ -247,13 +247,15 @@ class WorkerControl:
     async def _answer(self, question: Mapping[str, Any], reply_to: str | None) -> None:
         answer: Mapping[str, Any] = {}
         if question.get("ask", "report") == "report":
-            unreadable = self._channel.connection.unreadable.counts
-            answer = {**self._report().to_plain(), "inbox": self.inbox, "unreadable": unreadable}
+            counts = self._channel.connection.unreadable.counts
+            answer = {**self._report().to_plain(), "inbox": self.inbox, "unreadable": counts}
         elif question["ask"] == "look":
             await self._look(question)
         else:
-            id, order = self._report().id, WorkerCommand.from_plain(question)
-            answer = {"worker": id, "values": await self._on_command(order) if order.is_for(id) else None}
+            id, unreadable = self._report().id, self._channel.connection.unreadable
+            order = unreadable.attempt("the orders to workers", question, partial(WorkerCommand.from_plain, question))
+            values = await self._on_command(order) if order is not None and order.is_for(id) else None
+            answer = {"worker": id, "values": values}
         if not reply_to:
             return
         # On the publishing connection: one that has ever published hangs under a memory alarm, acks included.
