@@ -27,6 +27,7 @@ from palermo.contract.broker import OnPublished, SessionParameters
 from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
 from palermo.core.message import Message
+from palermo.core.text import count
 from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 
 T = TypeVar("T")
@@ -279,11 +280,11 @@ class Store:
     async def _wait_for_replicas(self) -> None:
         """Wait until enough replicas have what this session has written. Raises BrokerUnavailable."""
         # Less than half of a publish's time, after which the client takes a session for silent.
-        count = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
-        if count < self.wanted_replicas:
+        reached = await self.call("WAIT", self.wanted_replicas, max(1, int(self.timeout * 400)))
+        if reached < self.wanted_replicas:
             raise BrokerUnavailable(
-                f"what was written to Redis at {self.server} is on {count} replica(s) so far, and wait_replicas asks"
-                f" for {self.wanted_replicas}."
+                f"what was written to Redis at {self.server} is on {count(reached, 'replica')} so far;"
+                f" wait_replicas asks for {self.wanted_replicas}."
             )
 
     def _watch(self, lost: "asyncio.Future[BrokerError]") -> None:
