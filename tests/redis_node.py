@@ -96,11 +96,11 @@ class RedisNode:
             client.response_callbacks.clear()
             return client.execute_command(*command)
 
-    def start(self) -> None:
-        """Start it, and return once it answers."""
+    def start(self, *more: str) -> None:
+        """Start it, with `more` options this time, and return once it answers, be it that it is loading its data."""
         program = find_server()
         self.socket.unlink(missing_ok=True)
-        command = [program, *self._config]
+        command = [program, *self._config, *more]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._running_file().touch()
@@ -136,7 +136,7 @@ class RedisNode:
                 connection.settimeout(1)
                 connection.connect(str(self.socket))
                 connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith((b"+PONG", b"-NOAUTH"))
+                return connection.recv(16).startswith((b"+PONG", b"-NOAUTH", b"-LOADING"))
         except OSError:
             return False
 

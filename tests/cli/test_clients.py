@@ -34,6 +34,6 @@ def test_the_clients_of_a_queue_are_listed_and_cleared(palermo: Palermo, client:
     )
     assert "acme" in palermo("purge", "images", "--client", "acme", "--yes", code=4).stderr
     palermo("purge", "images", "--yes")
-    palermo("enqueue", "shop.resize", "-q", "images", "--client", "zebra")
+    palermo("enqueue", "shop.resize", "-q", "images", "--tenant", "zebra")
     (row,) = json.loads(palermo("jobs", "images", "--json").stdout)
     assert row["tenant"] == "zebra"

@@ -17,7 +17,7 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from tests import rabbitmq_found
-from tests.acceptance.place import Place
+from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of, version_of, with_durable_streams
 from tests.webui.process import WebProcess
@@ -38,7 +38,7 @@ class Look(NamedTuple):
     """A broker with one healthy worker, as a user sees it who may only read."""
 
     node: Node
-    place: Place
+    rig: Rig
     url: str
     ids: dict[str, str]
     pidfile: str
@@ -48,7 +48,7 @@ class Look(NamedTuple):
         for name, value in {**self.ids, "PIDFILE": self.pidfile}.items():
             command = command.replace(name, value)
         began = time.monotonic()
-        done = self.place.run(*shlex.split(command), PALERMO_URL=self.url)
+        done = self.rig.run(*shlex.split(command), PALERMO_URL=self.url)
         said = done.stdout + done.stderr
         assert time.monotonic() - began < ANSWER, said
         assert not has_traceback(said)
@@ -63,19 +63,19 @@ def look(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         node = with_durable_streams(stack.enter_context(rabbitmq_found.find()()))
         add_user(node, "viewer", "secret")
         set_permissions(node, "viewer", "^$", "^$", ".*")
-        place = stack.enter_context(Place(folder, url_of(node), "palermo", queue_type=request.param))
+        rig = stack.enter_context(Rig(folder, url_of(node), "palermo", queue_type=request.param, module="shop"))
         pidfile = str(folder / "worker.pid")
-        worker = place.worker("-q", "jobs,mail", "-c", "2", "--pidfile", pidfile)
-        place.ready(worker)
-        ids = {"FAILED": place.enqueue("fail", "at once"), "DONE": place.enqueue("note", "soon")}
-        ids["RUNNING"] = place.enqueue("hold", "for long")
-        place.enqueue("note", "waits", queue="unserved")
-        place.palermo("enqueue", "shop.note", "-q", "unserved", "--tenant", "acme", "--args", '["of a tenant"]')
-        eventually(lambda: ids["FAILED"] in place.failed())
-        place.await_lines(2)
-        yield Look(node, place, url_of(node, user="viewer", password="secret"), ids, pidfile)
+        worker = rig.worker("-q", "jobs,mail", "-c", "2", "--pidfile", pidfile)
+        rig.ready(worker)
+        ids = {"FAILED": rig.enqueue("fail", "at once"), "DONE": rig.enqueue("note", "soon")}
+        ids["RUNNING"] = rig.enqueue("hold", "for long")
+        rig.enqueue("note", "waits", queue="unserved")
+        rig.palermo("enqueue", "shop.note", "-q", "unserved", "--tenant", "acme", "--args", '["of a tenant"]')
+        eventually(lambda: ids["FAILED"] in rig.failed())
+        rig.await_lines(2)
+        yield Look(node, rig, url_of(node, user="viewer", password="secret"), ids, pidfile)
         assert worker.alive, worker.log
-        assert place.only_worker()["pid"] == worker.pid
+        assert rig.only_worker()["pid"] == worker.pid
 
 
 @pytest.mark.parametrize("command", ["queues", "workers", "top --once", "stats", "status RUNNING"])
@@ -86,7 +86,7 @@ def test_a_user_who_may_only_look_sees_no_worker_as_dead(look: Look, command: st
         assert MAY_NOT_ASK in said
         assert not [blame for blame in BLAMES if blame in said], said
         # What the worker wrote down of a job that takes long.
-        return said if look.place.only_worker()["id"] in said or command == "queues" else ""
+        return said if look.rig.only_worker()["id"] in said or command == "queues" else ""
 
     assert eventually(told)
 
@@ -213,10 +213,10 @@ def test_the_health_of_the_web_server_is_green_for_a_user_who_may_only_look(web:
 
 def test_an_idle_worker_counts_for_a_user_who_may_only_look(look: Look, tmp_path: Path) -> None:
     exchange = "idle"
-    with Place(tmp_path, look.place.url, exchange, queue_type="quorum") as place:
-        place.ready(place.worker())
+    with Rig(tmp_path, look.rig.url, exchange, queue_type="quorum") as rig:
+        rig.ready(rig.worker())
 
-        done = place.run("workers", "--json", PALERMO_URL=look.url)
+        done = rig.run("workers", "--json", PALERMO_URL=look.url)
 
     (row,) = json.loads(done.stdout)
     assert (row["state"], row["answers"]) == ("unasked", False)
@@ -224,7 +224,7 @@ def test_an_idle_worker_counts_for_a_user_who_may_only_look(look: Look, tmp_path
 
 def test_the_user_of_the_guide_sees_what_it_says(look: Look) -> None:
     narrow, wide = re.findall(r"^rabbitmqctl set_permissions viewer (.*)$", _GUIDE.read_text(), re.MULTILINE)
-    is_new = version_of(look.place.url) >= (4,)
+    is_new = version_of(look.rig.url) >= (4,)
     line = wide if is_new else narrow
     set_permissions(look.node, "viewer", *shlex.split(line))
     try:
@@ -245,7 +245,7 @@ def test_a_user_whose_name_says_limit_meets_no_limit(look: Look) -> None:
     add_user(look.node, "limited", "secret")
     set_permissions(look.node, "limited", "^$", "^$", ".*")
 
-    done = look.place.run("check", PALERMO_URL=url_of(look.node, user="limited", password="secret"))
+    done = look.rig.run("check", PALERMO_URL=url_of(look.node, user="limited", password="secret"))
 
     assert done.returncode == 0, done.stdout
     assert "User limited of RabbitMQ" in done.stdout
@@ -257,12 +257,12 @@ def test_a_user_who_may_do_all_but_ask_is_told_so_when_it_orders_workers(look: L
     set_permissions(look.node, "clerk", ".*", r"^(?!palermo\.~control)", ".*")
     url = url_of(look.node, user="clerk", password="secret")
 
-    ordered = look.place.run("control", "quiet", "--all", PALERMO_URL=url)
-    checked = look.place.run("check", PALERMO_URL=url)
-    stored = look.place.run("enqueue", "shop.note", "-q", "jobs", "--args", '["by the clerk"]', PALERMO_URL=url)
+    ordered = look.rig.run("control", "quiet", "--all", PALERMO_URL=url)
+    checked = look.rig.run("check", PALERMO_URL=url)
+    stored = look.rig.run("enqueue", "shop.note", "-q", "jobs", "--args", '["by the clerk"]', PALERMO_URL=url)
 
     assert ordered.returncode == 3
     assert "exchange 'palermo.~control'" in ordered.stderr
     assert (checked.returncode, "User clerk of RabbitMQ" in checked.stdout) == (0, True)
     assert stored.returncode == 0, stored.stderr
-    eventually(lambda: "by the clerk" in look.place.lines())
+    eventually(lambda: "by the clerk" in look.rig.lines())
