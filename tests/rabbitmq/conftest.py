@@ -1,20 +1,60 @@
-"""The session and the loop that many tests of the adapter for RabbitMQ use."""
+"""Sessions, connections and the loop that many tests of the adapter for RabbitMQ use."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.tools import PATIENT
 from tests.harness.rig import Rig
 
+#: Opens a session, with some parameters changed.
+Open = Callable[..., Awaitable[RabbitmqBroker]]
+
 
 @pytest.fixture
 def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+
+
+@pytest.fixture
+def another(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Open]:
+    """Opens sessions, which end with the test."""
+    opened = list[RabbitmqBroker]()
+
+    async def another(**changes: Any) -> RabbitmqBroker:
+        opened.append(await open_rabbitmq(replace(session, **changes)))
+        return opened[-1]
+
+    yield another
+    for broker in opened:
+        runner.run(broker.close())
+
+
+@pytest.fixture
+def broker(runner: asyncio.Runner, another: Open) -> RabbitmqBroker:
+    return runner.run(another())
+
+
+@pytest.fixture
+def connection(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Connection]:
+    """A bare connection, beside all sessions."""
+    connection = runner.run(open_connection(session, "test"))
+    yield connection
+    runner.run(connection.close())
+
+
+@pytest.fixture
+def small(session: SessionParameters) -> dict[str, Any]:
+    """What makes a session with small frames, for `another`."""
+    return {"address": replace(session.address, options=(("frame_max", "8192"),))}
 
 
 @pytest.fixture(scope="module")

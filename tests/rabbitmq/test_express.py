@@ -1,39 +1,42 @@
-"""The quick way of plain jobs: which jobs are shown to a lane at once, and which go the ordinary way all the same."""
+"""The quick way of plain jobs: those are shown to a lane at once and in order, and all others come by `receive`."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from palermo.brokers.rabbitmq import RabbitmqBroker
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.consuming import idle_subscriptions
 from palermo.contract.admission import is_plain
-from palermo.contract.broker import Delivery, SessionParameters, open_broker
-from palermo.contract.worker_info import WorkerInfo
+from palermo.contract.broker import Delivery
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
+from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DeliveryLost
-from tests.contract.tools import until
-
-
-def a_message(id: str, **fields: Any) -> Message:
-    return Message(**{"id": id, "queue": "mail", "job": "shop.send", "body": b"[1]", **fields})
+from tests.contract.tools import Report, empty_looks_are_forgotten, message, until
+from tests.rabbitmq.conftest import Open
 
 
 def test_plain_is_what_asks_nobody() -> None:
-    plain = a_message("1", extra={"x-trace": "abc"})
+    plain, later = message(extra={"x-trace": "abc"}), time.time() + 60
     assert is_plain(plain)
-    assert is_plain(a_message("1", run_at=time.time() - 1))
-    later = time.time() + 60
-    assert not is_plain(a_message("1", run_at=later, extra={"perform_job_at": later}))
+    assert is_plain(message(run_at=time.time() - 1))
+    assert not is_plain(message(run_at=later, extra={"perform_job_at": later}))
     assert not is_plain(with_lock(plain, UniqueLock(key="k", mode=Mode.DONE)))
     assert not is_plain(with_lock(plain, UniqueLock(key="k", mode=Mode.WINDOW, seconds=5.0)))
-    assert not is_plain(a_message("1", extra={"limit": 3}))
-    assert not is_plain(a_message("1", extra={"rate": "10/s"}))
+    assert not is_plain(message(extra={"limit": 3}))
+    assert not is_plain(message(extra={"rate": "10/s"}))
+
+
+def jobs(count: int, queue: str, **fields: Any) -> list[Message]:
+    return [message(f"{queue}-{number}", queue, **fields) for number in range(count)]
 
 
 def answer(probe: Callable[[], object]) -> Callable[[], Awaitable[object]]:
@@ -43,148 +46,411 @@ def answer(probe: Callable[[], object]) -> Callable[[], Awaitable[object]]:
     return asked
 
 
-class Taker:
-    """Takes what is shown to it, while it wants to; tells of each, on the loop."""
+class Served:
+    """A consumer with one slot that takes plain jobs as they come, and whose task waits in `receive` all the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, publisher: RabbitmqBroker, asking: Connection, consumer: Any) -> None:
+        self.publisher = publisher
+        self.consumer = consumer
         self.wants = True
         self.shown: asyncio.Queue[Delivery] = asyncio.Queue()
+        self.waiting: asyncio.Future[Delivery]
+        self._asking = asking
+        self.receive()
 
-    def __call__(self, delivery: Delivery) -> bool:
+    def take(self, delivery: Delivery) -> bool:
         self.shown.put_nowait(delivery)
         return self.wants
-
-
-class Served:
-    """A consumer with one slot, whose task waits in `receive` all the time."""
-
-    def __init__(self, broker: RabbitmqBroker, consumer: Any) -> None:
-        self.broker = broker
-        self.consumer = consumer
-        self.take = Taker()
-        self.receive()
 
     def receive(self) -> None:
         self.waiting = asyncio.ensure_future(self.consumer.receive(1, self.take))
 
-    async def waits(self) -> None:
-        """Return once it is subscribed and asks for a job."""
+    async def put(self, one: Message) -> None:
+        """Publish a job once the consumer is subscribed to its one queue and asks for a job."""
         slot = self.consumer._source.slots[0]
         await until(answer(lambda: slot._asked is not None), True)
-
-    async def put(self, message: Message) -> None:
-        await self.waits()
-        await self.broker.publish(message)
+        await self.publisher.publish(one)
 
     async def next(self) -> Delivery:
-        """The next job, whichever way it comes: the first of a subscription may be there before anybody waits."""
-        shown = asyncio.ensure_future(self.take.shown.get())
+        """The next job, by the quick way."""
+        shown = asyncio.ensure_future(self.shown.get())
         await asyncio.wait({shown, self.waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if shown.done():
-            return shown.result()
-        shown.cancel()
-        return self.waiting.result()
+        if not shown.done():
+            shown.cancel()
+            raise AssertionError(f"came by receive: {self.waiting.result()}")
+        return shown.result()
+
+    async def run(self, count: int) -> list[str]:
+        """Take and acknowledge this many; their ids."""
+        found = []
+        for _ in range(count):
+            delivery = await self.next()
+            found.append(delivery.message.id)
+            self.consumer.acknowledge(delivery)
+        return found
+
+    async def busy(self, *messages: Message) -> Delivery:
+        """A job that holds the slot; the others are there before it ends, and known to be."""
+        await self.publisher.publish(message("first", messages[-1].queue))
+        held = await self.next()
+        await self.publisher.publish_many(messages)
+        await empty_looks_are_forgotten()
+        return held
 
     async def pending(self) -> int:
-        (queue,) = [one for one in await self.broker.queues() if one.name == "mail"]
-        return queue.pending
+        return sum(queue.pending for queue in await self.publisher.queues())
+
+    async def subscribed(self) -> list[str]:
+        """The queues to which the worker is subscribed."""
+        names = {self.name_of(queue): queue for queue in self.consumer._source.queues}
+        probes = await probe_all(self._asking, names)
+        return [names[name] for name, probe in probes.items() if probe.subscribed]
+
+    async def exists(self, queue: str) -> bool:
+        return (await self._asking.probe(self.name_of(queue))).exists
+
+    async def waiting_in(self, queue: str) -> int:
+        return (await self._asking.probe(self.name_of(queue))).messages
+
+    def name_of(self, queue: str) -> str:
+        return amqp_queue(self.publisher._exchange, queue)
 
 
-@asynccontextmanager
-async def served(session: SessionParameters) -> AsyncIterator[Served]:
-    broker = await open_broker(session)
-    assert isinstance(broker, RabbitmqBroker)
-    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("mail",), slots=1, state="idle", started_at=time.time())
-    consumer = await broker.consume(QueueSelection.parse("mail"), slots=1, tag="pid:1@h", report=lambda: info)
-    made = Served(broker, consumer)
-    try:
-        async with asyncio.timeout(100):
-            yield made
-    finally:
-        made.waiting.cancel()
-        await asyncio.wait({made.waiting})
-        await consumer.close()
-        await broker.close()
+Start = Callable[[str], Awaitable[Served]]
 
 
-async def test_plain_jobs_pass_one_after_another_while_receive_waits(session: SessionParameters) -> None:
-    async with served(session) as at:
-        bodies = [b"[1]", b"", b"[%s]" % (b"1" * 300_000), b"[2]"]
-        for number, body in enumerate(bodies):
-            await at.put(a_message(str(number), body=body))
-        for number, body in enumerate(bodies):
-            delivery = await at.take.shown.get()
-            assert (delivery.message.id, delivery.message.body) == (str(number), body)
-            assert list(at.consumer.held()) == [delivery]
-            at.consumer.acknowledge(delivery)
-            with pytest.raises(DeliveryLost):
-                at.consumer.acknowledge(delivery)
-        assert not at.waiting.done()
-        assert await at.pending() == 0
+@pytest.fixture
+def serve(runner: asyncio.Runner, another: Open, connection: Connection) -> Iterator[Start]:
+    made = list[Served]()
+
+    async def serve(queues: str) -> Served:
+        report = Report(queues)
+        consumer = await (await another()).consume(
+            QueueSelection.parse(queues), slots=1, tag=report.info.id, report=report
+        )
+        made.append(Served(await another(), connection, consumer))
+        return made[-1]
+
+    async def end() -> None:
+        for at in made:
+            at.waiting.cancel()
+            await asyncio.wait({at.waiting})
+            await at.consumer.close()
+
+    yield serve
+    runner.run(end())
 
 
-async def test_what_is_not_taken_or_not_plain_comes_by_receive(session: SessionParameters) -> None:
-    async with served(session) as at:
-        at.take.wants = False
-        await at.put(a_message("declined"))
-        delivery = await at.waiting
-        assert delivery.message.id == "declined"
-        assert at.take.shown.qsize() == 1
-        await at.consumer.settle(delivery, Release())
-        again = await at.consumer.receive(1, at.take)
-        assert again.redelivered
-        assert again.message.id == "declined"
-        await at.consumer.settle(again, Ack())
-        await at.broker.publish(a_message("limited", extra={"limit": 3}))
-        limited = await at.consumer.receive(1, at.take)
-        assert limited.message.id == "limited"
-        await at.consumer.settle(limited, Ack())
-        unwanted = a_message("cancelled", created_at=int(time.time()))
-        await at.broker.cancel(["cancelled"])
-        checked = at.consumer._steering.checked
-        await until(answer(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled), True)
-        at.receive()
-        await at.put(unwanted)
-        cancelled = await at.waiting
-        assert cancelled.cancelled
-        await at.consumer.settle(cancelled, Ack(done=False))
-        assert at.take.shown.qsize() == 1
+# -- from one queue
 
 
-async def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it_is_settled(
-    session: SessionParameters,
-) -> None:
-    async with served(session) as at:
-        await at.put(a_message("first"))
-        delivery = await at.take.shown.get()
-        channel, tag = delivery.token
-        channel.raw.basic_ack(tag + 100)  # which the broker answers by closing the channel
-        await until(answer(lambda: channel.is_open), False)
-        await at.broker.publish(a_message("second"))
-        await until(at.pending, 2)
-        assert not at.waiting.done()
-        assert at.take.shown.empty()
+async def test_plain_jobs_pass_one_after_another_while_receive_waits(serve: Start) -> None:
+    at = await serve("jobs")
+    bodies = [b"[1]", b"", b"[%s]" % (b"1" * 300_000), b"[2]"]
+    for number, body in enumerate(bodies):
+        await at.put(message(str(number), body=body))
+    for number, body in enumerate(bodies):
+        delivery = await at.next()
+        assert (delivery.message.id, delivery.message.body) == (str(number), body)
+        assert list(at.consumer.held()) == [delivery]
+        at.consumer.acknowledge(delivery)
         with pytest.raises(DeliveryLost):
             at.consumer.acknowledge(delivery)
-        again = await at.waiting
-        assert again.redelivered
-        assert again.message.id == "first"
-        await at.consumer.settle(again, Ack())
-        at.receive()
-        await at.consumer.settle(await at.next(), Ack())
+    assert not at.waiting.done()
+    assert await at.pending() == 0
 
 
-async def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(session: SessionParameters) -> None:
-    async with served(session) as at:
-        await at.put(a_message("first"))
-        delivery = await at.take.shown.get()
-        await at.consumer.pause_slot(1)
-        await at.broker.publish(a_message("second"))
-        await at.broker.pause("mail")
-        await at.broker.resume("mail")
-        assert await at.pending() == 1
+async def test_what_is_not_taken_or_not_plain_or_cancelled_comes_by_receive(serve: Start) -> None:
+    at = await serve("jobs")
+    at.wants = False
+    await at.put(message("declined"))
+    delivery = await at.waiting
+    assert (delivery.message.id, at.shown.qsize()) == ("declined", 1)
+    await at.consumer.settle(delivery, Release())
+    again = await at.consumer.receive(1, at.take)
+    assert (again.message.id, again.redelivered) == ("declined", True)
+    await at.consumer.settle(again, Ack())
+    await at.publisher.publish(message("limited", extra={"limit": 3}))
+    limited = await at.consumer.receive(1, at.take)
+    assert limited.message.id == "limited"
+    await at.consumer.settle(limited, Ack())
+
+    unwanted = message("cancelled", created_at=int(time.time()))
+    await at.publisher.cancel(["cancelled"])
+    checked = at.consumer._steering.checked
+    await until(answer(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled), True)
+    at.receive()
+    await at.put(unwanted)
+    cancelled = await at.waiting
+    assert cancelled.cancelled
+    await at.consumer.settle(cancelled, Ack(done=False))
+    assert at.shown.qsize() == 1
+
+
+async def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(serve: Start) -> None:
+    at = await serve("jobs")
+    await at.put(message("first"))
+    delivery = await at.next()
+    await at.consumer.pause_slot(1)
+    await at.publisher.publish(message("second"))
+    await at.publisher.pause("jobs")
+    await at.publisher.resume("jobs")
+    assert await at.pending() == 1
+    at.consumer.acknowledge(delivery)
+
+    # The first of a subscription may be there before anybody waits.
+    shown = asyncio.ensure_future(at.shown.get())
+    await asyncio.wait({shown, at.waiting}, return_when=asyncio.FIRST_COMPLETED)
+    second = shown.result() if shown.done() else at.waiting.result()
+    shown.cancel()
+    assert second.message.id == "second"
+    await at.consumer.settle(second, Ack())
+    assert await at.pending() == 0
+
+
+@pytest.mark.parametrize("queues", ["jobs", "a,jobs"])
+async def test_a_taken_job_whose_channel_ends_is_lost_and_no_other_comes_before_it(serve: Start, queues: str) -> None:
+    at = await serve(queues)
+    if queues == "jobs":
+        await at.put(message("first"))
+    else:
+        await at.publisher.publish(message("first"))
+    delivery = await at.next()
+    channel, tag = delivery.token
+    channel.raw.basic_ack(tag + 100)  # which the broker answers by closing the channel
+    await until(answer(lambda: channel.is_open), False)
+    await at.publisher.publish(message("second"))
+    await until(at.pending, 2)
+    assert not at.waiting.done()
+    assert at.shown.empty()
+
+    with pytest.raises(DeliveryLost):
         at.consumer.acknowledge(delivery)
-        second = await at.next()
-        assert second.message.id == "second"
-        await at.consumer.settle(second, Ack())
-        assert await at.pending() == 0
+
+    again = await at.waiting
+    assert (again.message.id, again.redelivered) == ("first", True)
+    await at.consumer.settle(again, Ack())
+
+
+# -- from several queues
+
+
+async def test_plain_jobs_of_all_queues_pass_in_order_while_receive_waits(serve: Start) -> None:
+    at = await serve("a,b,c,d")
+    large = jobs(1, "d", body=b"x" * 300_000)
+    first = await at.busy(*jobs(2, "c"), *jobs(2, "a"), *large, *jobs(2, "b"))
+    assert list(at.consumer.held()) == [first]
+    assert await at.pending() == 7
+    at.consumer.acknowledge(first)
+    with pytest.raises(DeliveryLost):
+        at.consumer.acknowledge(first)
+
+    assert await at.run(7) == ["a-0", "a-1", "b-0", "b-1", "c-0", "c-1", "d-0"]
+    await until(at.pending, 0)
+    assert not at.waiting.done()
+
+
+async def test_a_queue_that_fills_while_another_is_served_has_its_turn(serve: Start) -> None:
+    at = await serve("high,empty,low")
+    at.consumer.acknowledge(await at.busy(*jobs(30, "low")))
+    await at.run(5)
+    held = await at.next()
+    await at.publisher.publish_many(jobs(2, "high"))
+    await empty_looks_are_forgotten()
+    at.consumer.acknowledge(held)
+    assert await at.run(3) == ["high-0", "high-1", "low-6"]
+
+    # And while it goes on without a pause, soon.
+    await at.publisher.publish_many(jobs(1, "high"))
+    assert sorted(await at.run(24)) == sorted(["high-0", *[f"low-{number}" for number in range(7, 30)]])
+
+
+async def test_of_several_queues_too_what_is_not_plain_or_not_taken_comes_by_receive(serve: Start) -> None:
+    at = await serve("a,b")
+    at.consumer.acknowledge(await at.busy(*jobs(1, "a", extra={"limit": 3}), *jobs(3, "b")))
+    limited = await at.waiting
+    assert limited.message.id == "a-0"
+    await at.consumer.settle(limited, Ack())
+    at.wants = False
+    at.receive()
+    declined = await at.waiting
+    assert (declined.message.id, at.shown.qsize()) == ("b-0", 1)
+    await at.consumer.settle(declined, Ack())
+    at.shown.get_nowait()
+    at.wants = True
+    at.receive()
+    assert await at.run(2) == ["b-1", "b-2"]
+
+
+async def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(serve: Start) -> None:
+    at = await serve("a,b")
+    at.consumer.acknowledge(await at.busy(*jobs(5, "b")))
+    assert await at.run(1) == ["b-0"]
+    at.waiting.cancel()  # with the next question on its way
+    await asyncio.wait({at.waiting})
+    assert at.waiting.cancelled()
+    await until(at.pending, 4)
+
+    at.wants = False
+    found = []
+    for _ in range(4):
+        delivery = await at.consumer.receive(1, at.take)
+        found.append((delivery.message.id, delivery.redelivered))
+        await at.consumer.settle(delivery, Ack())
+    # Only the first may have been asked for before.
+    assert [id for id, _ in found] == ["b-1", "b-2", "b-3", "b-4"]
+    assert not any(again for _, again in found[1:])
+
+
+async def test_a_slot_that_rests_asks_for_nothing_after_its_job(serve: Start) -> None:
+    at = await serve("a,b")
+    first = await at.busy(*jobs(2, "b"))
+    await at.consumer.pause_slot(1)
+    at.consumer.acknowledge(first)
+    at.waiting.cancel()
+    await asyncio.wait({at.waiting})
+    assert await at.pending() == 2
+    at.receive()
+    delivery = await at.next()
+    assert (delivery.message.id, delivery.redelivered) == ("b-0", False)
+    # A worker that goes on before its job is over has not cancelled who waits.
+    await at.consumer.pause_slot(1)
+    at.consumer.acknowledge(delivery)
+    assert await at.run(1) == ["b-1"]
+
+
+async def test_a_paused_queue_is_left_alone_and_then_served_again(serve: Start) -> None:
+    at = await serve("a,b")
+
+    def paused() -> bool:
+        return "a" in at.consumer._source._paused
+
+    at.consumer.acknowledge(await at.busy(*jobs(4, "a"), *jobs(4, "b")))
+    assert await at.run(1) == ["a-0"]
+    held = await at.next()
+    await at.publisher.pause("a")
+    await until(answer(paused), True)
+    at.consumer.acknowledge(held)
+    assert [held.message.id, *await at.run(3)] == ["a-1", "b-0", "b-1", "b-2"]
+    held = await at.next()
+    await at.publisher.resume("a")
+    await until(answer(paused), False)
+    at.consumer.acknowledge(held)
+    assert await at.run(2) == ["a-2", "a-3"]
+
+
+async def test_queues_that_are_emptied_or_deleted_by_others_do_no_harm(serve: Start, connection: Connection) -> None:
+    at = await serve("a,b")
+    at.consumer.acknowledge(await at.busy(*jobs(3, "a"), *jobs(3, "b")))
+    held = await at.next()
+    await connection.purge(at.name_of("a"))
+    at.consumer.acknowledge(held)
+    assert await at.run(1) == ["b-0"]
+    held = await at.next()
+    for queue in ("a", "b"):
+        await connection.delete(at.name_of(queue))
+    at.consumer.acknowledge(held)
+    # It makes both again, as it was told to serve them.
+    for queue in ("a", "b"):
+        await until(partial(at.exists, queue), True)
+    await connection.purge(at.name_of("b"))
+    await at.publisher.publish_many(jobs(1, "a"))
+    assert await at.run(1) == ["a-0"]
+
+
+# -- from so many that a worker keeps its subscriptions while a job runs
+
+MANY = [f"q{number:02}" for number in range(64)]
+
+
+async def begun(at: Served, queue: str) -> Delivery:
+    """A job for the idle worker, which is subscribed to all its queues again."""
+    await until(at.subscribed, MANY)
+    await at.publisher.publish_many(jobs(1, queue))
+    return await at.next()
+
+
+async def test_a_job_for_an_idle_worker_of_many_queues_costs_few_frames(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
+    at = await serve(",".join(MANY))
+    first = await begun(at, "q20")
+    # Two connections ask: RabbitMQ may count on one before it has done what the other told it.
+    await until(at.subscribed, [queue for queue in MANY if queue != "q20"])
+    sent = at.consumer._source.connection.raw.frames_sent
+
+    at.consumer.acknowledge(first)
+
+    await until(at.subscribed, MANY)
+    # The acknowledgement, a question for the queue, a subscription to it, and what a worker says now and then.
+    assert at.consumer._source.connection.raw.frames_sent - sent < 20
+
+
+async def test_jobs_that_come_to_a_busy_worker_of_many_queues_wait_there_and_come_in_order(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
+    at = await serve(",".join(MANY))
+    first = await begun(at, "q20")
+    for queue in ("q40", "q03"):
+        await at.publisher.publish_many(jobs(2, queue))
+        await until(partial(at.waiting_in, queue), 2)
+    await until(at.subscribed, [queue for queue in MANY if queue not in ("q03", "q20", "q40")])
+    assert list(at.consumer.held()) == [first]
+
+    at.wants = False
+    at.consumer.acknowledge(first)
+    found = [await at.waiting]
+    for _ in range(3):
+        await at.consumer.settle(found[-1], Ack())
+        found.append(await at.consumer.receive(1))
+    assert [delivery.message.id for delivery in found] == ["q03-0", "q03-1", "q40-0", "q40-1"]
+
+
+async def test_a_worker_of_many_queues_that_stays_busy_is_sent_no_more_jobs(
+    serve: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_subscriptions, "_KEPT", 1e6)
+    at = await serve(",".join(MANY))
+    first = await begun(at, "q20")
+    for queue in MANY[30:40]:
+        await at.publisher.publish_many(jobs(1, queue))
+    await until(at.subscribed, [])
+    at.wants = False
+    at.consumer.acknowledge(first)
+    await at.consumer.settle(await at.waiting, Ack())
+    for _ in range(9):
+        await at.consumer.settle(await at.consumer.receive(1), Ack())
+
+    # And by a job that runs long.
+    at.wants = True
+    at.receive()
+    await until(at.subscribed, MANY)
+    monkeypatch.setattr(idle_subscriptions, "_KEPT", 0.0)
+    second = await begun(at, "q30")
+    await until(at.subscribed, [])
+    at.consumer.acknowledge(second)
+    await until(at.subscribed, MANY)
+
+
+async def test_queues_among_many_that_are_deleted_do_the_others_no_harm(serve: Start, connection: Connection) -> None:
+    at = await serve(",".join(MANY))
+    at.consumer.acknowledge(await begun(at, "q20"))
+    await until(at.subscribed, MANY)
+    await connection.delete(at.name_of("q10"))
+    at.consumer.acknowledge(await begun(at, "q21"))
+    at.consumer.acknowledge(await begun(at, "q10"))
+
+    held = await begun(at, "q22")
+    await connection.delete(at.name_of("q11"))
+    at.consumer.acknowledge(held)
+    at.consumer.acknowledge(await begun(at, "q11"))
+
+    await until(at.subscribed, MANY)
+    # By a channel each: RabbitMQ deletes them side by side, and the last ones when the slot's channel is closing.
+    deleted = [f"q{number}" for number in range(10, 58)]
+    for channel, queue in [(await connection.channel(), queue) for queue in deleted]:
+        channel.raw.queue_delete(at.name_of(queue))
+    for queue in ("q60", "q10", "q57"):
+        at.consumer.acknowledge(await begun(at, queue))

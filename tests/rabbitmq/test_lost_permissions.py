@@ -1,4 +1,4 @@
-"""A user loses a permission for a while, under a session that goes on: all works again once it is back."""
+"""A user lacks a permission, or loses it for a while under a session: all works again once it is back."""
 
 import asyncio
 from collections.abc import Iterator
@@ -105,3 +105,17 @@ def test_a_worker_that_may_not_announce_its_unique_jobs_for_a_while_announces_th
         set_permissions(module_node, user, ALL, ALL, ALL)
 
         eventually(lambda: "shop.sync" in rig.client.run(lambda broker: broker.keys.announced()))
+
+
+def test_a_virtual_host_without_permissions_ends_worker_and_command_with_what_to_do(
+    module_node: Node, tmp_path: Path, exchange: str
+) -> None:
+    module_node.ctl("add_vhost", "noperm")
+
+    with Rig(tmp_path, url_of(module_node, vhost="noperm"), exchange, module="shop") as rig:
+        worker, command = rig.worker(), rig.run("enqueue", "some.job")
+
+        assert worker.wait() == command.returncode == 3
+    for told in (worker.log, command.stderr):
+        assert "refused virtual host 'noperm' to user 'guest'" in told
+        assert "`rabbitmqctl set_permissions -p noperm guest" in told

@@ -115,24 +115,21 @@ def test_a_get_that_is_cancelled_and_then_refused_leaves_no_error_that_nobody_re
 
 
 @pytest.mark.parametrize("turns", range(1, 8))
-def test_a_slot_that_subscribes_while_its_worker_leaves_hears_of_that(
+async def test_a_slot_that_subscribes_while_its_worker_leaves_hears_of_that(
     rabbitmq_url: str, exchange: str, turns: int
 ) -> None:
-    async def go() -> None:
-        broker = await open_broker(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange))
-        consumer = await consume(broker, "mail")
-        receiving = asyncio.ensure_future(consumer.receive(1))
-        for _ in range(turns):
-            await asyncio.sleep(0)
+    broker = await open_broker(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange))
+    consumer = await consume(broker, "mail")
+    receiving = asyncio.ensure_future(consumer.receive(1))
+    for _ in range(turns):
+        await asyncio.sleep(0)
 
-        await consumer.close()
+    await consumer.close()
 
-        async with asyncio.timeout(HANGS):
-            with pytest.raises(BrokerUnavailable):
-                await receiving
-        await broker.close()
-
-    asyncio.run(go())
+    async with asyncio.timeout(HANGS):
+        with pytest.raises(BrokerUnavailable):
+            await receiving
+    await broker.close()
 
 
 def test_a_connection_that_the_broker_closes_ends_though_what_was_sent_cannot_leave(

@@ -95,7 +95,7 @@ def test_a_first_job_goes_straight_to_a_worker_that_waits_and_one_that_is_refuse
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_next_one_runs(
+async def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_next_one_runs(
     session: SessionParameters, kind: str
 ) -> None:
     address = replace(session.address, options=(("frame_max", "8192"),))
@@ -104,80 +104,71 @@ def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the
     async def shown(broker: Broker) -> int:
         return len((await broker.browse("failed", limit=10)).messages)
 
-    async def work() -> None:
-        publisher, worker = await open_broker(session), await open_broker(small)
-        await publisher.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
-        await publisher.publish(message("small", tenant="a"))
-        async with time_kept(worker):
-            consumer = await consume(worker)
-            assert (await take_and_ack(consumer)).id == "small"
-            await until(lambda: counts(publisher, "failed"), (1, 0))
-            await until(lambda: shown(publisher), 1)  # a quorum queue is shown from its log
-        (failed,) = (await publisher.browse("failed", limit=10)).messages
-        assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
-        await publisher.close()
-        await worker.close()
-
-    asyncio.run(work())
+    publisher, worker = await open_broker(session), await open_broker(small)
+    await publisher.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
+    await publisher.publish(message("small", tenant="a"))
+    async with time_kept(worker):
+        consumer = await consume(worker)
+        assert (await take_and_ack(consumer)).id == "small"
+        await until(lambda: counts(publisher, "failed"), (1, 0))
+        await until(lambda: shown(publisher), 1)  # a quorum queue is shown from its log
+    (failed,) = (await publisher.browse("failed", limit=10)).messages
+    assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
+    await publisher.close()
+    await worker.close()
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_although_leaders_end_meanwhile(
+async def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_although_leaders_end_meanwhile(
     session: SessionParameters, kind: str
 ) -> None:
     address = replace(session.address, options=(("frame_max", "8192"),))
     small = replace(session, address=address, queue_type=kind)
 
-    async def work() -> None:
-        publisher = await open_broker(replace(session, queue_type=kind))
-        connection = await open_connection(session, "counts")
-        large = [message(f"{number}", tenant="a", extra={"note": "n" * 20_000}) for number in range(40)]
-        await publisher.publish_many(large)
+    publisher = await open_broker(replace(session, queue_type=kind))
+    connection = await open_connection(session, "counts")
+    large = [message(f"{number}", tenant="a", extra={"note": "n" * 20_000}) for number in range(40)]
+    await publisher.publish_many(large)
 
-        async def failed() -> int:
-            probe = await connection.probe(amqp_queue(session.exchange, "failed"))
-            return probe.messages if probe.exists else 0
+    async def failed() -> int:
+        probe = await connection.probe(amqp_queue(session.exchange, "failed"))
+        return probe.messages if probe.exists else 0
 
-        while (before := await failed()) < len(large):
-            worker = await open_broker(small)
-            async with time_kept(worker), asyncio.timeout(HANGS):
-                while await failed() == before:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0)
-            await worker.close()
-
-        # The last leader has looked at all jobs of the tenant.
+    while (before := await failed()) < len(large):
         worker = await open_broker(small)
-        async with time_kept(worker):
-            await publisher.publish(message("last", tenant="a"))
-            consumer = await consume(worker)
-            assert (await take_and_ack(consumer)).id == "last"
-        assert await failed() == len(large)
-        await connection.close()
-        await publisher.close()
+        async with time_kept(worker), asyncio.timeout(HANGS):
+            while await failed() == before:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
         await worker.close()
 
-    asyncio.run(work())
+    # The last leader has looked at all jobs of the tenant.
+    worker = await open_broker(small)
+    async with time_kept(worker):
+        await publisher.publish(message("last", tenant="a"))
+        consumer = await consume(worker)
+        assert (await take_and_ack(consumer)).id == "last"
+    assert await failed() == len(large)
+    await connection.close()
+    await publisher.close()
+    await worker.close()
 
 
-def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
+async def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
     session: SessionParameters, there: Callable[[], Awaitable[bool]]
 ) -> None:
-    async def work() -> None:
-        publisher, worker = await open_broker(session), await open_broker(session)
-        async with time_kept(worker):
-            consumer = await consume(worker)
-            for number in range(3):
-                # The publisher was there a moment ago, and takes it that the tenant's queue still is.
-                await publisher.publish_many([message(f"{number}", tenant="a")])
-                assert (await take_and_ack(consumer)).id == f"{number}"
-                await until(there, False)
-        await publisher.close()
-        await worker.close()
-
-    asyncio.run(work())
+    publisher, worker = await open_broker(session), await open_broker(session)
+    async with time_kept(worker):
+        consumer = await consume(worker)
+        for number in range(3):
+            # The publisher was there a moment ago, and takes it that the tenant's queue still is.
+            await publisher.publish_many([message(f"{number}", tenant="a")])
+            assert (await take_and_ack(consumer)).id == f"{number}"
+            await until(there, False)
+    await publisher.close()
+    await worker.close()
 
 
-def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_waits(
+async def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_waits(
     session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     def queues() -> list[str]:
@@ -188,28 +179,25 @@ def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_wait
         found = connection.channel().queue_declare(amqp_queue(session.exchange, "jobs"), passive=True)
         return int(found.method.consumer_count)
 
-    async def work() -> None:
-        publisher, worker, leader = [await open_broker(session) for _ in range(3)]
-        consumer = await consume(worker)
-        taking = asyncio.ensure_future(take(consumer))
-        await until(listeners, 1)
-        await publisher.publish(message("a-0", tenant="a"))
-        held = await taking
-        assert (held.message.id, queues()) == ("a-0", [])
+    publisher, worker, leader = [await open_broker(session) for _ in range(3)]
+    consumer = await consume(worker)
+    taking = asyncio.ensure_future(take(consumer))
+    await until(listeners, 1)
+    await publisher.publish(message("a-0", tenant="a"))
+    held = await taking
+    assert (held.message.id, queues()) == ("a-0", [])
 
-        # These wait for their turns, which only a leader gives.
-        await publisher.publish(message("nobody's"))
-        await publisher.publish(message("b-0", tenant="b"))
-        await publisher.publish(message("a-1", tenant="a"))
-        assert queues() == ["a", "b"]
-        await consumer.settle(held, Ack())
-        async with time_kept(leader):
-            found = [(await take_and_ack(consumer)).id for _ in range(3)]
-        assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
-        for broker in (publisher, worker, leader):
-            await broker.close()
-
-    asyncio.run(work())
+    # These wait for their turns, which only a leader gives.
+    await publisher.publish(message("nobody's"))
+    await publisher.publish(message("b-0", tenant="b"))
+    await publisher.publish(message("a-1", tenant="a"))
+    assert queues() == ["a", "b"]
+    await consumer.settle(held, Ack())
+    async with time_kept(leader):
+        found = [(await take_and_ack(consumer)).id for _ in range(3)]
+    assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
+    for broker in (publisher, worker, leader):
+        await broker.close()
 
 
 def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_have_left_no_trace(
@@ -231,7 +219,7 @@ def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_have_left_
     assert not is_there(connection, amqp_queue(session.exchange, "nothing"))
 
 
-def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
+async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
@@ -255,39 +243,31 @@ def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
         while True:
             taken.add((await take_and_ack(consumer)).id)
 
-    async def work() -> None:
-        worker, *publishers = [await open_broker(session) for _ in range(5)]
-        async with time_kept(worker):
-            taking = asyncio.ensure_future(take_all(await consume(worker)))
-            await asyncio.gather(*(publish(one, f"{n}.{m}") for n, one in enumerate(publishers) for m in range(5)))
-            await asyncio.to_thread(eventually, lambda: taken >= stored)
-            taking.cancel()
-        for broker in (worker, *publishers):
-            await broker.close()
-
-    asyncio.run(work())
+    worker, *publishers = [await open_broker(session) for _ in range(5)]
+    async with time_kept(worker):
+        taking = asyncio.ensure_future(take_all(await consume(worker)))
+        await asyncio.gather(*(publish(one, f"{n}.{m}") for n, one in enumerate(publishers) for m in range(5)))
+        await asyncio.to_thread(eventually, lambda: taken >= stored)
+        taking.cancel()
+    for broker in (worker, *publishers):
+        await broker.close()
 
 
-def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(session: SessionParameters) -> None:
-    async def work() -> None:
-        broker, other = await open_broker(session), await open_broker(session)
-        assert isinstance(other, RabbitmqBroker)
-        await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
-        leader = await Leader.take(
-            Duty.TENANTS, session, Unreadable(), other._declarer_on, other._leader_client.ask_over
-        )
-        assert leader is not None
-        try:
-            assert await leader.handle(CountTenantJobs()) == {"jobs": 6}
-        finally:
-            await leader.close()
-            await broker.close()
-            await other.close()
-
-    asyncio.run(work())
+async def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(session: SessionParameters) -> None:
+    broker, other = await open_broker(session), await open_broker(session)
+    assert isinstance(other, RabbitmqBroker)
+    await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
+    leader = await Leader.take(Duty.TENANTS, session, Unreadable(), other._declarer_on, other._leader_client.ask_over)
+    assert leader is not None
+    try:
+        assert await leader.handle(CountTenantJobs()) == {"jobs": 6}
+    finally:
+        await leader.close()
+        await broker.close()
+        await other.close()
 
 
-def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_wire(
+async def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_wire(
     session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     channel, exchange = connection.channel(), session.exchange
@@ -302,35 +282,29 @@ def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_
     properties = pika.BasicProperties(delivery_mode=2, message_id="theirs", headers=headers)
     channel.basic_publish("", name, b"[1]", properties, mandatory=True)
 
-    async def work() -> None:
-        worker = await open_broker(session)
-        async with time_kept(worker):
-            found = await take_and_ack(await consume(worker))
-            assert (found.id, found.tenant, found.body) == ("theirs", "ü", b"[1]")
-        await worker.close()
-
-    asyncio.run(work())
+    worker = await open_broker(session)
+    async with time_kept(worker):
+        found = await take_and_ack(await consume(worker))
+        assert (found.id, found.tenant, found.body) == ("theirs", "ü", b"[1]")
+    await worker.close()
 
 
-def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
+async def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
     session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
-    async def work() -> None:
-        publisher, worker = await open_broker(session), await open_broker(session)
-        await publisher.publish_many([message("gone", tenant="a"), message("b", tenant="b")])
-        connection.channel().queue_delete(tenant_queue_name(session.exchange, TenantQueue("jobs", "a")))
-        async with time_kept(worker):
-            consumer = await consume(worker)
-            assert (await take_and_ack(consumer)).id == "b"
-            await publisher.publish(message("again", tenant="a"))
-            assert (await take_and_ack(consumer)).id == "again"
-        await publisher.close()
-        await worker.close()
-
-    asyncio.run(work())
+    publisher, worker = await open_broker(session), await open_broker(session)
+    await publisher.publish_many([message("gone", tenant="a"), message("b", tenant="b")])
+    connection.channel().queue_delete(tenant_queue_name(session.exchange, TenantQueue("jobs", "a")))
+    async with time_kept(worker):
+        consumer = await consume(worker)
+        assert (await take_and_ack(consumer)).id == "b"
+        await publisher.publish(message("again", tenant="a"))
+        assert (await take_and_ack(consumer)).id == "again"
+    await publisher.close()
+    await worker.close()
 
 
-def test_a_queue_that_is_gone_when_the_leader_listens_to_it_keeps_no_other_tenant_from_its_turns(
+async def test_a_queue_that_is_gone_when_the_leader_listens_to_it_keeps_no_other_tenant_from_its_turns(
     session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen, deleted = FairQueue._listen, list[str]()
@@ -343,23 +317,20 @@ def test_a_queue_that_is_gone_when_the_leader_listens_to_it_keeps_no_other_tenan
 
     monkeypatch.setattr(FairQueue, "_listen", listen_too_late)
 
-    async def work() -> None:
-        publisher, worker = await open_broker(session), await open_broker(session)
-        await publisher.publish_many(
-            [message("a", tenant="a"), *(message(f"b-{number}", tenant="b") for number in range(9))]
-        )
-        async with time_kept(worker):
-            consumer, left = await consume(worker), {f"b-{number}" for number in range(9)}
-            while left:
-                left.discard((await take_and_ack(consumer)).id)
-        assert deleted
-        await publisher.close()
-        await worker.close()
-
-    asyncio.run(work())
+    publisher, worker = await open_broker(session), await open_broker(session)
+    await publisher.publish_many(
+        [message("a", tenant="a"), *(message(f"b-{number}", tenant="b") for number in range(9))]
+    )
+    async with time_kept(worker):
+        consumer, left = await consume(worker), {f"b-{number}" for number in range(9)}
+        while left:
+            left.discard((await take_and_ack(consumer)).id)
+    assert deleted
+    await publisher.close()
+    await worker.close()
 
 
-def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
+async def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
     session: SessionParameters, connection: pika.BlockingConnection
 ) -> None:
     async def suspected(leader: RabbitmqBroker) -> list[str]:
@@ -372,28 +343,25 @@ def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_i
         )
         return [stray.id for stray in found.values()]
 
-    async def work() -> None:
-        publisher, leader = await open_broker(session), await open_broker(session)
-        assert isinstance(leader, RabbitmqBroker)
-        async with time_kept(leader):
-            # The queue is full of nobody's, so that the tenant's job stays where it is; then that is emptied.
-            await publisher.publish_many(messages(20))
-            await ask(publisher, keyed("unique", tenant="a"))
-            channel = connection.channel()
-            channel.queue_purge(amqp_queue(session.exchange, "jobs"))
-            assert await suspected(leader) == []
+    publisher, leader = await open_broker(session), await open_broker(session)
+    assert isinstance(leader, RabbitmqBroker)
+    async with time_kept(leader):
+        # The queue is full of nobody's, so that the tenant's job stays where it is; then that is emptied.
+        await publisher.publish_many(messages(20))
+        await ask(publisher, keyed("unique", tenant="a"))
+        channel = connection.channel()
+        channel.queue_purge(amqp_queue(session.exchange, "jobs"))
+        assert await suspected(leader) == []
 
-            async def taken_away() -> list[str]:
-                for queue in (
-                    tenant_queue_name(session.exchange, TenantQueue("jobs", "a")),
-                    amqp_queue(session.exchange, "jobs"),
-                ):
-                    channel.queue_purge(queue)
-                return await suspected(leader)
+        async def taken_away() -> list[str]:
+            for queue in (
+                tenant_queue_name(session.exchange, TenantQueue("jobs", "a")),
+                amqp_queue(session.exchange, "jobs"),
+            ):
+                channel.queue_purge(queue)
+            return await suspected(leader)
 
-            await until(taken_away, ["unique"])
-            await until(lambda: stray_ids(publisher), ["unique"])
-        await publisher.close()
-        await leader.close()
-
-    asyncio.run(work())
+        await until(taken_away, ["unique"])
+        await until(lambda: stray_ids(publisher), ["unique"])
+    await publisher.close()
+    await leader.close()
