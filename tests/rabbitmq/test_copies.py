@@ -1,41 +1,19 @@
 """Copies of one unique job on RabbitMQ: after a change of leader, or beside a run that nobody sees yet."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pika
 import pytest
 
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.unique import unique_keys
 from palermo.brokers.rabbitmq.unique.key_log import key_log_queue
-from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.contract.worker_info import ignore_command
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.queue_selection import QueueSelection
 from tests.contract.timing import time_kept
 from tests.contract.tools import Report, consume, counts, ids, take, until
 from tests.contract.unique_jobs import ask, holders, keyed
-
-Work = Callable[[Callable[[], Awaitable[Broker]]], Awaitable[None]]
-
-
-def with_brokers(session: SessionParameters, work: Work) -> None:
-    async def go() -> None:
-        brokers: list[Broker] = []
-
-        async def another() -> Broker:
-            brokers.append(await open_broker(session))
-            return brokers[-1]
-
-        try:
-            async with asyncio.timeout(90):
-                await work(another)
-        finally:
-            for broker in brokers:
-                await broker.close()
-
-    asyncio.run(go())
+from tests.rabbitmq.conftest import Open
 
 
 def unsay(url: str, exchange: str) -> None:
@@ -53,60 +31,51 @@ def unsay(url: str, exchange: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["queue", "worker"])
-def test_a_new_leader_publishes_no_job_again_that_it_finds(
-    session: SessionParameters, rabbitmq_url: str, exchange: str, place: str
+async def test_a_new_leader_publishes_no_job_again_that_it_finds(
+    broker: RabbitmqBroker, another: Open, rabbitmq_url: str, exchange: str, place: str
 ) -> None:
-    async def work(another: Callable[[], Awaitable[Broker]]) -> None:
-        leader = await another()
-        await ask(leader, keyed("a"))
-        await leader.close()
-        unsay(rabbitmq_url, exchange)
-        worker = await consume(await another())
-        delivery = await take(worker) if place == "worker" else None
+    await ask(broker, keyed("a"))
+    await broker.close()
+    unsay(rabbitmq_url, exchange)
+    worker = await consume(await another())
+    delivery = await take(worker) if place == "worker" else None
 
-        others = await another()
-        assert await holders(others) == [("a", "waiting")]
+    others = await another()
+    assert await holders(others) == [("a", "waiting")]
 
-        if delivery is None:
-            # A leader that looks for what it has handed over holds the job for that time.
-            await until(lambda: ids(others), ["a"])
-            delivery = await take(worker)
-        else:
-            assert await ids(others) == []
-        started = await worker.admit(delivery)
-        assert started is not None
-        await worker.settle(started, Ack())
-        await until(lambda: counts(others), (0, 0))
-
-    with_brokers(session, work)
+    if delivery is None:
+        # A leader that looks for what it has handed over holds the job for that time.
+        await until(lambda: ids(others), ["a"])
+        delivery = await take(worker)
+    else:
+        assert await ids(others) == []
+    started = await worker.admit(delivery)
+    assert started is not None
+    await worker.settle(started, Ack())
+    await until(lambda: counts(others), (0, 0))
 
 
-def test_a_redelivered_copy_waits_until_the_run_that_began_a_moment_ago_can_be_seen(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+async def test_a_redelivered_copy_waits_until_the_run_that_began_a_moment_ago_can_be_seen(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker that gets the copy asked the others before the run began, and so knows nothing of it."""
     monkeypatch.setattr(unique_keys, "_YOUNG", 3_600.0)
+    async with time_kept(broker):
+        await ask(broker, keyed("a"))
+        shows_nothing = Report("jobs")
+        first = await (await another()).consume(
+            QueueSelection.parse("jobs"), slots=1, tag="first", report=shows_nothing
+        )
+        run = await first.admit(await take(first))
+        assert run is not None
+        await broker.publish(keyed("a"))
+        second = await consume(await another(), report=Report("jobs", pid=4712))
+        await second.settle(await take(second), Release())
+        copy = await take(second)
+        assert (copy.redelivered, copy.running_at) == (True, "")
 
-    async def work(another: Callable[[], Awaitable[Broker]]) -> None:
-        leader = await another()
-        async with time_kept(leader):
-            await ask(leader, keyed("a"))
-            selection, shows_nothing = QueueSelection.parse("jobs"), Report("jobs")
-            first = await (await another()).consume(
-                selection, slots=1, tag="first", report=shows_nothing, on_command=ignore_command
-            )
-            run = await first.admit(await take(first))
-            assert run is not None
-            await leader.publish(keyed("a"))
-            second = await consume(await another(), report=Report("jobs", pid=4712))
-            await second.settle(await take(second), Release())
-            copy = await take(second)
-            assert (copy.redelivered, copy.running_at) == (True, "")
+        assert await second.admit(copy) is None
 
-            assert await second.admit(copy) is None
-
-            await first.settle(run, Ack())
-            assert await second.admit(await take(second)) is None
-            await until(lambda: counts(leader), (0, 0))
-
-    with_brokers(session, work)
+        await first.settle(run, Ack())
+        assert await second.admit(await take(second)) is None
+        await until(lambda: counts(broker), (0, 0))

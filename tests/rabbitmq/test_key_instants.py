@@ -1,8 +1,6 @@
 """The leader finds the keys that are due or over without looking at the others."""
 
-import asyncio
-
-from palermo.brokers.rabbitmq.unique.batching import AT_ONCE, KeyChanges, KnownKeys, in_turns
+from palermo.brokers.rabbitmq.unique.batching import KeyChanges, KnownKeys
 from palermo.core.instants import Instants
 from palermo.core.message import Message
 from palermo.core.unique_keys import Cooldown, Key, KeyHolder, Mode, StoredMessage
@@ -62,19 +60,6 @@ def test_a_key_is_forgotten_once_its_time_is_over() -> None:
     assert set(known.keys) == {"b"}
 
 
-async def test_others_have_their_turn_between_two_portions() -> None:
-    seen = list[str]()
-
-    async def other() -> None:
-        seen.append("other")
-
-    async for some in in_turns(range(2 * AT_ONCE)):
-        seen.append(str(len(some)))
-        asyncio.ensure_future(other()).add_done_callback(lambda _: None)
-
-    assert seen == ["1000", "other", "1000", "other"]
-
-
 def test_a_job_is_found_by_its_id_with_all_keys_that_it_holds() -> None:
     known = KnownKeys()
     for name in "bca":
@@ -89,11 +74,6 @@ def test_a_job_is_found_by_its_id_with_all_keys_that_it_holds() -> None:
     known.remember(held("c", "y"))
     assert known.held_by("x") == []
     assert [key.name for key in known.held_by("y")] == ["c", "d"]
-
-    for name in "cd":
-        known.remember(Key(name=name))
-    assert known.held_by("y") == []
-    assert known._holders == {}
 
 
 def held(name: str, id: str) -> Key:

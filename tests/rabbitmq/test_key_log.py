@@ -2,35 +2,42 @@
 
 import asyncio
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pika
 import pytest
 
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.unique import key_log, unique_keys
 from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent
-from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.message import Message
 from palermo.core.unique_keys import Cooldown, Key, message_to_plain
 from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
-from tests.contract.tools import until
+from tests.contract.tools import ids, until
 from tests.contract.unique_jobs import ask, holders, keyed
-from tests.helpers import HANGS, eventually
+from tests.helpers import HANGS
+from tests.rabbitmq.conftest import Open
 
 
-def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
-    session: SessionParameters, rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes, go_on = asyncio.Event(), asyncio.Event()
-    logs = list[KeyLog]()
-    divided, begun = key_log.parts, KeyLog.__init__
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> list[KeyLog]:
+    """The logs that leaders of this process open."""
+    found, begun = list[KeyLog](), KeyLog.__init__
 
     def begin(log: KeyLog, *given: Any, **named: Any) -> None:
         begun(log, *given, **named)
-        logs.append(log)
+        found.append(log)
+
+    monkeypatch.setattr(KeyLog, "__init__", begin)
+    return found
+
+
+async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
+    broker: RabbitmqBroker, another: Open, logs: list[KeyLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes, go_on, divided = asyncio.Event(), asyncio.Event(), key_log.parts
 
     async def parts(keys: Sequence[Key]) -> list[list[Key]]:
         found = await divided(keys)
@@ -38,62 +45,28 @@ def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew(
         await go_on.wait()
         return found
 
-    monkeypatch.setattr(KeyLog, "__init__", begin)
+    async def written() -> bool:
+        return logs[0]._rewriting is None
+
     monkeypatch.setattr(key_log, "parts", parts)
     monkeypatch.setattr(key_log, "CODED_AT_ONCE", 3)
     monkeypatch.setattr(unique_keys, "_TIDY_EVERY", 0.1)
+    async with time_kept(broker):
+        for number in range(8):
+            await ask(broker, keyed(f"before {number}"), key=f"before {number}")
+        monkeypatch.setattr(key_log, "_MOST", 10)
+        async with asyncio.timeout(HANGS):
+            await writes.wait()
+        for number in range(4):
+            await ask(broker, keyed(f"beside {number}"), key=f"beside {number}")
+        await broker.keys.free(["before 0", "beside 0"])
+        monkeypatch.setattr(key_log, "_MOST", 1_000_000)
+        go_on.set()
+        await until(written, True)
+    await broker.close()
 
-    async def lead() -> None:
-        broker = await open_broker(session)
-        try:
-            async with time_kept(broker):
-                for number in range(8):
-                    await ask(broker, keyed(f"before {number}"), key=f"before {number}")
-                monkeypatch.setattr(key_log, "_MOST", 10)
-                async with asyncio.timeout(HANGS):
-                    await writes.wait()
-                for number in range(4):
-                    await ask(broker, keyed(f"beside {number}"), key=f"beside {number}")
-                await broker.keys.free(["before 0", "beside 0"])
-                monkeypatch.setattr(key_log, "_MOST", 1_000_000)
-                go_on.set()
-                await until(written, True)
-        finally:
-            await broker.close()
-
-    async def written() -> bool:
-        (log,) = logs
-        return log._rewriting is None
-
-    async def read() -> list[tuple[str, str]]:
-        broker = await open_broker(session)
-        try:
-            return await holders(broker)
-        finally:
-            await broker.close()
-
-    asyncio.run(lead())
-
-    found = records(rabbitmq_url, session.exchange)
-    (anew,) = {record["n"] for record in found if "all" in record}
-    assert min(record["n"] for record in found) == anew
-    there = sorted([f"before {number}" for number in range(1, 8)] + [f"beside {number}" for number in range(1, 4)])
-    assert sorted(asyncio.run(read())) == [(id, "waiting") for id in there]
-
-
-def records(url: str, exchange: str) -> list[Mapping[str, Any]]:
-    """The records of the log, oldest first; they stay there."""
-    found = list[Mapping[str, Any]]()
-
-    def read() -> bool:
-        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-            channel = connection.channel()
-            got = iter(lambda: channel.basic_get(key_log.key_log_queue(exchange))[2], None)
-            found[:] = [record for body in got if "n" in (record := json.loads(body))]
-        return sum("all" in record for record in found) == 3
-
-    eventually(read)  # RabbitMQ takes a moment to take back what the last leader held
-    return found
+    left = [f"before {number}" for number in range(1, 8)] + [f"beside {number}" for number in range(1, 4)]
+    assert sorted(await holders(await another())) == [(id, "waiting") for id in sorted(left)]
 
 
 def batch(number: int, names: str, **more: Any) -> Mapping[str, Any]:
@@ -117,16 +90,21 @@ def serials(*contents: LogContent) -> list[Mapping[str, int]]:
     return asyncio.run(read())
 
 
-def test_keys_that_were_written_anew_in_part_only_do_not_count() -> None:
-    found = [batch(1, "ab"), batch(3, "c"), batch(2, "b", all=[0, 2]), batch(4, "", keys={"a": None})]
+@pytest.mark.parametrize(
+    ("found", "keys"),
+    [
+        ([batch(1, "ab"), batch(3, "c"), batch(2, "b", all=[0, 2]), batch(4, "", keys={"a": None})], {"b": 1, "c": 3}),
+        (
+            [batch(3, "c"), batch(1, "z"), batch(2, "b", all=[1, 2]), batch(2, "ac", all=[0, 2])],
+            {"a": 2, "b": 2, "c": 3},
+        ),
+    ],
+    ids=["written-anew-in-part", "stored-meanwhile"],
+)
+def test_a_rewriting_counts_once_it_is_complete(found: Sequence[Mapping[str, Any]], keys: str) -> None:
+    (left,) = serials(read(found))
 
-    assert serials(read(found)) == [{"b": 1, "c": 3}]
-
-
-def test_what_was_stored_while_the_keys_were_written_anew_counts() -> None:
-    found = [batch(3, "c"), batch(1, "z"), batch(2, "b", all=[1, 2]), batch(2, "ac", all=[0, 2])]
-
-    assert serials(read(found)) == [{"a": 2, "b": 2, "c": 3}]
+    assert " ".join(f"{name}{serial}" for name, serial in sorted(left.items())) == keys
 
 
 def test_the_records_of_a_log_may_come_in_any_order() -> None:
@@ -173,75 +151,27 @@ def stored(id: str) -> Mapping[str, Any]:
     return message_to_plain(Message(id=id, job="shop.mail", queue="mail", body=b"[]"))
 
 
-async def test_others_have_their_turns_while_the_keys_are_read() -> None:
-    plain = Key(name="a", closed=Cooldown(until=1.0, id="x")).to_plain()
-    turns = [0]
-
-    async def other() -> None:
-        while True:
-            turns[0] += 1
-            await asyncio.sleep(0)
-
-    content = read([batch(1, "", keys={f"key {number}": plain for number in range(10_000)})])
-    beside = asyncio.ensure_future(other())
-    assert len(await content.keys()) == 10_000
-    beside.cancel()
-
-    assert turns[0] >= 5
-
-
-def test_keys_whose_queue_was_deleted_are_written_anew_for_the_next_leader_too(
-    session: SessionParameters, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+async def test_keys_whose_queue_was_deleted_are_written_anew_for_the_next_leader_too(
+    broker: RabbitmqBroker, another: Open, connection: Connection, exchange: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def lead() -> None:
-        broker = await open_broker(session)
-        async with time_kept(broker):
-            for number in range(3):
-                await ask(broker, keyed(f"{number}"), key=f"key {number}")
-            delete(rabbitmq_url, key_log.key_log_queue(session.exchange))
-            await until(lambda: asyncio.sleep(0, "was deleted" in caplog.text), True)
-            assert (await ask(broker, keyed("again"), key="key 0")).outcome == "duplicate"
-        await broker.close()
+    async with time_kept(broker):
+        for number in range(3):
+            await ask(broker, keyed(f"{number}"), key=f"key {number}")
+        await connection.delete(key_log.key_log_queue(exchange))
+        await until(lambda: asyncio.sleep(0, "was deleted" in caplog.text), True)
+        assert (await ask(broker, keyed("again"), key="key 0")).outcome == "duplicate"
+    await broker.close()
 
-    async def read() -> list[tuple[str, str]]:
-        broker = await open_broker(session)
-        try:
-            return await holders(broker)
-        finally:
-            await broker.close()
-
-    asyncio.run(lead())
-
-    assert asyncio.run(read()) == [(f"{number}", "waiting") for number in range(3)]
+    assert await holders(await another()) == [(f"{number}", "waiting") for number in range(3)]
 
 
-def delete(url: str, queue: str) -> None:
-    """Delete a queue, as an operator does."""
-    connection = pika.BlockingConnection(pika.URLParameters(url))
-    connection.channel().queue_delete(queue)
-    connection.close()
+async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBroker, logs: list[KeyLog]) -> None:
+    async with time_kept(broker):
+        await ask(broker, keyed("first"), key="first")
+        asyncio.get_running_loop().call_soon(logs[-1].let_go)
+        with pytest.raises(BrokerUnavailable):
+            await logs[-1].commit({"second": Key(name="second", serial=1)}, [keyed("second")])
 
-
-async def test_no_job_is_published_whose_key_was_not_written(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logs, begun = list[KeyLog](), KeyLog.__init__
-
-    def begin(log: KeyLog, *given: Any, **named: Any) -> None:
-        begun(log, *given, **named)
-        logs.append(log)
-
-    monkeypatch.setattr(KeyLog, "__init__", begin)
-    broker = await open_broker(session)
-    try:
-        async with time_kept(broker):
-            await ask(broker, keyed("first"), key="first")
-            asyncio.get_running_loop().call_soon(logs[-1].let_go)
-            with pytest.raises(BrokerUnavailable):
-                await logs[-1].commit({"second": Key(name="second", serial=1)}, [keyed("second")])
-
-            # What was published before this job is in its queue by now.
-            await ask(broker, keyed("third"), key="third")
-            assert [one.id for one in (await broker.browse(keyed("first").queue)).messages] == ["first", "third"]
-    finally:
-        await broker.close()
+        # What was published before this job is in its queue by now.
+        await ask(broker, keyed("third"), key="third")
+        assert await ids(broker) == ["first", "third"]

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,14 +13,14 @@ from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import run_log
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.consuming.run_log import View, key
-from palermo.contract.broker import Delivery, SessionParameters, open_broker
+from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
-from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import internal
-from tests.contract.tools import PATIENT, until
+from tests.contract.tools import PATIENT, message, until
+from tests.rabbitmq.conftest import Open
 from tests.rabbitmq.patience import have_patience
 
 
@@ -85,209 +84,183 @@ class Worker:
         await until(is_there, False)
 
 
-Crew = Callable[..., Awaitable[Worker]]
+Join = Callable[..., Awaitable[Worker]]
 
 
-@asynccontextmanager
-async def crew(session: SessionParameters) -> AsyncIterator[Crew]:
+@pytest.fixture
+def join(runner: asyncio.Runner, another: Open, broker: RabbitmqBroker) -> Join:
     """Starts workers, with one job in the queue."""
-    opened: list[RabbitmqBroker] = []
+    runner.run(broker.publish(message("a")))
 
     async def join(pid: int, since: float = 1_000.5) -> Worker:
-        broker = await open_broker(session)
-        assert isinstance(broker, RabbitmqBroker)
-        opened.append(broker)
-        worker = Worker(broker, pid, since, publisher)
+        worker = Worker(await another(), pid, since, broker)
         await worker.begin()
         return worker
 
-    publisher = await open_broker(session)
-    assert isinstance(publisher, RabbitmqBroker)
-    await publisher.publish(Message(id="a", queue="jobs", job="j", body=b"[]"))
-    try:
-        yield join
-    finally:
-        for broker in [*opened, publisher]:
-            await broker.close()
+    return join
 
 
-async def test_the_same_process_id_on_the_same_host_is_another_worker_once_it_was_started_again(
-    session: SessionParameters,
-) -> None:
-    async with crew(session) as join:
-        first = await join(1, since=1_000.5)
-        await first.take()
-        await first.written("a")
-        await first.die()
+async def test_the_same_process_id_is_another_worker_once_it_was_started_again(join: Join) -> None:
+    first = await join(1, since=1_000.5)
+    await first.take()
+    await first.written("a")
+    await first.die()
 
-        again = await join(1, since=2_000.5)
+    again = await join(1, since=2_000.5)
 
-        assert (await again.take()).deaths == ("pid:1@h",)
+    assert (await again.take()).deaths == ("pid:1@h",)
 
 
-async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(session: SessionParameters) -> None:
-    async with crew(session) as join:
-        first = await join(1)
-        await first.take()
-        await first.written("a")
-        await first.die()
-        second = await join(2)
-        taken = await second.take()
-        assert taken.deaths == ("pid:1@h",)
+async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(join: Join) -> None:
+    first = await join(1)
+    await first.take()
+    await first.written("a")
+    await first.die()
+    second = await join(2)
+    taken = await second.take()
+    assert taken.deaths == ("pid:1@h",)
 
-        back = await join(1)
-        await back.written()
-        await second.consumer.settle(taken, Release())
-        second.runs()
+    back = await join(1)
+    await back.written()
+    await second.consumer.settle(taken, Release())
+    second.runs()
 
-        assert (await second.take()).deaths == ()
+    assert (await second.take()).deaths == ()
 
 
 async def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+    join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unanswered(*_: object) -> None:
         """As of a worker that is stopped."""
 
-    async with crew(session) as join:
-        asking, silent, third = await join(1), await join(2), await join(3)
-        monkeypatch.setattr(silent.consumer._worker_control, "_answer", unanswered)
-        third.runs("b")
-        history, reports = asking.consumer._crash_history, asking.broker._worker_reports
+    asking, silent, third = await join(1), await join(2), await join(3)
+    monkeypatch.setattr(silent.consumer._worker_control, "_answer", unanswered)
+    third.runs("b")
+    history, reports = asking.consumer._crash_history, asking.broker._worker_reports
 
-        async def unheard() -> int:
-            reports._waited_at = float("-inf")
-            await history.of("x", now=True)
-            return reports._silent
+    async def unheard() -> int:
+        reports._waited_at = float("-inf")
+        await history.of("x", now=True)
+        return reports._silent
 
-        monkeypatch.setattr(worker_control, "_PATIENCE", 1.0)
-        # Of a machine that stands still for a second no worker is heard.
-        await until(unheard, 1)
+    monkeypatch.setattr(worker_control, "_PATIENCE", 1.0)
+    # Of a machine that stands still for a second no worker is heard.
+    await until(unheard, 1)
 
-        monkeypatch.setattr(worker_control, "_PATIENCE", 300.0)
-        monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 300.0)
-        async with asyncio.timeout(60):
-            assert (await history.of("y", now=True)).running_at == ""
-            # Those that do answer are heard.
-            assert (await history.of("b", now=True)).running_at == "pid:3@h"
-            listed = await asking.broker.workers()
-        assert ({worker.id for worker in listed if worker.answers}, len(listed)) == ({"pid:1@h", "pid:3@h"}, 3)
-
-
-async def test_a_job_given_back_in_good_order_counts_no_death_though_the_worker_is_gone_at_once(
-    session: SessionParameters,
-) -> None:
-    async with crew(session) as join:
-        for pid in range(1, 6):
-            worker = await join(pid)
-            delivery = await worker.take()
-            assert (delivery.deaths, delivery.running_at) == ((), "")
-            await worker.written("a")
-            await worker.consumer.settle(delivery, Release())
-            await worker.die()
+    monkeypatch.setattr(worker_control, "_PATIENCE", 300.0)
+    monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 300.0)
+    async with asyncio.timeout(60):
+        assert (await history.of("y", now=True)).running_at == ""
+        # Those that do answer are heard.
+        assert (await history.of("b", now=True)).running_at == "pid:3@h"
+        listed = await asking.broker.workers()
+    assert ({worker.id for worker in listed if worker.answers}, len(listed)) == ({"pid:1@h", "pid:3@h"}, 3)
 
 
-async def test_a_job_given_back_while_its_start_is_being_written_counts_no_death(session: SessionParameters) -> None:
-    async with crew(session) as join:
-        worker = await join(1)
+async def test_a_job_given_back_in_good_order_counts_no_death(join: Join) -> None:
+    for pid in range(1, 6):
+        worker = await join(pid)
         delivery = await worker.take()
-        worker.runs()
-        starts = worker.consumer._run_log
-        async with starts._writing:
-            pass  # what it wrote when it began
-        writing = asyncio.ensure_future(starts.begin(1, "a", {}))
-        await asyncio.sleep(0)  # the record is on its way
-
+        assert (delivery.deaths, delivery.running_at) == ((), "")
+        await worker.written("a")
         await worker.consumer.settle(delivery, Release())
-        await writing
         await worker.die()
 
-        assert (await (await join(2)).take()).deaths == ()
+
+async def test_a_job_given_back_while_its_start_is_written_counts_no_death(join: Join) -> None:
+    worker = await join(1)
+    delivery = await worker.take()
+    worker.runs()
+    starts = worker.consumer._run_log
+    async with starts._writing:
+        pass  # what it wrote when it began
+    writing = asyncio.ensure_future(starts.begin(1, "a", {}))
+    await asyncio.sleep(0)  # the record is on its way
+
+    await worker.consumer.settle(delivery, Release())
+    await writing
+    await worker.die()
+
+    assert (await (await join(2)).take()).deaths == ()
 
 
-async def test_a_worker_that_lives_and_runs_the_job_is_named(session: SessionParameters) -> None:
-    async with crew(session) as join:
-        first, second = await join(1), await join(2)
-        delivery = await first.take()
-        await first.written("a")
+async def test_a_worker_that_lives_and_runs_the_job_is_named(join: Join) -> None:
+    first, second = await join(1), await join(2)
+    delivery = await first.take()
+    await first.written("a")
 
-        # As RabbitMQ does it to a job that takes too long.
-        delivery.token[0].raw.close()
+    # As RabbitMQ does it to a job that takes too long.
+    delivery.token[0].raw.close()
 
-        taken = await second.take()
-        assert (taken.deaths, taken.running_at) == ((), "pid:1@h")
-
-
-async def test_deaths_are_known_from_the_record_of_the_next_worker_too(session: SessionParameters) -> None:
-    async with crew(session) as join:
-        for pid, deaths in ((1, ()), (2, ("pid:1@h",)), (3, ("pid:1@h", "pid:2@h"))):
-            worker = await join(pid)
-            assert (await worker.take()).deaths == deaths
-            await worker.written("a")
-            await worker.die()
+    taken = await second.take()
+    assert (taken.deaths, taken.running_at) == ((), "pid:1@h")
 
 
-async def test_a_job_that_ended_is_no_longer_held_to_what_it_did(session: SessionParameters) -> None:
-    async with crew(session) as join:
-        first = await join(1)
-        await first.take()
-        await first.written("a")
-        await first.die()
-        second = await join(2)
-        taken = await second.take()
-        assert taken.deaths == ("pid:1@h",)
+async def test_deaths_are_known_from_the_record_of_the_next_worker_too(join: Join) -> None:
+    for pid, deaths in ((1, ()), (2, ("pid:1@h",)), (3, ("pid:1@h", "pid:2@h"))):
+        worker = await join(pid)
+        assert (await worker.take()).deaths == deaths
+        await worker.written("a")
+        await worker.die()
 
-        await second.consumer.settle(taken, Ack())
-        second.runs()
 
-        async def known() -> list[Any]:
-            view = await second.consumer._run_log.view()
-            return [*view.seen, *view.blamed]
+async def test_a_job_that_ended_is_no_longer_held_to_what_it_did(join: Join) -> None:
+    first = await join(1)
+    await first.take()
+    await first.written("a")
+    await first.die()
+    second = await join(2)
+    taken = await second.take()
+    assert taken.deaths == ("pid:1@h",)
 
-        await until(known, [])
+    await second.consumer.settle(taken, Ack())
+    second.runs()
+
+    async def known() -> list[Any]:
+        view = await second.consumer._run_log.view()
+        return [*view.seen, *view.blamed]
+
+    await until(known, [])
 
 
 async def test_jobs_run_when_the_record_cannot_be_kept(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    join: Join, session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # A queue of that name which is no stream: reading it by an offset is refused.
     monkeypatch.setattr(run_log, "_PATIENCE", 0.5)
 
-    async with crew(session) as join:
-        # A worker that began just now has nothing to put right, and writes nothing yet.
-        worker = await join(1, since=time.time())
-        connection = worker.broker._connection
-        channel = await connection.channel()
-        await channel.call(channel.raw.queue_declare, internal(session.exchange, "starts"), exclusive=True)
-        delivery = await worker.take()
-        await worker.consumer.settle(delivery, Release())
-        worker.runs()
+    # A worker that began just now has nothing to put right, and writes nothing yet.
+    worker = await join(1, since=time.time())
+    connection = worker.broker._connection
+    channel = await connection.channel()
+    await channel.call(channel.raw.queue_declare, internal(session.exchange, "starts"), exclusive=True)
+    delivery = await worker.take()
+    await worker.consumer.settle(delivery, Release())
+    worker.runs()
 
-        again = await worker.take()
+    again = await worker.take()
 
-        assert (again.redelivered, again.deaths, again.running_at) == (True, (), "")
-        assert "running" in caplog.text
-        await worker.consumer.settle(again, Ack())
+    assert (again.redelivered, again.deaths, again.running_at) == (True, (), "")
+    assert "running" in caplog.text
+    await worker.consumer.settle(again, Ack())
 
 
-async def test_the_log_of_a_lost_session_writes_no_more_though_a_job_is_handed_out_then(
-    session: SessionParameters,
-) -> None:
-    async with crew(session) as join:
-        worker = await join(1)
-        log = worker.consumer._run_log
+async def test_the_log_of_a_lost_session_writes_no_more(join: Join) -> None:
+    worker = await join(1)
+    log = worker.consumer._run_log
 
-        async def is_at_rest() -> bool:
-            return log.ticking is None
+    async def is_at_rest() -> bool:
+        return log.ticking is None
 
-        await until(is_at_rest, True)
-        await worker.die()
-        await worker.consumer.close()
+    await until(is_at_rest, True)
+    await worker.die()
+    await worker.consumer.close()
 
-        worker.runs("a")
-        log.watch()
+    worker.runs("a")
+    log.watch()
 
-        assert log.ticking is None
+    assert log.ticking is None
 
 
 def test_records_of_strangers_are_left_out() -> None:

@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -78,12 +78,10 @@ class Leader:
 
 
 @asynccontextmanager
-async def leading(
-    session: SessionParameters, queue: str, kind: str = "classic", made: type[Leader] = Leader
-) -> AsyncIterator[Leader]:
+async def leading(session: SessionParameters, queue: str, kind: str = "classic") -> AsyncIterator[Leader]:
     connection = await open_connection(session, "leader")
     try:
-        leader = made(connection, queue, kind)
+        leader = Leader(connection, queue, kind)
         await leader.log.open()
         yield leader
     finally:
@@ -127,7 +125,7 @@ async def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced
         assert second.values == [{"number": 4}]
 
 
-def test_a_leader_that_is_killed_has_lost_no_record_that_it_was_told_is_stored(
+def test_a_leader_that_is_killed_loses_no_record_that_was_stored(
     runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
 ) -> None:
     command = [sys.executable, "-c", ENDLESS, url_of(module_node), queue]
@@ -147,7 +145,7 @@ def test_a_leader_that_is_killed_has_lost_no_record_that_it_was_told_is_stored(
     assert len(found) <= 3  # the last one told, the next one, and one whose acknowledgement was on its way
 
 
-async def test_two_records_of_one_name_are_read_after_a_death_between_the_confirm_and_the_acknowledgement(
+async def test_a_leader_that_dies_while_it_replaces_a_record_leaves_both(
     session: SessionParameters, queue: str, kind: str
 ) -> None:
     async with leading(session, queue, kind) as first:
@@ -242,42 +240,20 @@ async def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
         assert len(reader.values) < 60
 
 
-async def test_records_are_read_in_many_turns_of_the_loop_in_their_order(
-    session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_log, "_AT_ONCE", 1)
-
-    async with leading(session, queue) as writer:
-        await writer.log.store(*({"number": number} for number in range(40)))
-    turns = [0]
-
-    async def count() -> None:
-        while True:
-            turns[0] += 1
-            await asyncio.sleep(0)
-
-    class Slow(Leader):
-        def _on_record(self, record: Record, value: Any) -> None:
-            self.read.append((record, (value["number"], turns[0])))
-
-    counting = asyncio.ensure_future(count())
-    async with leading(session, queue, made=Slow) as reader:
-        read = [value for _, value in reader.read]
-    counting.cancel()
-    assert [number for number, _ in read] == list(range(40))
-    assert len({turn for _, turn in read}) == 40
-
-
 async def write_names(session: SessionParameters, queue: str, count: int) -> None:
     """Write records of seven names."""
     async with leading(session, queue) as writer:
         await writer.log.store(*({"made": f"name {number % 7}"} for number in range(count)))
 
 
-def list_of_names(leader: Leader, queue: str) -> NameList[str]:
+def records_of(leader: Leader, queue: str) -> RecordQueue:
     arguments = versions.arguments(CLASSIC, leader.connection.version)
-    records = RecordQueue(queue, leader.connection, leader.publisher, arguments)
-    return NameList(records, leader.connection, leader.publisher, parse=str, plain=str, news=len)
+    return RecordQueue(queue, leader.connection, leader.publisher, arguments)
+
+
+def list_of_names(leader: Leader, queue: str, parse: Callable[[str], str] = str) -> NameList[str]:
+    records = records_of(leader, queue)
+    return NameList(records, leader.connection, leader.publisher, parse=parse, plain=str, news=len)
 
 
 async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: SessionParameters, queue: str) -> None:
@@ -285,9 +261,7 @@ async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: 
         return str(TimeSlot.parse(name, 0.0))
 
     async with leading(session, f"{queue}.other") as leader:
-        arguments = versions.arguments(CLASSIC, leader.connection.version)
-        records = RecordQueue(queue, leader.connection, leader.publisher, arguments)
-        names = NameList(records, leader.connection, leader.publisher, parse=parsed, plain=str, news=len)
+        names, records = list_of_names(leader, queue, parsed), records_of(leader, queue)
         await records.write({"all": ["1.5", "x", 7, "5." + "9" * 300, None, "2.8"]})
         for odd in ({"all": 7}, {"made": None}, {"from": "a later version"}):
             await records.write(odd)
@@ -295,7 +269,7 @@ async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: 
         assert names.names == {"1.5", "2.8"}
 
 
-async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_the_next(
+async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(
     session: SessionParameters, queue: str, kind: str
 ) -> None:
     async with leading(session, queue, kind) as first:
@@ -313,10 +287,9 @@ async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records_for_
         assert {"number": 3} not in second.values
 
 
-async def test_a_leader_does_not_begin_while_another_session_reads_the_records(
+async def test_a_leader_does_not_begin_while_another_reads_the_records(
     session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a worker of a version in which another lock protected them."""
     monkeypatch.setattr(state_log, "_SETTLING", 20)
 
     async with leading(session, queue) as earlier:
@@ -352,7 +325,7 @@ async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
             assert second.values == [{"number": 1}, {"number": 2}]
 
 
-async def test_a_log_that_is_read_again_acknowledges_no_record_that_it_had_before(
+async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(
     session: SessionParameters, queue: str, kind: str
 ) -> None:
     async with leading(session, queue, kind) as first:
@@ -383,7 +356,7 @@ async def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(
         await leader.log.append({"number": 2})
 
 
-async def test_what_others_write_is_read_and_a_mark_comes_behind_what_is_not_confirmed(
+async def test_what_others_write_is_read_and_a_mark_comes_behind_it(
     session: SessionParameters, queue: str, kind: str
 ) -> None:
     async with leading(session, queue, kind) as leader, leading(session, queue + ".other") as other:

@@ -5,228 +5,179 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pika
 import pytest
-from msgspec.structs import replace
-from pika.exceptions import ChannelClosedByBroker
 
-from palermo.brokers.rabbitmq.amqp.connection import Channel, open_connection
-from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
+from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.leadership import fair_scheduler
 from palermo.brokers.rabbitmq.leadership.fair_queue import FairQueue, TenantState
-from palermo.brokers.rabbitmq.leadership.leader import Leader
-from palermo.brokers.rabbitmq.leadership.operations import CountTenantJobs, HasTenantJobs
+from palermo.brokers.rabbitmq.leadership.operations import HasTenantJobs
 from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
-from palermo.contract.broker import Broker, SessionParameters, Tenant, open_broker
-from palermo.core.election import Duty
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.core.lifecycle import Ack
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
 from tests.contract.tools import Worker, consume, counts, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.helpers import HANGS, eventually
+from tests.rabbitmq.conftest import Open
 from tests.scale import scaled
 
+Probe = Callable[[], Awaitable[Any]]
+
 
 @pytest.fixture
-def connection(rabbitmq_url: str) -> Iterator[pika.BlockingConnection]:
+def channel(rabbitmq_url: str) -> Iterator[Any]:
+    """Another program, on bare pika."""
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-        yield connection
+        yield connection.channel()
 
 
-def is_there(connection: pika.BlockingConnection, queue: str) -> bool:
-    try:
-        connection.channel().queue_declare(queue, passive=True)
-    except ChannelClosedByBroker:
-        return False
-    return True
+def own_queue(session: SessionParameters, tenant: str) -> str:
+    return tenant_queue_name(session.exchange, TenantQueue("jobs", tenant))
 
 
 @pytest.fixture
-def there(
-    session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[], Awaitable[bool]]:
+def there(session: SessionParameters, connection: Connection, monkeypatch: pytest.MonkeyPatch) -> Probe:
     """Whether the queue of tenant a is there. The leader soon deletes it while it is idle."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
-    name = tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
 
     async def is_it_there() -> bool:
-        return is_there(connection, name)
+        return (await connection.probe(own_queue(session, "a"))).exists
 
     return is_it_there
 
 
-def test_a_first_job_goes_straight_to_a_worker_that_waits_and_one_that_is_refused_there_waits_for_its_turn(
-    session: SessionParameters, connection: pika.BlockingConnection
+@pytest.fixture
+def listeners(session: SessionParameters, connection: Connection) -> Probe:
+    """The number of consumers of the queue."""
+
+    async def count() -> int:
+        return (await connection.probe(amqp_queue(session.exchange, "jobs"))).consumers
+
+    return count
+
+
+async def test_a_first_job_that_the_queue_refuses_waits_with_its_tenant_for_its_turn(
+    session: SessionParameters, broker: RabbitmqBroker, another: Open, channel: Any, listeners: Probe
 ) -> None:
-    job_queue, own = amqp_queue(session.exchange, "jobs"), tenant_queue_name(session.exchange, TenantQueue("jobs", "a"))
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    channel.queue_declare(amqp_queue(session.exchange, "jobs"), durable=True, arguments=full)
+    taking = asyncio.ensure_future(take(await consume(await another())))
+    await until(listeners, 1)
 
-    async def publish(*, is_full: bool) -> list[Tenant]:
-        connection.channel().queue_declare(job_queue, durable=True, arguments=full if is_full else {})
-        publisher, worker = await open_broker(session), await open_broker(session)
-        try:
-            consumer = await consume(worker)
-            taking = asyncio.ensure_future(take(consumer))
+    await broker.publish(message("first", tenant="a"))
 
-            async def listeners() -> int:
-                return connection.channel().queue_declare(job_queue, passive=True).method.consumer_count
+    taking.cancel()
+    assert [(one.name, one.pending) for one in await broker.tenants.of("jobs")] == [("a", 1)]
 
-            await until(listeners, 1)
-            await publisher.publish(message("first", tenant="a"))
-            if is_full:
-                taking.cancel()
-            else:
-                assert (await taking).message.id == "first"
-            return await publisher.tenants.of("jobs")
-        finally:
-            await publisher.close()
-            await worker.close()
-            connection.channel().queue_delete(job_queue)
 
-    assert asyncio.run(publish(is_full=False)) == []
-    assert not is_there(connection, own)
-    assert [(one.name, one.pending) for one in asyncio.run(publish(is_full=True))] == [("a", 1)]
-    assert is_there(connection, own)
+async def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_waits(
+    session: SessionParameters, broker: RabbitmqBroker, another: Open, connection: Connection, listeners: Probe
+) -> None:
+    async def queues() -> list[str]:
+        return [tenant for tenant in "ab" if (await connection.probe(own_queue(session, tenant))).exists]
+
+    consumer = await consume(await another())
+    taking = asyncio.ensure_future(take(consumer))
+    await until(listeners, 1)
+    await broker.publish(message("a-0", tenant="a"))
+    held = await taking
+    assert (held.message.id, await queues()) == ("a-0", [])
+
+    # These wait for their turns, which only a leader gives.
+    for waits in (message("nobody's"), message("b-0", tenant="b"), message("a-1", tenant="a")):
+        await broker.publish(waits)
+    assert await queues() == ["a", "b"]
+    await consumer.settle(held, Ack())
+    async with time_kept(await another()):
+        found = [(await take_and_ack(consumer)).id for _ in range(3)]
+    assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_a_tenants_job_whose_headers_do_not_fit_the_leaders_frames_fails_and_the_next_one_runs(
-    session: SessionParameters, kind: str
+async def test_a_tenants_job_too_large_for_the_leaders_frames_fails_and_the_next_one_runs(
+    broker: RabbitmqBroker, another: Open, small: dict[str, Any], kind: str
 ) -> None:
-    address = replace(session.address, options=(("frame_max", "8192"),))
-    small = replace(session, address=address, queue_type=kind)
-
-    async def shown(broker: Broker) -> int:
+    async def shown() -> int:
         return len((await broker.browse("failed", limit=10)).messages)
 
-    publisher, worker = await open_broker(session), await open_broker(small)
-    await publisher.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
-    await publisher.publish(message("small", tenant="a"))
+    worker = await another(**small, queue_type=kind)
+    await broker.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
+    await broker.publish(message("small", tenant="a"))
     async with time_kept(worker):
-        consumer = await consume(worker)
-        assert (await take_and_ack(consumer)).id == "small"
-        await until(lambda: counts(publisher, "failed"), (1, 0))
-        await until(lambda: shown(publisher), 1)  # a quorum queue is shown from its log
-    (failed,) = (await publisher.browse("failed", limit=10)).messages
+        assert (await take_and_ack(await consume(worker))).id == "small"
+        await until(lambda: counts(broker, "failed"), (1, 0))
+        await until(shown, 1)  # a quorum queue is shown from its log
+    (failed,) = (await broker.browse("failed", limit=10)).messages
     assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
-    await publisher.close()
-    await worker.close()
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_although_leaders_end_meanwhile(
-    session: SessionParameters, kind: str
+async def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_though_leaders_end(
+    session: SessionParameters, another: Open, small: dict[str, Any], connection: Connection, kind: str
 ) -> None:
-    address = replace(session.address, options=(("frame_max", "8192"),))
-    small = replace(session, address=address, queue_type=kind)
-
-    publisher = await open_broker(replace(session, queue_type=kind))
-    connection = await open_connection(session, "counts")
-    large = [message(f"{number}", tenant="a", extra={"note": "n" * 20_000}) for number in range(40)]
-    await publisher.publish_many(large)
+    publisher = await another(queue_type=kind)
+    await publisher.publish_many([message(f"{n}", tenant="a", extra={"note": "n" * 20_000}) for n in range(40)])
 
     async def failed() -> int:
         probe = await connection.probe(amqp_queue(session.exchange, "failed"))
         return probe.messages if probe.exists else 0
 
-    while (before := await failed()) < len(large):
-        worker = await open_broker(small)
+    while (before := await failed()) < 40:
+        worker = await another(**small, queue_type=kind)
         async with time_kept(worker), asyncio.timeout(HANGS):
             while await failed() == before:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0)
         await worker.close()
 
     # The last leader has looked at all jobs of the tenant.
-    worker = await open_broker(small)
+    worker = await another(**small, queue_type=kind)
     async with time_kept(worker):
         await publisher.publish(message("last", tenant="a"))
-        consumer = await consume(worker)
-        assert (await take_and_ack(consumer)).id == "last"
-    assert await failed() == len(large)
-    await connection.close()
-    await publisher.close()
-    await worker.close()
+        assert (await take_and_ack(await consume(worker))).id == "last"
+    assert await failed() == 40
 
 
-async def test_f3_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
-    session: SessionParameters, there: Callable[[], Awaitable[bool]]
+async def test_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
+    broker: RabbitmqBroker, another: Open, there: Probe
 ) -> None:
-    publisher, worker = await open_broker(session), await open_broker(session)
-    async with time_kept(worker):
+    async with time_kept(worker := await another()):
         consumer = await consume(worker)
         for number in range(3):
             # The publisher was there a moment ago, and takes it that the tenant's queue still is.
-            await publisher.publish_many([message(f"{number}", tenant="a")])
+            await broker.publish_many([message(f"{number}", tenant="a")])
             assert (await take_and_ack(consumer)).id == f"{number}"
             await until(there, False)
-    await publisher.close()
-    await worker.close()
 
 
-async def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_waits(
-    session: SessionParameters, connection: pika.BlockingConnection
+async def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_left_no_trace(
+    session: SessionParameters, broker: RabbitmqBroker, another: Open, connection: Connection, there: Probe
 ) -> None:
-    def queues() -> list[str]:
-        names = {tenant: tenant_queue_name(session.exchange, TenantQueue("jobs", tenant)) for tenant in "ab"}
-        return [tenant for tenant, name in names.items() if is_there(connection, name)]
+    for queue in ("jobs", "nothing"):
+        await broker.pause(queue)
+    await broker.publish_many([message(f"{number}", tenant="a") for number in range(2)])
+    async with time_kept(broker):
+        await until(there, False)
+    await broker.close()
 
-    async def listeners() -> int:
-        found = connection.channel().queue_declare(amqp_queue(session.exchange, "jobs"), passive=True)
-        return int(found.method.consumer_count)
-
-    publisher, worker, leader = [await open_broker(session) for _ in range(3)]
-    consumer = await consume(worker)
-    taking = asyncio.ensure_future(take(consumer))
-    await until(listeners, 1)
-    await publisher.publish(message("a-0", tenant="a"))
-    held = await taking
-    assert (held.message.id, queues()) == ("a-0", [])
-
-    # These wait for their turns, which only a leader gives.
-    await publisher.publish(message("nobody's"))
-    await publisher.publish(message("b-0", tenant="b"))
-    await publisher.publish(message("a-1", tenant="a"))
-    assert queues() == ["a", "b"]
-    await consumer.settle(held, Ack())
-    async with time_kept(leader):
-        found = [(await take_and_ack(consumer)).id for _ in range(3)]
-    assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
-    for broker in (publisher, worker, leader):
-        await broker.close()
-
-
-def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_have_left_no_trace(
-    session: SessionParameters, connection: pika.BlockingConnection, there: Callable[[], Awaitable[bool]]
-) -> None:
-    async def work() -> None:
-        publisher, onlooker = await open_broker(session), await open_broker(session)
-        for queue in ("jobs", "nothing"):
-            await publisher.pause(queue)
-        await publisher.publish_many([message(f"{number}", tenant="a") for number in range(2)])
-        async with time_kept(publisher):
-            await until(there, False)
-        await publisher.close()
-
-        assert await onlooker.tenants.totals() == {"jobs": 2, "nothing": 0}
-        await onlooker.close()
-
-    asyncio.run(work())
-    assert not is_there(connection, amqp_queue(session.exchange, "nothing"))
+    assert await (await another()).tenants.totals() == {"jobs": 2, "nothing": 0}
+    assert not (await connection.probe(amqp_queue(session.exchange, "nothing"))).exists
 
 
 async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+    another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ confirms what is on its way into a queue that is just being deleted, and drops it."""
     monkeypatch.setattr(fair_scheduler, "LINGER", 0.1)
     monkeypatch.setattr(fair_scheduler, "_LOOK_EVERY", 0.02)
     monkeypatch.setattr(job_destinations, "_TRUSTED", 0.05)
-    until = time.monotonic() + scaled(8, 120)
+    until = time.monotonic() + scaled(6, 120)
     stored, taken = set[str](), set[str]()
 
     async def publish(broker: Broker, tenant: str) -> None:
@@ -243,125 +194,90 @@ async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
         while True:
             taken.add((await take_and_ack(consumer)).id)
 
-    worker, *publishers = [await open_broker(session) for _ in range(5)]
+    worker, *publishers = [await another() for _ in range(5)]
     async with time_kept(worker):
         taking = asyncio.ensure_future(take_all(await consume(worker)))
         await asyncio.gather(*(publish(one, f"{n}.{m}") for n, one in enumerate(publishers) for m in range(5)))
         await asyncio.to_thread(eventually, lambda: taken >= stored)
         taking.cancel()
-    for broker in (worker, *publishers):
-        await broker.close()
-
-
-async def test_who_leads_and_has_not_looked_yet_knows_all_tenants_when_it_is_asked(session: SessionParameters) -> None:
-    broker, other = await open_broker(session), await open_broker(session)
-    assert isinstance(other, RabbitmqBroker)
-    await broker.publish_many(message(f"{number}", tenant="ab"[number % 2]) for number in range(6))
-    leader = await Leader.take(Duty.TENANTS, session, Unreadable(), other._declarer_on, other._leader_client.ask_over)
-    assert leader is not None
-    try:
-        assert await leader.handle(CountTenantJobs()) == {"jobs": 6}
-    finally:
-        await leader.close()
-        await broker.close()
-        await other.close()
 
 
 async def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_wire(
-    session: SessionParameters, connection: pika.BlockingConnection
+    session: SessionParameters, another: Open, channel: Any
 ) -> None:
-    channel, exchange = connection.channel(), session.exchange
     channel.confirm_delivery()
-    name = tenant_queue_name(exchange, TenantQueue("jobs", "ü"))
-    persistent = pika.BasicProperties(delivery_mode=2)
-    for queue in (name, f"{exchange}.~tenants"):
+    name, tenants = own_queue(session, "ü"), f"{session.exchange}.~tenants"
+    for queue in (name, tenants):
         channel.queue_declare(queue, durable=True)
     record = json.dumps({"made": ["jobs", "ü"]}).encode()
-    channel.basic_publish("", f"{exchange}.~tenants", record, persistent, mandatory=True)
+    channel.basic_publish("", tenants, record, pika.BasicProperties(delivery_mode=2), mandatory=True)
     headers = {"job-class": "shop.mail", "tenant": "ü", "queue": "jobs"}
     properties = pika.BasicProperties(delivery_mode=2, message_id="theirs", headers=headers)
     channel.basic_publish("", name, b"[1]", properties, mandatory=True)
 
-    worker = await open_broker(session)
-    async with time_kept(worker):
+    async with time_kept(worker := await another()):
         found = await take_and_ack(await consume(worker))
         assert (found.id, found.tenant, found.body) == ("theirs", "ü", b"[1]")
-    await worker.close()
 
 
-async def test_jobs_go_on_after_the_queue_of_a_tenant_was_deleted_by_hand(
-    session: SessionParameters, connection: pika.BlockingConnection
+async def test_jobs_continue_after_the_queue_of_a_tenant_was_deleted_by_hand(
+    session: SessionParameters, broker: RabbitmqBroker, another: Open, channel: Any
 ) -> None:
-    publisher, worker = await open_broker(session), await open_broker(session)
-    await publisher.publish_many([message("gone", tenant="a"), message("b", tenant="b")])
-    connection.channel().queue_delete(tenant_queue_name(session.exchange, TenantQueue("jobs", "a")))
-    async with time_kept(worker):
+    await broker.publish_many([message("gone", tenant="a"), message("b", tenant="b")])
+    channel.queue_delete(own_queue(session, "a"))
+    async with time_kept(worker := await another()):
         consumer = await consume(worker)
         assert (await take_and_ack(consumer)).id == "b"
-        await publisher.publish(message("again", tenant="a"))
+        await broker.publish(message("again", tenant="a"))
         assert (await take_and_ack(consumer)).id == "again"
-    await publisher.close()
-    await worker.close()
 
 
-async def test_a_queue_that_is_gone_when_the_leader_listens_to_it_keeps_no_other_tenant_from_its_turns(
-    session: SessionParameters, connection: pika.BlockingConnection, monkeypatch: pytest.MonkeyPatch
+async def test_a_queue_that_is_gone_when_the_leader_listens_keeps_no_tenant_from_its_turns(
+    broker: RabbitmqBroker, another: Open, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen, deleted = FairQueue._listen, list[str]()
 
-    def listen_too_late(self: FairQueue, channel: Channel, state: TenantState) -> None:
+    def listen_too_late(self: FairQueue, listening: Channel, state: TenantState) -> None:
         if state.name == "a" and not deleted:
             deleted.append(state.queue)
-            connection.channel().queue_delete(state.queue)
-        listen(self, channel, state)
+            channel.queue_delete(state.queue)
+        listen(self, listening, state)
 
     monkeypatch.setattr(FairQueue, "_listen", listen_too_late)
+    jobs = [message(f"b-{number}", tenant="b") for number in range(9)]
+    await broker.publish_many([message("a", tenant="a"), *jobs])
 
-    publisher, worker = await open_broker(session), await open_broker(session)
-    await publisher.publish_many(
-        [message("a", tenant="a"), *(message(f"b-{number}", tenant="b") for number in range(9))]
-    )
-    async with time_kept(worker):
-        consumer, left = await consume(worker), {f"b-{number}" for number in range(9)}
+    async with time_kept(worker := await another()):
+        consumer, left = await consume(worker), {job.id for job in jobs}
         while left:
             left.discard((await take_and_ack(consumer)).id)
     assert deleted
-    await publisher.close()
-    await worker.close()
 
 
-async def test_a_unique_job_is_a_stray_only_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
-    session: SessionParameters, connection: pika.BlockingConnection
+async def test_a_unique_job_is_a_stray_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
+    session: SessionParameters, broker: RabbitmqBroker, another: Open, channel: Any
 ) -> None:
-    async def suspected(leader: RabbitmqBroker) -> list[str]:
-        async def has_jobs(tenant_queue: TenantQueue) -> bool:
-            return await leader._leader_client.ask(HasTenantJobs(tenant_queue.queue, tenant_queue.tenant))
+    leader = await another()
 
-        keys = await leader.keys.known()
-        found = await orphaned_keys.suspects(
-            session.exchange, leader._connection, keys, now=time.time() + 60, apart=has_jobs
-        )
+    async def has_jobs(place: TenantQueue) -> bool:
+        return await leader._leader_client.ask(HasTenantJobs(place.queue, place.tenant))
+
+    async def suspected() -> list[str]:
+        keys, later = await leader.keys.known(), time.time() + 60
+        found = await orphaned_keys.suspects(session.exchange, leader._connection, keys, now=later, apart=has_jobs)
         return [stray.id for stray in found.values()]
 
-    publisher, leader = await open_broker(session), await open_broker(session)
-    assert isinstance(leader, RabbitmqBroker)
     async with time_kept(leader):
         # The queue is full of nobody's, so that the tenant's job stays where it is; then that is emptied.
-        await publisher.publish_many(messages(20))
-        await ask(publisher, keyed("unique", tenant="a"))
-        channel = connection.channel()
+        await broker.publish_many(messages(20))
+        await ask(broker, keyed("unique", tenant="a"))
         channel.queue_purge(amqp_queue(session.exchange, "jobs"))
-        assert await suspected(leader) == []
+        assert await suspected() == []
 
         async def taken_away() -> list[str]:
-            for queue in (
-                tenant_queue_name(session.exchange, TenantQueue("jobs", "a")),
-                amqp_queue(session.exchange, "jobs"),
-            ):
+            for queue in (own_queue(session, "a"), amqp_queue(session.exchange, "jobs")):
                 channel.queue_purge(queue)
-            return await suspected(leader)
+            return await suspected()
 
         await until(taken_away, ["unique"])
-        await until(lambda: stray_ids(publisher), ["unique"])
-    await publisher.close()
-    await leader.close()
+        await until(lambda: stray_ids(broker), ["unique"])
