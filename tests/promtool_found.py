@@ -4,7 +4,7 @@
     promtool                    on the PATH
     apt-get download            on Debian and Ubuntu, unpacked for the tests alone
 
-Where none can be had its tests are skipped, and say so: the names in the rules are checked without it too.
+Where none can be had its tests fail, and say what to install.
 """
 
 import os

@@ -52,12 +52,9 @@ async def ask(port: int, request: str) -> tuple[str, str]:
         ("nonsense", "404 Not Found", "The metrics are at /metrics.\n"),
     ],
 )
-def test_one_page_is_served(request_text: str, status: str, body: str) -> None:
-    async def run() -> tuple[str, str]:
-        async with serving() as port:
-            return await ask(port, request_text)
-
-    head, found = asyncio.run(run())
+async def test_one_page_is_served(request_text: str, status: str, body: str) -> None:
+    async with serving() as port:
+        head, found = await ask(port, request_text)
 
     assert head.startswith(f"HTTP/1.1 {status}\r\n")
     assert "connection: close" in head
@@ -75,36 +72,29 @@ def test_one_page_is_served(request_text: str, status: str, body: str) -> None:
         ("Accept: */*", 401),
     ],
 )
-def test_a_token_is_asked_for_where_there_is_one(header: str, status: int) -> None:
-    async def run() -> str:
-        async with serving(token=TOKEN) as port:
-            return (await ask(port, f"GET /metrics HTTP/1.1\n{header}"))[0]
+async def test_a_token_is_asked_for_where_there_is_one(header: str, status: int) -> None:
+    async with serving(token=TOKEN) as port:
+        head, _ = await ask(port, f"GET /metrics HTTP/1.1\n{header}")
 
-    assert asyncio.run(run()).split()[1] == str(status)
-
-
-def test_a_request_that_is_too_long_is_not_read() -> None:
-    async def run() -> str:
-        async with serving() as port:
-            return (await ask(port, f"GET /metrics HTTP/1.1\nX: {'x' * 100_000}"))[0]
-
-    assert asyncio.run(run()) == ""
+    assert head.split()[1] == str(status)
 
 
-def test_many_who_say_nothing_keep_out_others_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> tuple[str, str]:
+async def test_a_request_that_is_too_long_is_not_read() -> None:
+    async with serving() as port:
+        assert await ask(port, f"GET /metrics HTTP/1.1\nX: {'x' * 100_000}") == ("", "")
+
+
+async def test_many_who_say_nothing_keep_out_others_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    for patience in (0.3, 3.0, 30.0):
+        monkeypatch.setattr("palermo.metrics.endpoint._PATIENCE", patience)
         async with serving() as port:
             silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-            refused = (await ask(port, "GET /metrics HTTP/1.1"))[0]
+            refused, _ = await ask(port, "GET /metrics HTTP/1.1")
             ends = await asyncio.gather(*(reader.read() for reader, _ in silent), return_exceptions=True)
             assert all(end == b"" or isinstance(end, ConnectionError) for end in ends)
             for _, writer in silent:
                 writer.close()
-            return refused, (await ask(port, "GET /metrics HTTP/1.1"))[0]
-
-    for patience in (0.3, 3.0, 30.0):
-        monkeypatch.setattr("palermo.metrics.endpoint._PATIENCE", patience)
-        refused, served = asyncio.run(run())
+            served, _ = await ask(port, "GET /metrics HTTP/1.1")
         if not refused and served:
             break  # else the machine may have stood still for as long as that
 
@@ -112,36 +102,27 @@ def test_many_who_say_nothing_keep_out_others_and_not_for_ever(monkeypatch: pyte
     assert served.startswith("HTTP/1.1 200")
 
 
-def test_the_page_is_made_once_for_all_who_ask_at_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_is_made_once_for_all_who_ask_at_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palermo.metrics.endpoint._HOLDS", 600.0)  # a moment, however slow the machine is
-    made = 0
+    made = list[str]()
 
     async def slow(accept: str, encoding: str) -> Answer:
-        nonlocal made
-        made += 1
+        made.append(accept)
         await asyncio.sleep(0.05)
         return b"x", {}
 
-    async def run() -> list[tuple[str, str]]:
-        async with serving(slow) as port:
-            return await asyncio.gather(*(ask(port, "GET /metrics HTTP/1.1") for _ in range(10)))
-
-    answers = asyncio.run(run())
+    async with serving(slow) as port:
+        answers = await asyncio.gather(*(ask(port, "GET /metrics HTTP/1.1") for _ in range(10)))
 
     assert [body for _, body in answers] == ["x"] * 10
-    assert made == 1
+    assert len(made) == 1
 
 
-def test_an_error_of_our_own_ends_one_request(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_of_our_own_ends_one_request(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(accept: str, encoding: str) -> Answer:
         raise RuntimeError("no")
 
-    async def run() -> list[str]:
-        async with serving(broken) as port:
-            return [(await ask(port, request))[0] for request in ("GET /metrics HTTP/1.1", "GET / HTTP/1.1")]
-
-    first, second = asyncio.run(run())
-
-    assert first == ""
-    assert second.startswith("HTTP/1.1 404")
+    async with serving(broken) as port:
+        assert await ask(port, "GET /metrics HTTP/1.1") == ("", "")
+        assert (await ask(port, "GET / HTTP/1.1"))[0].startswith("HTTP/1.1 404")
     assert "cannot tell metrics" in caplog.text

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from palermo.metrics.catalogue import HISTOGRAM, METRICS
+from palermo.metrics.catalogue import GAUGE, HISTOGRAM, METRICS, WEB, WORKER
+from palermo.metrics.exposition import Families, expose
+from palermo.metrics.totals import Totals
 from tests import promtool_found
 from tests.debian import NotInstalled
 
@@ -81,22 +83,12 @@ def test_every_metric_and_label_that_is_asked_for_exists(where: str, expression:
         assert set(by.replace(" ", "").split(",")) <= labels, f"{where}: by ({by})"
 
 
-def test_every_metric_of_the_system_has_its_place_on_the_dashboard_or_in_an_alert() -> None:
+def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     asked = {name for _, expression in expressions() for name, _ in _SELECTOR.findall(expression)}
     seldom = {"palermo_info", "palermo_worker_info", "palermo_worker_start_time_seconds", "palermo_worker_state"}
     seldom |= {"palermo_worker_job_run_seconds", "palermo_worker_job_wait_seconds"}
 
     assert {name for name in METRICS if not any(each.startswith(name) for each in asked)} == seldom
-
-
-def test_the_dashboard_can_be_imported() -> None:
-    panels = dashboard()["panels"]
-    ids = [panel["id"] for panel in panels]
-
-    assert len(set(ids)) == len(ids)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
-    datasources = {panel["datasource"]["uid"] for panel in panels if panel["type"] != "row"}
-    assert datasources == {"${datasource}"}, "it must ask whoever imports it which Prometheus it is to look at"
 
 
 def test_every_metric_is_documented() -> None:
@@ -107,20 +99,12 @@ def test_every_metric_is_documented() -> None:
     assert documented == {metric.name: (metric.kind, ", ".join(metric.labels)) for metric in METRICS.values()}
 
 
-def test_every_alert_says_what_to_do_and_is_documented() -> None:
-    text = (_DOCS / "monitoring.md").read_text()
-    for rule in alerts():
-        assert set(rule["annotations"]) == {"summary", "description"}
-        assert rule["labels"]["severity"] in ("info", "warning", "critical")
-        assert f"`{rule['alert']}`" in text
-
-
 @pytest.fixture
 def promtool() -> Path:
     try:
         return promtool_found.find()
     except NotInstalled as error:
-        pytest.skip(str(error))
+        pytest.fail(str(error), pytrace=False)
 
 
 def run(promtool: Path, *arguments: str, within: Path) -> None:
@@ -128,7 +112,7 @@ def run(promtool: Path, *arguments: str, within: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_prometheus_reads_the_examples_and_each_alert_comes_when_it_should(promtool: Path, tmp_path: Path) -> None:
+def test_prometheus_reads_the_examples_and_each_alert_comes_in_time(promtool: Path, tmp_path: Path) -> None:
     for file in (*_MONITORING.glob("*.yml"), _HERE / "alerts_test.yml"):
         shutil.copy(file, tmp_path)
 
@@ -151,18 +135,16 @@ def test_prometheus_reads_every_expression_of_the_dashboard(promtool: Path, tmp_
     run(promtool, "check", "rules", "panels.yml", within=tmp_path)
 
 
-def test_prometheus_finds_nothing_to_say_about_what_is_told(promtool: Path) -> None:
-    """`promtool check metrics` knows the conventions: names, units, types and help texts."""
-    from palermo.metrics.catalogue import WEB, WORKER
-    from palermo.metrics.exposition import Families, expose
-    from palermo.metrics.totals import Totals
-
-    totals = Totals()
-    totals.count("succeeded", "mail", "send", 1.0, 1.0)
+def test_prometheus_has_no_objection_to_any_name_type_or_help(promtool: Path) -> None:
+    """`promtool check metrics` knows the conventions."""
     for metrics, prefix in ((WEB, "palermo_"), (WORKER, "palermo_worker_")):
-        families = Families(metrics)
+        assert all(metric.name.startswith("palermo_worker_") == (metrics is WORKER) for metric in metrics)
+        totals, families = Totals(), Families(metrics)
+        totals.count("succeeded", "mail", "send", 1.0, 1.0)
         families.tallies(totals.copy(), prefix=prefix)
-        families.set(f"{prefix}slots", 1)
+        for metric in metrics:
+            if metric.kind == GAUGE:
+                families.set(metric.name, 1, *metric.labels)
         body, _ = expose(families)
         done = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True)
         assert (done.returncode, done.stdout + done.stderr) == (0, b"")

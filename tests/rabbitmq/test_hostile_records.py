@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pika
 import pytest
 
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.client.client import Client
-from palermo.contract.broker import SessionParameters, open_broker
-from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
@@ -18,23 +17,30 @@ from tests.contract.timing import time_kept
 from tests.contract.tools import PATIENT, until
 from tests.helpers import eventually
 
+Connect = Callable[[], Client]
+
 #: JSON nested so deep that Python's reader raises RecursionError.
 _DEEP = b"[" * 100_000 + b"]" * 100_000
 
 
-@pytest.mark.parametrize("name", ["registry", "pauses", "cancels", "journal"])
-def test_a_record_nested_without_end_is_skipped_by_all_who_read_the_stream(
-    rabbitmq_url: str, exchange: str, name: str
+@pytest.fixture
+def connect(rabbitmq_url: str, exchange: str) -> Connect:
+    return lambda: Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT))
+
+
+def test_records_nested_without_end_are_skipped_by_all_who_read_the_streams(
+    connect: Connect, rabbitmq_url: str, exchange: str
 ) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+    with connect() as client:
         inspector = Inspector(client)
         job = client.enqueue("shop.mail", queue="mail")
         inspector.pause("mail")
         inspector.cancel(job.id)
         inspector.audit()
-        _write(rabbitmq_url, f"{exchange}.~{name}")
+        for name in ("registry", "pauses", "cancels", "journal"):
+            _write(rabbitmq_url, f"{exchange}.~{name}")
 
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+    with connect() as client:
         inspector = Inspector(client)
         assert [(row["name"], row["paused"]) for row in inspector.queues()] == [("failed", False), ("mail", True)]
         assert [row["state"] for row in inspector.jobs("mail")] == ["cancelled"]
@@ -42,26 +48,20 @@ def test_a_record_nested_without_end_is_skipped_by_all_who_read_the_stream(
 
 
 @pytest.mark.parametrize("rate", ["often", "1/0s"])
-async def test_the_leader_goes_on_after_a_question_with_a_rate_that_means_nothing(
-    rabbitmq_url: str, exchange: str, rate: str, caplog: pytest.LogCaptureFixture
+async def test_the_leader_continues_after_a_question_with_a_rate_that_means_nothing(
+    broker: RabbitmqBroker, rabbitmq_url: str, exchange: str, rate: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     question = {"ask": "limits", "do": "ask", "key": "k", "limit": 1, "rate": rate, "id": "a", "worker": "b"}
-
-    async def is_said() -> bool:
-        return "a question to the leader cannot be read" in caplog.text
-
-    leader = await open_broker(SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT))
-    async with time_kept(leader):
-        assert await leader.limits() == []
+    async with time_kept(broker):
+        assert await broker.limits() == []
         await asyncio.to_thread(_write, rabbitmq_url, f"{exchange}.~leader", json.dumps(question).encode())
-        assert await leader.limits() == []
-        await until(is_said, True)
-        assert Duty.TIME in leader.duties
-    await leader.close()
+        assert await broker.limits() == []
+        await until(lambda: asyncio.sleep(0, "cannot be read" in caplog.text), True)
+        assert Duty.TIME in broker.duties
 
 
-def test_a_record_of_keys_that_cannot_be_read_is_dropped(rabbitmq_url: str, exchange: str) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+def test_a_record_of_keys_that_cannot_be_read_is_dropped(connect: Connect, rabbitmq_url: str, exchange: str) -> None:
+    with connect() as client:
         assert client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
         _write(rabbitmq_url, f"{exchange}.~unique")
         assert not client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
@@ -110,16 +110,19 @@ _ODD_KEYS: tuple[Mapping[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("record", _ODD_KEYS, ids=json.dumps)
-def test_a_record_of_keys_with_a_value_of_another_type_stops_no_leader(
-    rabbitmq_url: str, exchange: str, record: Mapping[str, Any]
+def test_records_of_keys_with_values_of_other_types_stop_no_leader(
+    connect: Connect, rabbitmq_url: str, exchange: str
 ) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+    def write_all() -> None:
+        for record in _ODD_KEYS:
+            _write(rabbitmq_url, f"{exchange}.~unique", json.dumps(record).encode())
+
+    with connect() as client:
         assert client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
-    _write(rabbitmq_url, f"{exchange}.~unique", json.dumps(record).encode())
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+    write_all()
+    with connect() as client:
         assert not client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
-        _write(rabbitmq_url, f"{exchange}.~unique", json.dumps(record).encode())
+        write_all()
         assert client.enqueue("shop.sms", queue="mail", unique="until_done").enqueued
         assert not client.enqueue("shop.sms", queue="mail", unique="until_done").enqueued
 
@@ -136,25 +139,25 @@ _ODD_STATES: tuple[tuple[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize(("part", "odd"), _ODD_STATES)
-def test_a_state_of_a_recurring_job_with_a_value_of_another_type_stops_no_leader(
-    rabbitmq_url: str, exchange: str, part: str, odd: Any
+def test_states_of_a_recurring_job_with_values_of_other_types_stop_no_leader(
+    connect: Connect, rabbitmq_url: str, exchange: str
 ) -> None:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT)) as client:
+    with connect() as client:
         inspector = Inspector(client)
         inspector.put_recurring("sweep", "shop.sweep", every=86_400)
-        state = _taken(rabbitmq_url, f"{exchange}.~recurring")
-        *folders, name = part.split(".")
-        place = state
-        for folder in folders:
-            place = place[folder]
-        place[name] = odd
-        state["version"] = state["version"] if name == "version" else 1_000
+        stored = json.dumps(_taken(rabbitmq_url, f"{exchange}.~recurring"))
         inspector.put_recurring("other", "shop.other", every=86_400)
-        _write(rabbitmq_url, f"{exchange}.~recurring", json.dumps(state).encode())
+        for part, odd in _ODD_STATES:
+            state = json.loads(stored) | {"version": 1_000}
+            *folders, name = part.split(".")
+            place = state
+            for folder in folders:
+                place = place[folder]
+            place[name] = odd
+            _write(rabbitmq_url, f"{exchange}.~recurring", json.dumps(state).encode())
 
-        assert [row["name"] for row in inspector.recurring()] == ["other", "sweep"]
-        assert inspector.run_recurring("other")
+            assert [row["name"] for row in inspector.recurring()] == ["other", "sweep"], part
+            assert inspector.run_recurring("other"), part
 
 
 def _taken(url: str, queue: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,22 +88,19 @@ async def test_a_worker_that_could_not_be_counted_is_counted_again(two: Two, mon
     await consumer.close()
 
 
-def test_a_worker_that_may_not_announce_its_unique_jobs_for_a_while_announces_them_once_it_may(
+def test_a_worker_announces_its_unique_jobs_once_it_may(
     module_node: Node, user: str, exchange: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "shop.py").write_text("import palermo\n@palermo.job(unique='until_done')\ndef sync(): ...\n")
-    rig = Rig(tmp_path, url=url_of(module_node), exchange=exchange)
-    with closing(rig):
+    (tmp_path / "syncs.py").write_text("import palermo\n@palermo.job(unique='until_done')\ndef sync(): ...\n")
+    with Rig(tmp_path, url=url_of(module_node), exchange=exchange, module="syncs") as rig:
         set_permissions(module_node, user, ALL, ALL, r"^(?!.*~unique-jobs)")
-        worker = rig.worker(
-            modules=("shop",), cwd=tmp_path, PALERMO_URL=url_of(module_node, user=user, password="secret")
-        )
+        worker = rig.worker(PALERMO_URL=url_of(module_node, user=user, password="secret"))
         eventually(lambda: "unique jobs are not announced" in worker.log)
         rig.ready(worker)
 
         set_permissions(module_node, user, ALL, ALL, ALL)
 
-        eventually(lambda: "shop.sync" in rig.client.run(lambda broker: broker.keys.announced()))
+        eventually(lambda: "syncs.sync" in rig.client.run(lambda broker: broker.keys.announced()))
 
 
 def test_a_virtual_host_without_permissions_ends_worker_and_command_with_what_to_do(

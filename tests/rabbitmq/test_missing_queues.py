@@ -1,33 +1,27 @@
 """A session that asks again and again causes no errors in RabbitMQ, and sees at once what is made."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
 
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
-from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.cluster import registry
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import NONE_PAUSED
 from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
-from tests.contract.tools import PATIENT, consume, message
+from tests.contract.tools import consume, message
 from tests.rabbitmq.channel_errors import channel_errors
+from tests.rabbitmq.conftest import Open
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
 
 
-def session_of(url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(url), exchange=exchange, timeout=PATIENT)
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> SessionParameters:
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
-    return session_of(rabbitmq_url, exchange)
 
 
 @pytest.fixture
@@ -36,19 +30,9 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 
 @pytest.fixture
-def broker(runner: asyncio.Runner, session: SessionParameters) -> Iterator[RabbitmqBroker]:
-    """The session that looks."""
-    broker = runner.run(open_rabbitmq(session))
-    yield broker
-    runner.run(broker.close())
-
-
-@pytest.fixture
-def maker(runner: asyncio.Runner, session: SessionParameters) -> Iterator[RabbitmqBroker]:
+def maker(runner: asyncio.Runner, another: Open) -> RabbitmqBroker:
     """Another session, which makes what the first one looks at."""
-    maker = runner.run(open_rabbitmq(session))
-    yield maker
-    runner.run(maker.close())
+    return runner.run(another())
 
 
 async def look(broker: RabbitmqBroker) -> None:
@@ -62,9 +46,12 @@ async def look(broker: RabbitmqBroker) -> None:
     await broker.events.subscriptions()
 
 
-async def test_looks_where_nothing_was_ever_made_are_no_errors_for_rabbitmq(
-    broker: RabbitmqBroker, errors: list[BaseException]
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_looks_where_nothing_was_made_or_a_worker_waits_are_no_errors(
+    broker: RabbitmqBroker, maker: RabbitmqBroker, errors: list[BaseException], is_served: bool
 ) -> None:
+    if is_served:
+        await consume(maker, "mail")
     await look(broker)
     errors.clear()
 
@@ -72,20 +59,6 @@ async def test_looks_where_nothing_was_ever_made_are_no_errors_for_rabbitmq(
         await look(broker)
 
     assert errors == []
-
-
-async def test_looks_where_a_worker_waits_are_no_errors_for_rabbitmq(
-    broker: RabbitmqBroker, maker: RabbitmqBroker, errors: list[BaseException]
-) -> None:
-    consumer = await consume(maker, "mail")
-    await look(broker)
-    errors.clear()
-
-    for _ in range(3):
-        await look(broker)
-
-    assert errors == []
-    await consumer.close()
 
 
 async def test_a_session_that_looked_before_sees_the_first_of_everything_at_once(
@@ -97,7 +70,7 @@ async def test_a_session_that_looked_before_sees_the_first_of_everything_at_once
     await maker.pause("mail")
     await maker.publish(message("a", queue="mail"))
     await maker.publish(message("b", queue=FAILED_QUEUE))
-    consumer = await consume(maker, "other")
+    await consume(maker, "other")
 
     assert [(each.name, each.pending, each.paused) for each in await broker.queues()] == [
         (FAILED_QUEUE, 1, False),
@@ -105,7 +78,6 @@ async def test_a_session_that_looked_before_sees_the_first_of_everything_at_once
         ("other", 0, False),
     ]
     assert len(await broker.workers()) == 1
-    await consumer.close()
 
 
 async def test_a_queue_that_was_deleted_is_seen_when_it_is_made_again(
@@ -151,20 +123,19 @@ async def test_who_looks_leaves_no_message_in_a_copy_that_is_read(
     assert "mail" in await broker._pauses_and_cancels.paused()
 
 
-async def test_a_user_who_may_write_to_no_queue_asks_as_before(module_node: Node, exchange: str) -> None:
+async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
+    another: Open, module_node: Node, exchange: str
+) -> None:
     add_user(module_node, "viewer", "secret")
     set_permissions(module_node, "viewer", "^$", f"^{exchange}", ".*")
-    async with AsyncExitStack() as sessions:
-        maker = await open_rabbitmq(session_of(url_of(module_node), exchange))
-        sessions.push_async_callback(maker.close)
-        broker = await open_rabbitmq(session_of(url_of(module_node, user="viewer", password="secret"), exchange))
-        sessions.push_async_callback(broker.close)
-        for _ in range(3):
-            assert await broker._pauses_and_cancels.paused() == NONE_PAUSED
+    maker = await another(address=parse_url(url_of(module_node)))
+    viewer = await another(address=parse_url(url_of(module_node, user="viewer", password="secret")))
+    for _ in range(3):
+        assert await viewer._pauses_and_cancels.paused() == NONE_PAUSED
 
-        await maker.pause("mail")
+    await maker.pause("mail")
 
-        assert "mail" in await broker._pauses_and_cancels.paused()
+    assert "mail" in await viewer._pauses_and_cancels.paused()
 
 
 async def test_one_question_at_most_gets_into_the_queue_that_was_missing(

@@ -121,20 +121,14 @@ def test_answers_are_what_pika_would_have_given_and_questions_what_it_would_have
     same(ours, theirs)
 
 
-def test_the_stream_of_answers_may_be_cut_at_every_byte(loop: asyncio.AbstractEventLoop) -> None:
+def test_the_stream_of_answers_may_come_byte_by_byte(loop: asyncio.AbstractEventLoop) -> None:
     whole = b"".join([*answer(1, b"one"), EMPTY, HEARTBEAT, *answer(2, b""), *answer(3, b"x" * 5_000), EMPTY])
-    theirs = Asker(loop, directly=False)
+    theirs, ours = Asker(loop, directly=False), Asker(loop, directly=True)
     theirs.hear(whole)
     assert [event[0] for event in theirs.events] == ["got", "empty", "got", "got", "empty"]
-    for cut in (*range(400), *range(len(whole) - 60, len(whole))):
-        ours = Asker(loop, directly=True)
-        ours.hear(whole[:cut])
-        ours.hear(whole[cut:])
-        assert ours.events == theirs.events, cut
-    bytewise = Asker(loop, directly=True)
     for at in range(len(whole)):
-        bytewise.hear(whole[at : at + 1])
-    same(bytewise, theirs)
+        ours.hear(whole[at : at + 1])
+    same(ours, theirs)
 
 
 def test_an_ack_and_the_next_question_leave_in_one_write(loop: asyncio.AbstractEventLoop) -> None:
@@ -166,35 +160,27 @@ def test_questions_are_pikas_byte_for_byte() -> None:
     assert frames.cancel(7, "t:mail") == method(7, spec.Basic.Cancel("t:mail", nowait=True))
 
 
-def test_an_answer_is_incomplete_at_every_byte_but_the_last() -> None:
-    whole = b"".join(answer(9, b"body"))
+def test_a_count_is_incomplete_at_every_byte_but_the_last() -> None:
     counted = method(1, spec.Queue.DeclareOk("mail", 70_000, 3))
-    for short_of in range(8, len(whole)):
-        assert read_got(whole[:short_of], 0, 1) == INCOMPLETE
     for short_of in range(8, len(counted)):
         assert read_counted(counted[:short_of], 0, 1) == INCOMPLETE
     assert read_counted(b"..." + counted, 3, 1) == Counted(3 + len(counted), 70_000, 3)
-    assert read_counted(whole, 0, 1) is None
+    assert read_counted(b"".join(answer(9, b"body")), 0, 1) is None
     assert read_got(counted, 0, 1) is None
 
 
 @pytest.mark.parametrize("id", ["one", "", None, "\xff" * 9, "q\\xff"])
 @pytest.mark.parametrize("body", [b"", b"[1]"])
 def test_what_was_got_goes_on_with_the_properties_that_it_came_with(id: str | None, body: bytes) -> None:
-    properties = Properties(
-        headers={"share": 2.0, "job-class": "shop.mail"}, message_id=id, delivery_mode=2, priority=3, app_id="theirs"
-    )
-    data = b"before" + b"".join(
-        [
-            method(1, spec.Basic.GetOk(7, False, "palermo", "mail", 0)),
-            frame.Header(1, len(body), properties).marshal(),
-            *([frame.Body(1, body).marshal()] if body else []),
-        ]
-    )
+    headers = {"share": 2.0, "job-class": "shop.mail"}
+    properties = Properties(headers=headers, message_id=id, delivery_mode=2, priority=3, app_id="theirs")
+    frames = [method(1, spec.Basic.GetOk(7, False, "palermo", "mail", 0)), frame.Header(1, len(body), properties)]
+    frames += [frame.Body(1, body)] if body else []
+    data = b"before" + b"".join(one if isinstance(one, bytes) else one.marshal() for one in frames)
     found = read_got(data, 6, 1)
     assert isinstance(found, Delivered)
 
     got = unread(found, data)
-    assert (got.encoded, got.id) == (b"".join(properties.encode()), id)
-    assert got.properties.headers == properties.headers
-    assert (got.encoded, got.id) == (b"".join(properties.encode()), id)
+    for _ in range(2):  # before its properties are read, and then
+        assert (got.encoded, got.id) == (b"".join(properties.encode()), id)
+        assert got.properties.headers == headers

@@ -1,8 +1,6 @@
 """The span of an enqueue, and what it leaves in the message."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, propagate, trace
@@ -19,10 +17,6 @@ def stored(client: Client, queue: str = "jobs") -> list[Message]:
     return list(client.run(lambda broker: broker.browse(queue)).messages)
 
 
-def attributes(span: Any) -> Mapping[str, Any]:
-    return dict(span.attributes)
-
-
 def test_an_enqueue_is_a_producers_span_whose_context_travels_with_the_message(
     client: Client, provider: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
@@ -33,7 +27,7 @@ def test_an_enqueue_is_a_producers_span_whose_context_travels_with_the_message(
     [message] = stored(client, "slow")
     trace_id, span_id = format_trace_id(span.context.trace_id), format_span_id(span.context.span_id)
     assert (span.name, span.kind, span.parent) == ("enqueue shop.resize", SpanKind.PRODUCER, order.context)
-    assert attributes(span) == {
+    assert dict(span.attributes) == {
         "messaging.system": "palermo",
         "messaging.operation.name": "enqueue",
         "messaging.operation.type": "send",
@@ -76,7 +70,7 @@ def test_one_call_that_enqueues_many_is_one_span(client: Client, spans: InMemory
 
     [span] = spans.get_finished_spans()
     assert (span.name, span.kind) == ("enqueue_many", SpanKind.PRODUCER)
-    assert attributes(span)["messaging.batch.message_count"] == 3
+    assert span.attributes["messaging.batch.message_count"] == 3
     assert {message.extra["traceparent"].split("-")[2] for message in stored(client)} == {
         format_span_id(span.context.span_id)
     }
@@ -88,7 +82,7 @@ def test_an_enqueue_that_fails_is_a_span_with_its_error(client: Client, spans: I
 
     [span] = spans.get_finished_spans()
     assert span.status.status_code is StatusCode.ERROR
-    assert attributes(span)["error.type"] == "palermo.errors.QueueNameInvalid"
+    assert span.attributes["error.type"] == "palermo.errors.QueueNameInvalid"
     assert [event.name for event in span.events] == ["exception"]
 
 

@@ -107,19 +107,20 @@ def test_what_came_of_a_run_is_told_and_errors_are_recorded(
     assert all("in raises" in str(each["exception.stacktrace"]) for each in recorded)
 
 
-def test_a_job_whose_process_died_has_a_span_that_says_so(spans: InMemorySpanExporter) -> None:
+def test_a_job_whose_process_died_or_that_cannot_be_run_has_a_span_too(spans: InMemorySpanExporter) -> None:
     bench = Bench()
     bench.job(raises)
-    failure = Failure(
-        exception_class="palermo.errors.JobCrashed", message="killed by signal 11", stack_trace="", failed_at=1
-    )
+    killed = "palermo.errors.JobCrashed"
+    failure = Failure(exception_class=killed, message="killed by signal 11", stack_trace="", failed_at=1)
 
     result = bench.executor().crashed(bench.message(extra=HEADERS), failure)
+    bench.run(job="shop.gone")
 
-    [span] = spans.get_finished_spans()
+    crashed, gone = spans.get_finished_spans()
     assert result == Raised(failure)
-    assert span.attributes is not None
-    assert (span.attributes["palermo.crashed"], span.attributes["error.type"]) == (True, "palermo.errors.JobCrashed")
+    assert crashed.attributes is not None
+    assert (crashed.attributes["palermo.crashed"], crashed.attributes["error.type"]) == (True, killed)
+    assert (gone.name, gone.status.status_code) == ("process shop.gone", StatusCode.ERROR)
 
 
 @pytest.mark.parametrize("headers", [{}, {"traceparent": 7}, {"traceparent": "nonsense"}, {"tracestate": b"\xff"}])
@@ -133,10 +134,3 @@ def test_a_message_without_a_context_that_can_be_read_begins_a_trace(
 
     [span] = spans.get_finished_spans()
     assert span.parent is None
-
-
-def test_a_message_that_cannot_be_run_has_a_span_too(spans: InMemorySpanExporter) -> None:
-    Bench().run(job="shop.gone")
-
-    [span] = spans.get_finished_spans()
-    assert (span.name, span.status.status_code) == ("process shop.gone", StatusCode.ERROR)
