@@ -14,6 +14,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from tests.contract.tools import PATIENT
 from tests.harness.rig import Rig
+from tests.rabbitmq.patience import have_patience
 
 #: Opens a session, with some parameters changed.
 Open = Callable[..., Awaitable[RabbitmqBroker]]
@@ -55,6 +56,11 @@ def connection(runner: asyncio.Runner, session: SessionParameters) -> Iterator[C
 def small(session: SessionParameters) -> dict[str, Any]:
     """What makes a session with small frames, for `another`."""
     return {"address": replace(session.address, options=(("frame_max", "8192"),))}
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    have_patience(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ async def test_a_new_leader_publishes_no_job_again_that_it_finds(
     await until(lambda: counts(others), (0, 0))
 
 
-async def test_a_redelivered_copy_waits_until_the_run_that_began_a_moment_ago_can_be_seen(
+async def test_a_redelivered_copy_waits_until_the_new_run_can_be_seen(
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker that gets the copy asked the others before the run began, and so knows nothing of it."""

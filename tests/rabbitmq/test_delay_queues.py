@@ -92,7 +92,7 @@ async def test_a_time_slot_that_is_made_again_after_its_deletion_loses_no_job(
 
 
 @on_both_kinds
-async def test_a_leader_that_ends_while_it_moves_jobs_to_their_queue_doubles_none(
+async def test_a_leader_that_ends_while_it_moves_jobs_doubles_none(
     session: SessionParameters, broker: RabbitmqBroker, connection: Connection
 ) -> None:
     await broker.publish_many([due(f"{number}", 2.0) for number in range(400)])
@@ -108,7 +108,7 @@ async def test_a_leader_that_ends_while_it_moves_jobs_to_their_queue_doubles_non
 
 
 @on_both_kinds
-async def test_leaders_that_end_while_they_move_jobs_to_shorter_slots_double_none(
+async def test_leaders_that_end_while_they_fill_shorter_slots_double_none(
     session: SessionParameters, broker: RabbitmqBroker, connection: Connection
 ) -> None:
     slot = TimeSlot(2, int(time.time() // LEVELS[2].span) + 1)
@@ -129,7 +129,7 @@ async def test_leaders_that_end_while_they_move_jobs_to_shorter_slots_double_non
 
 
 @pytest.mark.parametrize(("kind", "level"), [("classic", 0), ("classic", 1), ("quorum", 0)])
-async def test_a_scheduled_job_too_large_for_the_leaders_frames_fails_and_others_run(
+async def test_a_scheduled_job_too_large_for_the_leader_fails_and_others_run(
     session: SessionParameters, broker: RabbitmqBroker, another: Open, small: dict[str, Any], level: int
 ) -> None:
     leader = await another(**small)

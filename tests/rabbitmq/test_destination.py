@@ -97,7 +97,7 @@ async def being_made(connection: Connection, node: Node, name: str) -> "asyncio.
     return making
 
 
-async def test_a_record_is_stored_in_a_quorum_queue_that_another_session_is_making(
+async def test_a_record_is_stored_in_a_quorum_queue_that_is_being_made(
     session: SessionParameters, shared_node: Node
 ) -> None:
     session, opened = replace(session, address=parse_url(url_of(shared_node))), list[Publisher]()

@@ -18,23 +18,17 @@ from palermo.brokers.rabbitmq.leadership.operations import PurgeTenants
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
-from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, ScheduledFilter
 from palermo.core import election
-from palermo.core.address import parse_url
 from palermo.core.election import Duty
-from palermo.core.unique_rules import REPLACE
 from palermo.errors import BrokerUnavailable
 from tests.contract.tenants import tenants
-from tests.contract.tools import FAILURE, PATIENT, look, messages, until
+from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.rabbitmq.channel_errors import channel_errors
-from tests.rabbitmq.patience import have_patience
+from tests.rabbitmq.conftest import Open
 
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> SessionParameters:
-    have_patience(monkeypatch)
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture
@@ -190,7 +184,7 @@ async def test_an_unexpected_error_ends_one_duty_for_a_moment_and_no_other(
 
 
 @pytest.mark.parametrize(("duty", "loses"), [*((duty, "queue") for duty in Duty), (Duty.KEYS, "connection")])
-async def test_a_leader_that_loses_its_queue_or_connection_is_followed_by_one_that_knows_all(
+async def test_after_a_lost_queue_or_connection_the_next_leader_knows_all(
     session: SessionParameters, duty: Duty, loses: str
 ) -> None:
     async with crew_of(session, 1, shared=[3]) as crew:
@@ -228,20 +222,6 @@ async def test_a_scheduled_job_that_is_cancelled_gives_up_its_key(crew: Crew, as
         assert await holders(asker) == []
 
 
-async def test_a_scheduled_job_is_moved_and_given_up_with_its_new_arguments(crew: Crew, asker: RabbitmqBroker) -> None:
-    at = wall_clock() + 90_000
-    await ask(asker, keyed("a", body=b'["old"]', run_at=at, failure=FAILURE))
-    await ask(asker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)
-
-    await asker.alter_scheduled(one("a"), MOVE, at=at + 100)
-    (shown,) = (await asker.scheduled(ScheduledFilter())).messages
-    assert (shown.body, shown.run_at) == (b'["new"]', pytest.approx(at + 100, abs=0.01))
-
-    await asker.alter_scheduled(one("a"), GIVE_UP)
-    assert [(failed.id, failed.body) for failed in await look(asker, "failed")] == [("a", b'["new"]')]
-    assert await holders(asker) == []
-
-
 async def filled(asker: RabbitmqBroker, tenants: str) -> None:
     """A queue that is full of nobody's jobs, and a unique job of each of these tenants, which waits for its turn."""
     await asker.publish_many(messages(20))
@@ -249,9 +229,7 @@ async def filled(asker: RabbitmqBroker, tenants: str) -> None:
         await ask(asker, keyed(tenant, key=tenant, tenant=tenant), key=tenant)
 
 
-async def test_a_queue_that_is_emptied_or_a_tenant_that_is_cleared_gives_up_its_keys_alone(
-    crew: Crew, asker: RabbitmqBroker
-) -> None:
+async def test_an_emptied_queue_or_cleared_tenant_gives_up_its_keys_alone(crew: Crew, asker: RabbitmqBroker) -> None:
     for empty in (asker.purge, asker.delete):
         await filled(asker, "ab")
 
@@ -293,3 +271,37 @@ async def test_a_leader_that_was_cut_off_asks_the_other_leaders_for_nothing(crew
         await leader._work._ask(PurgeTenants("jobs", None))
 
     await until(partial(tenants, asker), {"a": 1})
+
+
+# -- ends
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_another_session_leads_after_one_that_lost_its_connection(another: Open, turns: int) -> None:
+    """Nothing of a leader may stay that is stopped while it stops, or no other session could lead."""
+    first, second = await another(), await another()
+
+    async def lead_all(broker: RabbitmqBroker) -> bool:
+        return len(broker.duties) == len(Duty)
+
+    leading = asyncio.ensure_future(first.run_scheduler())
+    await until(partial(lead_all, first), True)
+
+    first._connection.raw.abort()
+    await first._connection.lost.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    leading.cancel()
+    await asyncio.wait({leading})
+
+    standing_by = asyncio.ensure_future(second.run_scheduler())
+    await until(partial(lead_all, second), True)
+    standing_by.cancel()
+    await asyncio.wait({standing_by})
+
+
+async def test_a_session_that_is_being_closed_asks_no_leader_any_more(broker: RabbitmqBroker) -> None:
+    await broker._leader_client.close()
+
+    with pytest.raises(BrokerUnavailable, match="is being closed"):
+        await ask(broker, keyed("1"))

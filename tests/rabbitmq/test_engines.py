@@ -140,7 +140,7 @@ async def test_a_declaration_says_how_an_existing_queue_differs(connection: Conn
     await connection.delete(lock)
 
 
-def test_a_session_is_lost_though_the_end_of_one_channel_settles_a_message_of_another(
+def test_a_session_is_lost_though_its_end_settles_another_message(
     runner: asyncio.Runner, session: SessionParameters, lock: str
 ) -> None:
     """As when the leader gives back a tenant's job whose publish was not confirmed."""

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from random import Random
 from urllib.parse import quote
 
@@ -63,11 +62,11 @@ BLOCKING = {
 }
 
 
-def test_a_message_that_cannot_be_read_or_written_again_is_in_failed_and_the_jobs_behind_it_run(rig: Rig) -> None:
+def test_messages_that_cannot_be_read_or_written_again_fail_and_others_run(rig: Rig) -> None:
     rig.client.enqueue("hostile.note", ("first",), {})
     with client(rig) as publisher:
         for number, raw in enumerate(BLOCKING.values()):
-            publisher.publish("", f"{rig.settings.exchange}.jobs", raw, b'["n%d"]' % number)
+            publisher.publish("", f"{rig.exchange}.jobs", raw, b'["n%d"]' % number)
     rig.client.enqueue("hostile.note", ("last",), {})
 
     log = work(rig)
@@ -76,7 +75,7 @@ def test_a_message_that_cannot_be_read_or_written_again_is_in_failed_and_the_job
     assert sorted(tokens_in(rig)) == sorted(f"n{number}" for number in range(len(BLOCKING)))
     assert (log.count(" connected "), has_traceback(log)) == (1, False)
     with client(rig) as reader:
-        failed = [raw for raw, _ in reader.messages(f"{rig.settings.exchange}.failed")]
+        failed = [raw for raw, _ in reader.messages(f"{rig.exchange}.failed")]
     dropped = {read_properties(one, 0)["headers"].get("dropped-headers") for one in failed}
     assert dropped == {None, "large", "job-class"}
     assert any(nested(600) in one for one in failed)
@@ -85,45 +84,28 @@ def test_a_message_that_cannot_be_read_or_written_again_is_in_failed_and_the_job
 
 
 @pytest.mark.timeout(scaled(400, 7_200))
-def test_hostile_messages_are_settled_once_by_one_session_and_the_jobs_behind_them_run(rig: Rig, exchange: str) -> None:
-    random = Random(SEED)
-    tokens, refused = set[str](), Counter[str]()
+def test_hostile_messages_are_settled_once_by_one_session_and_others_run(rig: Rig) -> None:
     rig.client.enqueue("hostile.note", ("first",), {})
-    with client(rig) as publisher:
-        for number in range(COUNT):
-            token = f"t{number:05}"
-            try:
-                publisher.publish("", f"{exchange}.jobs", *hostile.a_message(random, token))
-                tokens.add(token)
-            except OSError as error:
-                refused[str(error)] += 1
-                publisher.close()
-                publisher.connect()
+    tokens = publish(rig, COUNT)
     rig.client.enqueue("hostile.note", ("last",), {})
-    assert len(tokens) > COUNT * 0.95, refused
+    assert len(tokens) > COUNT * 0.95
     shown = rig.inspector.jobs("jobs", limit=COUNT + 2).rows
     json.dumps(shown, ensure_ascii=False).encode()
     assert len(shown) == len(tokens) + 2
 
     log = work(rig)
 
-    assert log.count(" connected ") == 1
-    assert not has_traceback(log)
+    assert (log.count(" connected "), has_traceback(log)) == (1, False)
     assert "connection lost" not in log
-    ran = Counter(rig.lines())
+    ran, failed = Counter(rig.lines()), Counter(tokens_in(rig))
     assert (ran.pop("first"), ran.pop("last")) == (1, 1)
-    failed = Counter(tokens_in(rig))
-    assert ran + failed == Counter(tokens)
-    print(f"seed {SEED}: {len(tokens)} messages, {len(refused)} refused, {ran.total()} ran, {failed.total()} failed")
+    assert ran + failed == Counter(tokens), f"seed {SEED}"
 
-    requeued = rig.inspector.requeue(FailedFilter())
-    assert len(requeued) == failed.total()
+    assert len(rig.inspector.requeue(FailedFilter())) == failed.total()
     log = work(rig)
 
-    assert log.count(" connected ") == 1
-    assert not has_traceback(log)
-    ran = Counter(rig.lines())
-    assert ran + Counter(tokens_in(rig)) == Counter([*tokens, "first", "last"])
+    assert (log.count(" connected "), has_traceback(log)) == (1, False)
+    assert Counter(rig.lines()) + Counter(tokens_in(rig)) == Counter([*tokens, "first", "last"]), f"seed {SEED}"
 
 
 def client(rig: Rig) -> RawClient:
@@ -133,36 +115,35 @@ def client(rig: Rig) -> RawClient:
 def tokens_in(rig: Rig) -> list[str]:
     """The tokens of the bodies in `failed`."""
     with client(rig) as reader:
-        return [body[2:-2].decode() for _, body in reader.messages(f"{rig.settings.exchange}.failed")]
+        return [body[2:-2].decode() for _, body in reader.messages(f"{rig.exchange}.failed")]
 
 
-def publish(rig: Rig, count: int, seed: int = SEED) -> int:
-    """Publish so many messages by chance; how many the broker took."""
-    random, taken = Random(seed), 0
+def publish(rig: Rig, count: int) -> set[str]:
+    """Publish this many messages by chance; the tokens of those that the broker took."""
+    random, taken = Random(SEED), set[str]()
     with client(rig) as publisher:
         for number in range(count):
+            token = f"t{number:05}"
             try:
-                publisher.publish("", f"{rig.settings.exchange}.jobs", *hostile.a_message(random, f"t{number:05}"))
-                taken += 1
+                publisher.publish("", f"{rig.exchange}.jobs", *hostile.a_message(random, token))
+                taken.add(token)
             except OSError:
                 publisher.close()
                 publisher.connect()
     return taken
 
 
-def test_hostile_messages_are_shown_by_commands_pages_and_api_while_they_wait_and_when_they_have_failed(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_messages_are_shown_by_commands_pages_and_api(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PALERMO_JOURNAL", "all")
     rig.client.enqueue("hostile.note", ("first",), {})
-    count = 1 + publish(rig, 50)
+    count = 1 + len(publish(rig, 50))
     with Web(rig.settings) as web:
         seen(rig, ["jobs", "jobs", "--limit", "1000"])
         waiting = json.loads(seen(rig, ["jobs", "jobs", "--limit", "1000", "--json"]))
         assert len(waiting) == count
         shown(web, ["/", "/queues", "/queues/jobs", "/api/queues", "/api/queues/jobs/jobs?limit=500"])
         # What came without an id has another at each look.
-        shown(web, [f"/jobs/{quote(row['id'], safe='')}" for row in waiting[:40] if "-" not in row["id"]])
+        shown(web, [f"/jobs/{quote(row['id'], safe='')}" for row in waiting[:15] if "-" not in row["id"]])
 
         work(rig)
 
@@ -172,15 +153,15 @@ def test_hostile_messages_are_shown_by_commands_pages_and_api_while_they_wait_an
         seen(rig, ["history"])
         seen(rig, ["queues"])
         assert count / 2 < len(rows) < count
-        for row in rows[:5]:
+        for row in rows[:2]:
             seen(rig, ["failed", "show", row["id"]])
             seen(rig, ["status", row["id"]])
         eventually(lambda: web.http.get("/api/failed?limit=500").json()["total"] == len(rows))
         shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/tenants", "/workers", "/statistics"])
         shown(web, ["/api/failed/groups", "/api/history?limit=500", "/api/audit", "/metrics"])
-        for row in rows[:40]:
+        for row in rows[:15]:
             shown(web, [f"/jobs/{quote(row['id'], safe='')}", f"/api/failed/{quote(row['id'], safe='')}"])
-        for row in rows[-10:]:
+        for row in rows[-5:]:
             id = quote(row["id"], safe="")
             shown(web, [f"/api/jobs/{id}/status", f"/failures/{id}/edit"])
 
@@ -189,7 +170,7 @@ def seen(rig: Rig, command: list[str]) -> str:
     """What a command prints, which has no byte in it that could drive a terminal."""
     done = subprocess.run(
         [sys.executable, "-m", "palermo", *command],
-        env={**os.environ, "PALERMO_URL": rig.settings.url, "PALERMO_EXCHANGE": rig.settings.exchange},
+        env={**os.environ, "PALERMO_URL": rig.settings.url, "PALERMO_EXCHANGE": rig.exchange},
         capture_output=True,
         check=False,
     )

@@ -151,7 +151,7 @@ def stored(id: str) -> Mapping[str, Any]:
     return message_to_plain(Message(id=id, job="shop.mail", queue="mail", body=b"[]"))
 
 
-async def test_keys_whose_queue_was_deleted_are_written_anew_for_the_next_leader_too(
+async def test_keys_whose_queue_was_deleted_are_written_again(
     broker: RabbitmqBroker, another: Open, connection: Connection, exchange: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with time_kept(broker):

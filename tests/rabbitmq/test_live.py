@@ -16,13 +16,17 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import parameters
+from palermo.brokers.rabbitmq.amqp.connection import Connection
+from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import poll
 from palermo.contract.broker import SessionParameters
 from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import Ack, fail, requeue
 from palermo.core.message import Message
+from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, PalermoError, UrlInvalid
-from tests.contract.tools import consume, message, take_and_ack, until
+from tests.contract.prioritizing import urgent
+from tests.contract.tools import Report, consume, message, take_and_ack, until
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open
 from tests.tcp_proxy import TcpProxy
@@ -184,10 +188,52 @@ async def test_the_mark_of_a_migration_is_not_listed_as_a_paused_queue(broker: R
     assert [(row.name, row.paused) for row in await broker.queues()] == [("mail", True)]
 
 
-# -- queues deleted under us
+@pytest.mark.parametrize("prioritized", [False, True], ids=["enqueued", "declared"])
+async def test_priorities_that_change_nothing_are_warned_of_once(
+    broker: RabbitmqBroker, another: Open, prioritized: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.publish(message("plain"))
+
+    if prioritized:
+        await consume(await another(prioritized=frozenset({"jobs", "new"})), "jobs,new")
+    else:
+        program = await another()
+        for number in range(3):
+            await program.publish(urgent(f"urgent-{number}", 9, "jobs"))
+
+    assert caplog.text.count("priorities change little or nothing in this queue queue=jobs") == 1
+    assert "palermo migrate jobs --type priority" in caplog.text
+    assert "queue=new" not in caplog.text
 
 
-async def test_a_queue_deleted_since_it_was_declared_is_made_again_by_the_publisher(
+# -- queues and exchanges deleted under us
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made-anew"])
+async def test_workers_answer_and_pause_although_their_exchange_was_deleted(
+    broker: RabbitmqBroker,
+    another: Open,
+    connection: Connection,
+    exchange: str,
+    anew: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_control, "_BIND_EVERY", 0.2)
+    onlooker, workers = await another(), [await consume(broker)]
+    async with connection.spare_channel() as channel:
+        await channel.call(channel.raw.exchange_delete, internal(exchange, "control"))
+    await onlooker.pause("jobs")
+    if anew:
+        workers.append(await consume(broker, report=Report("jobs", pid=2)))
+
+    async def seen() -> tuple[list[bool], list[set[str]]]:
+        paused = [worker._consumer._steering._pauses.state.queues for worker in workers]  # type: ignore[attr-defined]
+        return [one.answers for one in await onlooker.workers()], paused
+
+    await until(seen, ([True] * len(workers), [{"jobs"}] * len(workers)))
+
+
+async def test_a_queue_deleted_since_its_declaration_is_made_again(
     broker: RabbitmqBroker, exchange: str, channel: Any
 ) -> None:
     await broker.publish(message("before"))
@@ -217,7 +263,7 @@ async def test_a_queue_deleted_under_a_waiting_worker_is_served_again(
     assert (await waiting).message.id == "second"
 
 
-async def test_a_queue_that_is_deleted_stays_so_under_a_worker_until_someone_enqueues(
+async def test_a_deleted_queue_stays_deleted_under_a_worker_until_an_enqueue(
     broker: RabbitmqBroker, another: Open
 ) -> None:
     other = await another()
@@ -237,7 +283,7 @@ async def test_a_queue_that_is_deleted_stays_so_under_a_worker_until_someone_enq
 
 
 @pytest.mark.parametrize("served", ["*", "other,j*"])
-async def test_a_queue_that_was_deleted_and_is_made_by_another_program_is_served_again(
+async def test_a_deleted_queue_that_another_program_makes_is_served_again(
     broker: RabbitmqBroker,
     another: Open,
     exchange: str,
@@ -264,7 +310,7 @@ async def test_a_queue_that_was_deleted_and_is_made_by_another_program_is_served
 # -- consuming
 
 
-async def test_a_worker_with_more_slots_than_a_connection_may_have_channels_is_told_how_many_it_may_have(
+async def test_a_worker_with_too_many_slots_is_told_how_many_it_may_have(
     broker: RabbitmqBroker,
 ) -> None:
     most = (await broker._consume_connection()).raw.params.channel_max
@@ -273,7 +319,7 @@ async def test_a_worker_with_more_slots_than_a_connection_may_have_channels_is_t
         await consume(broker, slots=most)
 
 
-async def test_a_delivery_whose_channel_is_gone_is_lost_and_not_acknowledged_on_another(broker: RabbitmqBroker) -> None:
+async def test_a_delivery_whose_channel_is_gone_is_lost(broker: RabbitmqBroker) -> None:
     await broker.publish(message("only"))
     consumer = await consume(broker)
     delivery = await consumer.receive(1)

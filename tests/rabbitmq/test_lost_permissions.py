@@ -1,7 +1,8 @@
-"""A user lacks a permission, or loses it for a while under a session: all works again once it is back."""
+"""A user lacks a permission or reaches a limit, perhaps for a while: what is possible works, and so does all again."""
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.address import parse_url
 from palermo.core.election import Duty
+from palermo.core.message import Message
 from palermo.core.topology import internal
-from tests.contract.tools import PATIENT, consume, until
+from palermo.errors import BrokerRefused
+from tests.contract.tools import PATIENT, consume, ids, message, until
+from tests.contract.unique_jobs import ask, keyed
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
 from tests.rabbitmq.channel_errors import channel_errors
@@ -103,7 +107,7 @@ def test_a_worker_announces_its_unique_jobs_once_it_may(
         eventually(lambda: "syncs.sync" in rig.client.run(lambda broker: broker.keys.announced()))
 
 
-def test_a_virtual_host_without_permissions_ends_worker_and_command_with_what_to_do(
+def test_a_virtual_host_without_permissions_ends_worker_and_command(
     module_node: Node, tmp_path: Path, exchange: str
 ) -> None:
     module_node.ctl("add_vhost", "noperm")
@@ -115,3 +119,39 @@ def test_a_virtual_host_without_permissions_ends_worker_and_command_with_what_to
     for told in (worker.log, command.stderr):
         assert "refused virtual host 'noperm' to user 'guest'" in told
         assert "`rabbitmqctl set_permissions -p noperm guest" in told
+
+
+async def test_a_user_is_told_which_permissions_a_unique_job_needs(two: Two) -> None:
+    set_permissions(two.node, USER, ALL, ALL, NOTHING)
+
+    with pytest.raises(BrokerRefused, match=rf"refused for user '{USER}'.* read permission"):
+        await ask(two.limited, keyed("1"))
+
+
+@pytest.fixture
+def limit(module_node: Node) -> Iterator[Callable[[int], str]]:
+    """Limits the number of queues of the virtual host; -1 is no limit."""
+    yield lambda most: module_node.ctl("set_vhost_limits", f'{{"max-queues": {most}}}')
+    module_node.ctl("clear_vhost_limits")
+
+
+@pytest.mark.parametrize(
+    "needs_a_queue",
+    [message("new", "new"), message("later", "jobs", run_at=time.time() + 3_600), message("ours", "jobs", tenant="a")],
+    ids=lambda message: message.id,
+)
+async def test_a_job_that_needs_one_queue_more_than_allowed_is_refused_at_once(
+    two: Two, limit: Callable[[int], str], needs_a_queue: Message
+) -> None:
+    await two.free.publish(message("first", "jobs"))
+    # Now the lists of time slots and tenants are there, and only the queue of the job itself is missing.
+    for other in (message("soon", "jobs", run_at=time.time() + 7_200), message("theirs", "jobs", tenant="b")):
+        await two.free.publish(other)
+    limit(0)
+
+    with pytest.raises(BrokerRefused, match="queue limit in vhost '/'"):
+        await two.free.publish(needs_a_queue)
+
+    await two.free.publish(message("second", "jobs"))
+    limit(-1)
+    assert {"first", "second"} <= set(await ids(two.free, "jobs"))

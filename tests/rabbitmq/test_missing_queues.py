@@ -15,13 +15,9 @@ from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from tests.contract.tools import consume, message
 from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq.conftest import Open
-from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
 
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    have_patience(monkeypatch)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_the_doctor_names_a_policy_that_takes_jobs_away(client: Client, queue: s
     assert "list_operator_policies" in found[0].advice
 
 
-def test_the_doctor_finds_no_fault_with_a_queue_that_refuses_when_it_is_full(client: Client) -> None:
+def test_the_doctor_accepts_a_queue_that_refuses_when_it_is_full(client: Client) -> None:
     assert _about(client, "queue refuses") == []
     assert _about(client, "queue plain") == []
 

@@ -3,24 +3,22 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 import uvloop
-from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
-from palermo.contract.broker import Delivery, SessionParameters, open_broker
-from palermo.contract.worker_info import WorkerInfo
+from palermo.contract.broker import Consumer, Delivery
 from palermo.core.lifecycle import Ack
 from palermo.core.message import Message
 from palermo.core.prefetch import MAX_WAIT_BEHIND, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import QUORUM
-from tests.contract.tools import until
+from tests.contract.tools import Report, until
+from tests.rabbitmq.conftest import Open
 
 
 class Worker:
@@ -48,147 +46,151 @@ class Worker:
         return await self.end(await self.consumer.receive(slot))
 
 
-@asynccontextmanager
-async def worker(session: SessionParameters, prefetch: str, slots: int = 1) -> AsyncIterator[Worker]:
-    broker = await open_broker(session)
-    assert isinstance(broker, RabbitmqBroker)
-    info = WorkerInfo(
-        id="pid:1@h", host="h", pid=1, queues=("mail",), slots=slots, state="idle", started_at=time.time()
-    )
-    consumer = await broker.consume(
-        QueueSelection.parse("mail"),
-        slots=slots,
-        tag="pid:1@h",
-        report=lambda: info,
-        prefetch=Prefetch.parse(prefetch),
-    )
-    try:
-        async with asyncio.timeout(110):
-            yield Worker(broker, consumer)
-    finally:
-        await consumer.close()
-        await broker.close()
+Start = Callable[..., Awaitable[Worker]]
 
 
-async def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(session: SessionParameters) -> None:
-    async with worker(session, "5") as at:
-        ids = await at.put(8)
-        first = await at.consumer.receive(1)
-        # Seven: all but the one that runs.
-        await until(at.pending, 7)
-        assert list(at.consumer.held()) == [first]
-        assert [await at.end(first), *[await at.run() for _ in range(7)]] == ids
-        assert await at.pending() == 0
+@pytest.fixture
+def work(runner: asyncio.Runner, another: Open) -> Iterator[Start]:
+    """Starts a worker that holds this many jobs a slot."""
+    consumers = list[Consumer]()
+
+    async def work(prefetch: str, slots: int = 1, **changes: Any) -> Worker:
+        broker, report = await another(**changes), Report("mail", slots=slots)
+        consumers.append(
+            await broker.consume(
+                QueueSelection.parse("mail"),
+                slots=slots,
+                tag=report.info.id,
+                report=report,
+                prefetch=Prefetch.parse(prefetch),
+            )
+        )
+        return Worker(broker, consumers[-1])
+
+    yield work
+    for consumer in consumers:
+        runner.run(consumer.close())
 
 
-async def test_another_slot_takes_what_waited_behind_a_long_job(session: SessionParameters) -> None:
-    async with worker(session, "4", slots=2) as at:
-        ids = await at.put(4)
-        first = await at.consumer.receive(1)
-        others = [await at.run(slot=2) for _ in range(3)]
-        assert sorted([first.message.id, *others]) == ids
-        assert await at.end(first) == first.message.id
-        assert await at.pending() == 0
+async def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(work: Start) -> None:
+    at = await work("5")
+    ids = await at.put(8)
+    first = await at.consumer.receive(1)
+    # Seven: all but the one that runs.
+    await until(at.pending, 7)
+    assert list(at.consumer.held()) == [first]
+    assert [await at.end(first), *[await at.run() for _ in range(7)]] == ids
+    assert await at.pending() == 0
 
 
-async def test_short_jobs_come_from_what_is_held_in_their_order(session: SessionParameters) -> None:
-    async with worker(session, "16") as at:
-        ids = await at.put(300)
-        assert [await at.run() for _ in range(300)] == ids
+async def test_another_slot_takes_what_waited_behind_a_long_job(work: Start) -> None:
+    at = await work("4", slots=2)
+    ids = await at.put(4)
+    first = await at.consumer.receive(1)
+    others = [await at.run(slot=2) for _ in range(3)]
+    assert sorted([first.message.id, *others]) == ids
+    assert await at.end(first) == first.message.id
+    assert await at.pending() == 0
 
 
-async def test_auto_holds_more_than_one_only_while_jobs_are_short(session: SessionParameters) -> None:
-    async with worker(session, "auto") as at:
-        ids = await at.put(2_000)
-        first = await at.consumer.receive(1)
-        await until(at.pending, 1_999)
-        ran = [await at.end(first)]
-        slot = at.consumer._source.slots[0]
-        # On a machine that has much else to do even these may be slow for a while.
-        while slot._count == 1:
-            ran.append(await at.run())
-        slow = await at.consumer.receive(1)
-        await until(at.pending, 2_000 - len(ran) - 1)
-        assert not slot._backlog.waiting
-        ran += [await at.end(slow), await at.run()]
-        assert slot._count == 1
-        ran += [await at.run() for _ in range(50)]
-        assert ran == ids[: len(ran)]
+async def test_short_jobs_come_from_what_is_held_in_their_order(work: Start) -> None:
+    at = await work("16")
+    ids = await at.put(300)
+    assert [await at.run() for _ in range(300)] == ids
 
 
-async def test_whoever_takes_at_once_is_shown_the_next_job_once_it_is_free(session: SessionParameters) -> None:
-    async with worker(session, "8") as at:
-        shown: list[str] = []
-
-        def take(delivery: Delivery) -> bool:
-            shown.append(delivery.message.id)
-            asyncio.get_running_loop().call_soon(end, delivery)
-            return True
-
-        def end(delivery: Delivery) -> None:
-            at.consumer.acknowledge(delivery)
-
-        ids, ordinary = list[str](), list[str]()
-        # What comes before anybody waits goes the ordinary way, and so does what was given back on a busy machine.
-        while len(shown) <= 3:
-            ids += await at.put(100)
-            while len(shown) + len(ordinary) < len(ids):
-                waiting = asyncio.ensure_future(at.consumer.receive(1, take))
-                while not waiting.done() and len(shown) + len(ordinary) < len(ids):
-                    await asyncio.wait({waiting}, timeout=0.05)
-                if waiting.done():
-                    ordinary.append(await at.end(waiting.result()))
-            waiting.cancel()
-            await asyncio.wait({waiting})
-        assert sorted([*shown, *ordinary]) == sorted(ids)
+async def test_auto_holds_more_than_one_only_while_jobs_are_short(work: Start) -> None:
+    at = await work("auto")
+    ids = await at.put(2_000)
+    first = await at.consumer.receive(1)
+    await until(at.pending, 1_999)
+    ran = [await at.end(first)]
+    slot = at.consumer._source.slots[0]
+    # On a machine that has much else to do even these may be slow for a while.
+    while slot._count == 1:
+        ran.append(await at.run())
+    slow = await at.consumer.receive(1)
+    await until(at.pending, 2_000 - len(ran) - 1)
+    assert not slot._backlog.waiting
+    ran += [await at.end(slow), await at.run()]
+    assert slot._count == 1
+    ran += [await at.run() for _ in range(50)]
+    assert ran == ids[: len(ran)]
 
 
-async def test_what_is_held_goes_back_when_the_slot_rests_and_when_the_worker_leaves(
-    session: SessionParameters,
+async def test_whoever_takes_at_once_is_shown_the_next_job_once_it_is_free(work: Start) -> None:
+    at = await work("8")
+    shown: list[str] = []
+
+    def take(delivery: Delivery) -> bool:
+        shown.append(delivery.message.id)
+        asyncio.get_running_loop().call_soon(end, delivery)
+        return True
+
+    def end(delivery: Delivery) -> None:
+        at.consumer.acknowledge(delivery)
+
+    ids, ordinary = list[str](), list[str]()
+    # What comes before anybody waits goes the ordinary way, and so does what was given back on a busy machine.
+    while len(shown) <= 3:
+        ids += await at.put(100)
+        while len(shown) + len(ordinary) < len(ids):
+            waiting = asyncio.ensure_future(at.consumer.receive(1, take))
+            while not waiting.done() and len(shown) + len(ordinary) < len(ids):
+                await asyncio.wait({waiting}, timeout=0.05)
+            if waiting.done():
+                ordinary.append(await at.end(waiting.result()))
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert sorted([*shown, *ordinary]) == sorted(ids)
+
+
+async def test_what_is_held_goes_back_when_the_slot_rests_or_the_worker_ends(
+    work: Start,
 ) -> None:
-    async with worker(session, "6") as at:
-        ids = await at.put(10)
-        first = await at.end(await at.consumer.receive(1))
-        await at.consumer.pause_slot(1)
-        await until(at.pending, 9)
-        assert [first, await at.run()] == ids[:2]
-        last = await at.consumer.receive(1)
-        await at.consumer.close()
-        await until(at.pending, 8)
-        assert last.message.id == ids[2]
+    at = await work("6")
+    ids = await at.put(10)
+    first = await at.end(await at.consumer.receive(1))
+    await at.consumer.pause_slot(1)
+    await until(at.pending, 9)
+    assert [first, await at.run()] == ids[:2]
+    last = await at.consumer.receive(1)
+    await at.consumer.close()
+    await until(at.pending, 8)
+    assert last.message.id == ids[2]
 
 
-async def test_what_is_held_goes_back_when_the_queue_is_paused(session: SessionParameters) -> None:
-    async with worker(session, "6") as at:
-        ids = await at.put(6)
-        first = await at.consumer.receive(1)
-        await at.broker.pause("mail")
-        await until(at.pending, 5)
-        await at.end(first)
-        await at.broker.resume("mail")
-        assert [await at.run() for _ in range(5)] == ids[1:]
+async def test_what_is_held_goes_back_when_the_queue_is_paused(work: Start) -> None:
+    at = await work("6")
+    ids = await at.put(6)
+    first = await at.consumer.receive(1)
+    await at.broker.pause("mail")
+    await until(at.pending, 5)
+    await at.end(first)
+    await at.broker.resume("mail")
+    assert [await at.run() for _ in range(5)] == ids[1:]
 
 
-async def test_what_is_held_behind_a_parked_job_goes_back(session: SessionParameters) -> None:
-    async with worker(session, "4") as at:
-        ids = await at.put(5)
-        parked = await at.consumer.receive(1)
-        await at.consumer.free_slot(parked)
-        assert [await at.run() for _ in range(4)] == ids[1:]
-        assert await at.end(parked) == ids[0]
-        assert await at.pending() == 0
+async def test_what_is_held_behind_a_parked_job_goes_back(work: Start) -> None:
+    at = await work("4")
+    ids = await at.put(5)
+    parked = await at.consumer.receive(1)
+    await at.consumer.free_slot(parked)
+    assert [await at.run() for _ in range(4)] == ids[1:]
+    assert await at.end(parked) == ids[0]
+    assert await at.pending() == 0
 
 
 async def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
-    session: SessionParameters, caplog: pytest.LogCaptureFixture
+    work: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "palermo.rabbitmq"):
-        async with worker(replace(session, queue_type=QUORUM), "8") as at:
-            ids = await at.put(20)
-            first = await at.consumer.receive(1)
-            await until(at.pending, 19)
-            assert [await at.end(first), *[await at.run() for _ in range(19)]] == ids
-            assert at.consumer._source.slots[0]._count == 1
+    caplog.set_level(logging.INFO, "palermo.rabbitmq")
+    at = await work("8", queue_type=QUORUM)
+    ids = await at.put(20)
+    first = await at.consumer.receive(1)
+    await until(at.pending, 19)
+    assert [await at.end(first), *[await at.run() for _ in range(19)]] == ids
+    assert at.consumer._source.slots[0]._count == 1
     assert caplog.text.count("prefetch is 1") == 1
 
 

@@ -42,7 +42,7 @@ def test_the_first_that_is_not_known_to_be_empty_is_asked() -> None:
     assert (made.first(), made.empty) == ("a", ())
 
 
-def test_queues_that_are_no_longer_served_are_forgotten_and_the_others_stay_empty() -> None:
+def test_queues_no_longer_served_are_forgotten_and_others_stay_empty() -> None:
     made = ranked("a,b,c")
     made.found_empty("a", 1.0)
     made.found_empty("b", 1.0)

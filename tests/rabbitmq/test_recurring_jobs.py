@@ -150,7 +150,7 @@ async def test_many_due_together_fire_once_each_even_if_their_queue_was_deleted(
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_leaders_that_end_in_the_middle_of_a_tick_fire_none_of_its_jobs_twice(
+async def test_leaders_that_end_in_the_middle_of_a_tick_fire_no_job_twice(
     another: Open, connection: Connection, session: SessionParameters, kind: str
 ) -> None:
     broker = await another(queue_type=kind)
@@ -175,7 +175,7 @@ async def test_leaders_that_end_in_the_middle_of_a_tick_fire_none_of_its_jobs_tw
     assert len(found) == len(set(found))
 
 
-async def test_jobs_that_are_ready_fire_once_though_their_channel_ends_before_the_tick(
+async def test_ready_jobs_fire_once_though_their_channel_ends_before_the_tick(
     broker: RabbitmqBroker, ticker: RecurringJobs, wall: Wall
 ) -> None:
     async with running(ticker):
@@ -196,7 +196,7 @@ async def test_jobs_that_are_ready_fire_once_though_their_channel_ends_before_th
             await broker.purge("jobs")
 
 
-async def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_again(
+async def test_ticks_that_a_clock_ahead_has_fired_are_not_fired_again(
     broker: RabbitmqBroker, connection: Connection, session: SessionParameters
 ) -> None:
     instant = float(int(time.time()))
@@ -222,7 +222,7 @@ async def test_ticks_that_a_dead_leader_fired_by_a_clock_ahead_are_not_fired_aga
     assert ticks == [None, *(stored.since + tick for tick in range(1, 7))]
 
 
-async def test_workers_are_asked_once_about_all_jobs_of_a_tick_and_none_runs_beside_itself(
+async def test_a_tick_asks_workers_once_and_no_job_runs_beside_itself(
     broker: RabbitmqBroker, another: Open, ticker: RecurringJobs, wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have_patience(monkeypatch)
@@ -252,7 +252,7 @@ async def test_workers_are_asked_once_about_all_jobs_of_a_tick_and_none_runs_bes
     assert sorted(asked) == [(1, 300), (2, 300)]
 
 
-async def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_not_fire(
+async def test_an_entry_removed_or_disabled_just_before_its_tick_does_not_fire(
     broker: RabbitmqBroker, connection: Connection, session: SessionParameters
 ) -> None:
     instant = time.time()
@@ -270,7 +270,7 @@ async def test_an_entry_that_is_removed_or_disabled_just_before_its_tick_does_no
         assert {one.name: one.last_run for one in await ticker.entries()} == {"fires": due, "disabled": None}
 
 
-async def test_entries_whose_queue_was_deleted_are_stored_anew_for_the_next_leader_too(
+async def test_entries_whose_queue_was_deleted_are_stored_again(
     broker: RabbitmqBroker, session: SessionParameters, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = await open_connection(session, "first")
@@ -288,7 +288,7 @@ async def test_entries_whose_queue_was_deleted_are_stored_anew_for_the_next_lead
     assert await broker.recurring() == before
 
 
-async def test_of_two_states_of_one_entry_the_newer_counts_and_what_is_no_state_is_kept(
+async def test_the_newer_of_two_states_counts_and_what_is_none_is_kept(
     broker: RabbitmqBroker,
     another: Open,
     connection: Connection,
@@ -313,7 +313,7 @@ async def test_of_two_states_of_one_entry_the_newer_counts_and_what_is_no_state_
     assert "cannot be read" in caplog.text
 
 
-async def test_a_recurring_job_too_large_for_the_leaders_frames_fails_at_each_tick(
+async def test_a_recurring_job_too_large_for_the_leader_fails_at_each_tick(
     broker: RabbitmqBroker, session: SessionParameters, small: dict[str, Any], wall: Wall
 ) -> None:
     leading = replace(session, **small)

@@ -58,7 +58,7 @@ async def test_forty_workers_that_start_together_leave_few_records_of_each_queue
     assert max(found.values()) <= _WORKERS / 2
 
 
-async def test_a_name_is_written_by_another_session_if_the_one_that_makes_the_queue_dies(
+async def test_a_name_is_written_though_the_session_that_made_the_queue_dies(
     broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dying, registering = await another(), asyncio.Event()
@@ -78,15 +78,11 @@ async def test_a_name_is_written_by_another_session_if_the_one_that_makes_the_qu
 
 
 async def test_the_stream_of_names_is_bounded_and_forgets_no_queue_that_exists(
-    broker: RabbitmqBroker,
-    another: Open,
-    connection: Connection,
-    session: SessionParameters,
-    monkeypatch: pytest.MonkeyPatch,
+    another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "_BOUNDS", {"x-max-length-bytes": 60_000, "x-stream-max-segment-size-bytes": 20_000})
     monkeypatch.setattr(registry, "_FAR", 50)
-    leader = await another()
+    leader, broker = await another(), await another()
     for queue in ("mail", "images"):
         await broker.publish(message(queue=queue))
     # Not all queues: a worker on all would make those that are only written down here.

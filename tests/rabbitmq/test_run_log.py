@@ -9,25 +9,18 @@ import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
-from palermo.brokers.rabbitmq.cluster import worker_control
 from palermo.brokers.rabbitmq.consuming import run_log
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
-from palermo.brokers.rabbitmq.consuming.run_log import View, key
+from palermo.brokers.rabbitmq.consuming.run_log import key
 from palermo.contract.broker import Delivery, SessionParameters
 from palermo.contract.worker_info import RunningJob, WorkerInfo
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Release
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import internal
-from tests.contract.tools import PATIENT, message, until
+from tests.contract.tools import message, until
 from tests.rabbitmq.conftest import Open
-from tests.rabbitmq.patience import have_patience
 
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str, monkeypatch: pytest.MonkeyPatch) -> SessionParameters:
-    have_patience(monkeypatch)
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+pytestmark = pytest.mark.usefixtures("patient")
 
 
 class Worker:
@@ -126,36 +119,6 @@ async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(j
     second.runs()
 
     assert (await second.take()).deaths == ()
-
-
-async def test_a_worker_that_did_not_answer_is_not_waited_for_at_each_job(
-    join: Join, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def unanswered(*_: object) -> None:
-        """As of a worker that is stopped."""
-
-    asking, silent, third = await join(1), await join(2), await join(3)
-    monkeypatch.setattr(silent.consumer._worker_control, "_answer", unanswered)
-    third.runs("b")
-    history, reports = asking.consumer._crash_history, asking.broker._worker_reports
-
-    async def unheard() -> int:
-        reports._waited_at = float("-inf")
-        await history.of("x", now=True)
-        return reports._silent
-
-    monkeypatch.setattr(worker_control, "_PATIENCE", 1.0)
-    # Of a machine that stands still for a second no worker is heard.
-    await until(unheard, 1)
-
-    monkeypatch.setattr(worker_control, "_PATIENCE", 300.0)
-    monkeypatch.setattr(run_log, "_LOOK_PATIENCE", 300.0)
-    async with asyncio.timeout(60):
-        assert (await history.of("y", now=True)).running_at == ""
-        # Those that do answer are heard.
-        assert (await history.of("b", now=True)).running_at == "pid:3@h"
-        listed = await asking.broker.workers()
-    assert ({worker.id for worker in listed if worker.answers}, len(listed)) == ({"pid:1@h", "pid:3@h"}, 3)
 
 
 async def test_a_job_given_back_in_good_order_counts_no_death(join: Join) -> None:
@@ -261,15 +224,3 @@ async def test_the_log_of_a_lost_session_writes_no_more(join: Join) -> None:
     log.watch()
 
     assert log.ticking is None
-
-
-def test_records_of_strangers_are_left_out() -> None:
-    view = View()
-    record = {"worker": "w", "since": 1.5, "inbox": "i", "runs": ["a"], "blames": {"a": {"v 1.5": "v"}}, "forgets": []}
-
-    for strange in ({}, {"version": 1}, {"worker": 1}, {**record, "since": "soon"}, {**record, "runs": None}):
-        view.add(strange)
-    assert view == View()
-    view.add(record)
-
-    assert (set(view.seen), view.blamed) == ({"w 1.5"}, {"a": {"v 1.5": "v"}})

@@ -52,7 +52,7 @@ async def by_way_of(proxy: TcpProxy, session: SessionParameters, another: Open, 
 
 
 @pytest.mark.parametrize("queues", ["mail", "mail,images"])
-async def test_a_slot_that_is_stopped_twice_on_a_silent_line_leaves_no_error_unread(
+async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
     proxy: TcpProxy, session: SessionParameters, another: Open, unread: list[str], queues: str
 ) -> None:
     broker = await by_way_of(proxy, session, another, unread)
@@ -136,7 +136,7 @@ async def test_a_connection_that_the_broker_closes_ends_though_nothing_can_leave
         assert connection.error is not None
 
 
-async def test_two_slots_that_ask_about_a_worker_that_has_just_died_both_get_an_answer(broker: RabbitmqBroker) -> None:
+async def test_two_slots_that_ask_about_a_dead_worker_both_get_an_answer(broker: RabbitmqBroker) -> None:
     silent = broker._silent_workers
     await silent.add_to(Reports((("~worker.dead", nobody()),), 1))
 

@@ -184,7 +184,7 @@ async def test_a_new_leader_reads_the_parts_and_goes_on_filling_them(
 
 
 @pytest.mark.usefixtures("divides")
-async def test_a_page_of_a_new_leader_without_indexes_reads_no_more_than_it_needs(
+async def test_a_page_of_a_new_leader_without_indexes_reads_few_parts(
     another: Open, other: RabbitmqBroker, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_index, "MOST_JOBS", 0)

@@ -44,7 +44,7 @@ async def snooze(worker: RabbitmqBroker) -> None:
     await consumer.settle(delivery, Reschedule(replace(delivery.message, run_at=time.time() + 60)))
 
 
-async def test_a_unique_job_to_run_later_that_does_not_fit_the_workers_frames_fails(
+async def test_a_snoozed_unique_job_too_large_for_the_worker_fails(
     broker: RabbitmqBroker, narrow: RabbitmqBroker
 ) -> None:
     async with time_kept(broker):
@@ -56,9 +56,7 @@ async def test_a_unique_job_to_run_later_that_does_not_fit_the_workers_frames_fa
         await freed(broker)
 
 
-async def test_with_failed_per_queue_such_jobs_are_with_the_failed_jobs_of_their_queue(
-    another: Open, small: dict[str, Any]
-) -> None:
+async def test_with_failed_per_queue_such_jobs_fail_in_their_own_queue(another: Open, small: dict[str, Any]) -> None:
     broker, worker = await another(failed_per_queue=True), await another(**small, failed_per_queue=True)
     await broker.publish(message("snoozed", extra=LARGE))
     await snooze(worker)
@@ -98,7 +96,7 @@ async def test_a_failed_job_is_migrated_with_its_error_cut_to_the_frames(
     assert (failed.id, failed.failure.exception_class, failed.failure.message) == ("long", "shop.Full", "no")
 
 
-async def test_a_migration_that_meets_headers_that_do_not_fit_continues_with_larger_frames(
+async def test_a_migration_stopped_by_small_frames_continues_with_larger_ones(
     broker: RabbitmqBroker, narrow: RabbitmqBroker
 ) -> None:
     await broker.publish_many([message("first"), message("large", extra=LARGE), message("last")])

@@ -49,7 +49,7 @@ def test_no_session_is_lost_when_several_are_the_first_of_an_exchange(rabbitmq_u
         assert [f"q{each}" in found[each] for each in range(_AT_ONCE)] == [True] * _AT_ONCE
 
 
-async def test_a_session_that_lists_the_queues_again_sees_each_change_even_if_the_stream_is_gone(
+async def test_each_listing_of_queues_is_current_even_if_the_stream_is_gone(
     broker: RabbitmqBroker, another: Open, connection: Connection, exchange: str
 ) -> None:
     working = await another()
@@ -120,7 +120,7 @@ async def test_a_reader_of_a_journal_that_was_made_anew_with_fewer_batches_ends(
     assert not reader.caught_up.is_set()
 
 
-async def test_a_stream_is_made_to_its_end_when_the_task_that_makes_it_is_cancelled(
+async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     session: SessionParameters, another: Open, connection: Connection, exchange: str
 ) -> None:
     """Else others would find it without a leader, and RabbitMQ 3.10 would close their connections."""

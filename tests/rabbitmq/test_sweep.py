@@ -105,9 +105,7 @@ async def test_failed_jobs_are_shown_while_another_session_looks_at_them(
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_two_who_take_failed_jobs_at_once_and_one_who_looks_each_meet_all_of_them(
-    another: Open, kind: str
-) -> None:
+async def test_two_sweeps_and_a_look_at_once_each_meet_all_failed_jobs(another: Open, kind: str) -> None:
     first, second, looks = [await another(queue_type=kind) for _ in range(3)]
     await put_into_failed(first, messages(300))
 

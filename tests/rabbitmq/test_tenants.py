@@ -63,7 +63,7 @@ def listeners(session: SessionParameters, connection: Connection) -> Probe:
     return count
 
 
-async def test_a_first_job_that_the_queue_refuses_waits_with_its_tenant_for_its_turn(
+async def test_a_first_job_that_the_queue_refuses_waits_with_its_tenant(
     session: SessionParameters, broker: RabbitmqBroker, another: Open, channel: Any, listeners: Probe
 ) -> None:
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
@@ -77,7 +77,7 @@ async def test_a_first_job_that_the_queue_refuses_waits_with_its_tenant_for_its_
     assert [(one.name, one.pending) for one in await broker.tenants.of("jobs")] == [("a", 1)]
 
 
-async def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worker_waits(
+async def test_a_tenants_first_job_needs_no_own_queue_while_a_worker_waits(
     session: SessionParameters, broker: RabbitmqBroker, another: Open, connection: Connection, listeners: Probe
 ) -> None:
     async def queues() -> list[str]:
@@ -101,7 +101,7 @@ async def test_the_first_job_of_a_tenant_needs_no_queue_of_its_own_while_a_worke
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_a_tenants_job_too_large_for_the_leaders_frames_fails_and_the_next_one_runs(
+async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
     broker: RabbitmqBroker, another: Open, small: dict[str, Any], kind: str
 ) -> None:
     async def shown() -> int:
@@ -119,7 +119,7 @@ async def test_a_tenants_job_too_large_for_the_leaders_frames_fails_and_the_next
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_though_leaders_end(
+async def test_no_job_of_a_tenant_fails_twice_though_leaders_end(
     session: SessionParameters, another: Open, small: dict[str, Any], connection: Connection, kind: str
 ) -> None:
     publisher = await another(queue_type=kind)
@@ -144,7 +144,7 @@ async def test_no_job_of_a_tenant_that_cannot_be_published_fails_twice_though_le
     assert await failed() == 40
 
 
-async def test_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_same(
+async def test_an_idle_tenant_leaves_no_trace_and_its_next_job_comes(
     broker: RabbitmqBroker, another: Open, there: Probe
 ) -> None:
     async with time_kept(worker := await another()):
@@ -156,7 +156,7 @@ async def test_an_idle_tenant_leaves_no_trace_and_its_next_job_comes_all_the_sam
             await until(there, False)
 
 
-async def test_a_new_leader_counts_the_jobs_of_a_paused_queue_whose_tenants_left_no_trace(
+async def test_a_new_leader_counts_jobs_of_tenants_that_left_no_trace(
     session: SessionParameters, broker: RabbitmqBroker, another: Open, connection: Connection, there: Probe
 ) -> None:
     for queue in ("jobs", "nothing"):
@@ -202,7 +202,7 @@ async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
         taking.cancel()
 
 
-async def test_a_program_of_another_language_enqueues_for_a_tenant_by_the_page_on_the_wire(
+async def test_other_programs_enqueue_for_a_tenant_by_the_wire_page(
     session: SessionParameters, another: Open, channel: Any
 ) -> None:
     channel.confirm_delivery()
@@ -232,7 +232,7 @@ async def test_jobs_continue_after_the_queue_of_a_tenant_was_deleted_by_hand(
         assert (await take_and_ack(consumer)).id == "again"
 
 
-async def test_a_queue_that_is_gone_when_the_leader_listens_keeps_no_tenant_from_its_turns(
+async def test_a_queue_gone_as_the_leader_listens_holds_up_no_other_tenant(
     broker: RabbitmqBroker, another: Open, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listen, deleted = FairQueue._listen, list[str]()
@@ -254,7 +254,7 @@ async def test_a_queue_that_is_gone_when_the_leader_listens_keeps_no_tenant_from
     assert deleted
 
 
-async def test_a_unique_job_is_a_stray_once_it_is_neither_in_its_queue_nor_with_its_tenants_jobs(
+async def test_a_unique_job_in_no_queue_and_with_no_tenant_is_a_stray(
     session: SessionParameters, broker: RabbitmqBroker, another: Open, channel: Any
 ) -> None:
     leader = await another()

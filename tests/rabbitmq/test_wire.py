@@ -180,70 +180,35 @@ def test_every_pika_error_is_mapped(kind: type[BaseException]) -> None:
     raise AssertionError(f"no way to make a {kind}")
 
 
+_CONNECTION, _CHANNEL = exceptions.ConnectionClosedByBroker, exceptions.ChannelClosedByBroker
+_LOGIN, _VHOST = exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError
+_REFUSED = "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"
+_LIMIT = f"{_REFUSED}: connection limit (1) is reached"
+_NO_REPLICA = "PRECONDITION_FAILED - stream queue 'x' does not have a running replica on the local node"
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
         (ConnectionRefusedError(111, "refused"), BrokerUnavailable, "h:5672"),
         (TimeoutError(), BrokerUnavailable, "in time"),
         (OSError(113, "No route to host"), BrokerUnavailable, "No route"),
-        (exceptions.ConnectionClosedByBroker(403, "ACCESS_REFUSED - x"), BrokerRefused, "password"),
+        (_CONNECTION(403, "ACCESS_REFUSED - x"), BrokerRefused, "password"),
+        (_CONNECTION(530, "NOT_ALLOWED - vhost v not found"), BrokerRefused, "virtual host 'v'"),
+        (_CONNECTION(530, "NOT_ALLOWED - attempt to reuse consumer tag 'x'"), BrokerUnavailable, "reuse consumer tag"),
+        (_CONNECTION(320, "CONNECTION_FORCED - bye"), BrokerUnavailable, "bye"),
+        (_CHANNEL(403, "ACCESS_REFUSED - access to queue"), BrokerRefused, "permission"),
+        (_CHANNEL(406, _NO_REPLICA), BrokerUnavailable, "may still be starting"),
+        (_LOGIN("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - x'"), BrokerRefused, "password"),
+        (_LOGIN("StreamLostError: ('the broker closed the connection',)"), BrokerUnavailable, "may be stopping"),
+        (_VHOST(repr(_CONNECTION(530, "NOT_ALLOWED - vhost v not found"))), BrokerRefused, "rabbitmqctl add_vhost v"),
+        (_VHOST(repr(_CONNECTION(530, _REFUSED))), BrokerRefused, "rabbitmqctl set_permissions -p v u"),
         (
-            exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - vhost v not found"),
-            BrokerRefused,
-            "virtual host 'v'",
-        ),
-        (
-            exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - attempt to reuse consumer tag 'x'"),
+            _VHOST(repr(_CONNECTION(530, _LIMIT))),
             BrokerUnavailable,
-            "attempt to reuse consumer tag",
+            "connection limit (1)",
         ),
-        (exceptions.ChannelClosedByBroker(403, "ACCESS_REFUSED - access to queue"), BrokerRefused, "permission"),
-        (
-            exceptions.ChannelClosedByBroker(
-                406, "PRECONDITION_FAILED - stream queue 'x' does not have a running replica on the local node"
-            ),
-            BrokerUnavailable,
-            "may still be starting",
-        ),
-        (
-            exceptions.ProbableAuthenticationError("ConnectionClosedByBroker: (403) 'ACCESS_REFUSED - x'"),
-            BrokerRefused,
-            "password",
-        ),
-        (
-            exceptions.ProbableAccessDeniedError("ConnectionClosedByBroker: (530) 'NOT_ALLOWED - vhost v not found'"),
-            BrokerRefused,
-            "it does not exist. Correct the URL, or run `rabbitmqctl add_vhost v`",
-        ),
-        (
-            exceptions.ProbableAccessDeniedError(
-                repr(exceptions.ConnectionClosedByBroker(530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u'"))
-            ),
-            BrokerRefused,
-            "no permissions there. Correct the URL, or run `rabbitmqctl set_permissions -p v u",
-        ),
-        (
-            exceptions.ProbableAccessDeniedError(
-                repr(
-                    exceptions.ConnectionClosedByBroker(
-                        530, "NOT_ALLOWED - access to vhost 'v' refused for user 'u': connection limit (1) is reached"
-                    )
-                )
-            ),
-            BrokerUnavailable,
-            "connection limit (1) is reached",
-        ),
-        (
-            exceptions.ProbableAccessDeniedError("ConnectionClosedByBroker: (320) 'CONNECTION_FORCED - bye'"),
-            BrokerUnavailable,
-            "may be stopping",
-        ),
-        (
-            exceptions.ProbableAuthenticationError("StreamLostError: ('the broker closed the connection',)"),
-            BrokerUnavailable,
-            "may be stopping",
-        ),
-        (exceptions.ConnectionClosedByBroker(320, "CONNECTION_FORCED - bye"), BrokerUnavailable, "bye"),
+        (_VHOST("ConnectionClosedByBroker: (320) 'CONNECTION_FORCED - bye'"), BrokerUnavailable, "may be stopping"),
         (struct.error("odd"), PalermoError, "odd"),
     ],
 )

@@ -17,7 +17,7 @@ def stored(client: Client, queue: str = "jobs") -> list[Message]:
     return list(client.run(lambda broker: broker.browse(queue)).messages)
 
 
-def test_an_enqueue_is_a_producers_span_whose_context_travels_with_the_message(
+def test_an_enqueue_is_a_producer_span_and_its_context_travels(
     client: Client, provider: TracerProvider, spans: InMemorySpanExporter
 ) -> None:
     with provider.get_tracer("shop").start_as_current_span("order"):

@@ -1,8 +1,7 @@
-"""The way of deliveries and acks round pika: the same as pika's own, however the stream is cut, whatever is between."""
+"""The way of messages, questions and acks round pika: the same bytes, and the same events, as pika's own."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pika
@@ -12,12 +11,14 @@ from hypothesis import strategies as st
 from pika import exceptions, frame, spec
 
 from palermo.brokers.rabbitmq.amqp import frames, transport
-from palermo.brokers.rabbitmq.amqp.frames import Delivered
-from palermo.brokers.rabbitmq.amqp.messages import Properties, read_properties
+from palermo.brokers.rabbitmq.amqp.frames import INCOMPLETE, Counted, Delivered, read_counted, read_got
+from palermo.brokers.rabbitmq.amqp.messages import Properties, read_properties, unread
 from palermo.brokers.rabbitmq.amqp.transport import AsyncioConnection
 from palermo.contract.broker import SessionParameters, open_broker
 from palermo.core.address import parse_url
 from palermo.errors import BrokerRefused
+
+# -- deliveries and acks
 
 FRAME_MAX = 4_096
 
@@ -120,22 +121,11 @@ def delivery(channel: int, tag: int, body: bytes, *, consumer: str = "", redeliv
     ]
 
 
-@dataclass
-class Script:
-    """What the broker says, frame by frame, in the order of the wire."""
-
-    frames: list[bytes]
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(self.frames)
-
-
 SIZES = st.sampled_from([0, 1, 100, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1])
 
 
 @st.composite
-def scripts(draw: st.DrawFn) -> Script:
+def scripts(draw: st.DrawFn) -> bytes:
     frames: list[bytes] = []
     alive = {1, 2}
     for tag in range(1, draw(st.integers(1, 8)) + 1):
@@ -161,35 +151,22 @@ def scripts(draw: st.DrawFn) -> Script:
         elif len(alive) > 1:
             frames.append(method(channel, spec.Channel.Close(406, "enough", 0, 0)))
             alive.discard(channel)
-    return Script(frames)
+    return b"".join(frames)
 
 
-@given(script=scripts(), data=st.data())
+@given(whole=scripts(), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_what_is_taken_directly_is_what_pika_would_have_given(
-    script: Script, data: st.DataObject, loop: asyncio.AbstractEventLoop
+    whole: bytes, data: st.DataObject, loop: asyncio.AbstractEventLoop
 ) -> None:
     theirs, ours = Client(loop, directly=False), Client(loop, directly=True)
-    theirs.hear(script.data)
-    whole = script.data
+    theirs.hear(whole)
     cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12).map(sorted))
     for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         ours.hear(whole[start:end])
     assert ours.events == theirs.events
     assert ours.connection.bytes_received == theirs.connection.bytes_received
     assert ours.connection.frames_received == theirs.connection.frames_received
-
-
-def test_a_stream_may_come_byte_by_byte(loop: asyncio.AbstractEventLoop) -> None:
-    frames = [*delivery(1, 1, b"one"), HEARTBEAT, *delivery(2, 1, b""), *delivery(1, 2, b"x" * 5_000)]
-    frames += [method(3, spec.Basic.Ack(1)), *delivery(1, 3, b"three"), method(1, spec.Basic.Cancel("tag-1"))]
-    whole = b"".join(frames)
-    theirs, ours = Client(loop, directly=False), Client(loop, directly=True)
-    theirs.hear(whole)
-    assert [event[0] for event in theirs.events].count("message") == 4
-    for at in range(len(whole)):
-        ours.hear(whole[at : at + 1])
-    assert ours.events == theirs.events
 
 
 @pytest.mark.parametrize("spoilt", [0, 1, 2])
@@ -278,3 +255,230 @@ def test_a_version_of_pika_that_was_not_tested_is_refused(monkeypatch: pytest.Mo
 
     with pytest.raises(BrokerRefused, match=r"pika 1\.5\.0 is installed, and Palermo works with 1\.3\.2 to 1\.4"):
         asyncio.run(open_broker(SessionParameters(address=parse_url("amqp://127.0.0.1:1"), exchange="palermo")))
+
+
+# -- questions and answers of a worker on several queues
+
+EMPTY = method(1, spec.Basic.GetEmpty(""))
+
+
+class Asker(Client):
+    """Asks the queue "mail" on channel 1, and again after each answer, acknowledging what came."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, directly: bool) -> None:
+        super().__init__(loop, directly=False)
+        self._directly = directly
+        self.channel = self.channels[0]
+        self.hear(method(1, spec.Basic.Cancel("tag-1")))
+        self.channel.add_callback(self._on_empty, [spec.Basic.GetEmpty], False)
+        if directly:
+            self.connection.answers_to(self.channel, self._on_read)
+        self.events.clear()
+        self.line.sent = b""
+        self.ask()
+
+    def ask(self, acked: int = 0) -> None:
+        if not self.channel.is_open:
+            return
+        if self._directly:
+            self.connection.get(self.channel, "mail", self._on_got, acked=acked)
+            return
+        if acked:
+            self.channel.basic_ack(acked)
+        self.channel.basic_get("mail", self._on_got)
+        self.connection.flush()
+
+    def _on_read(self, found: Delivered, data: bytes) -> None:
+        if not found.tag:
+            self._on_empty(None)
+            return
+        properties = read_properties(data, found.properties)
+        said = (found.exchange, found.routing_key, properties.get("headers"), properties.get("message_id"))
+        self._tell(found.tag, found.redelivered, *said, found.body)
+
+    def _on_got(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        said = (method.exchange, method.routing_key, properties.headers, properties.message_id)
+        self._tell(method.delivery_tag, method.redelivered, *said, body)
+
+    def _tell(self, tag: int, *said: object) -> None:
+        self.events.append(("got", tag, *said))
+        self.ask(acked=tag)
+
+    def _on_empty(self, _: object) -> None:
+        self.events.append(("empty",))
+        self.ask()
+
+
+def answer(tag: int, body: bytes, *, redelivered: bool = False) -> list[bytes]:
+    """Its frames."""
+    properties = Properties(headers={"n": tag}, message_id=f"{tag}", delivery_mode=2)
+    pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
+    return [
+        method(1, spec.Basic.GetOk(tag, redelivered, "palermo", "mail", 17)),
+        frame.Header(1, len(body), properties).marshal(),
+        *(frame.Body(1, piece).marshal() for piece in pieces),
+    ]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> bytes:
+    frames: list[bytes] = []
+    for tag in range(1, draw(st.integers(1, 8)) + 1):
+        kind = draw(st.sampled_from(["job"] * 5 + ["empty"] * 3 + ["heartbeat", "blocked", "flow", "close"]))
+        if kind == "job":
+            pieces = answer(tag, bytes([tag]) * draw(SIZES), redelivered=draw(st.booleans()))
+            for number, piece in enumerate(pieces):
+                frames.append(piece)
+                if number < len(pieces) - 1 and draw(st.integers(0, 9)) == 0:
+                    frames.append(HEARTBEAT)
+        elif kind == "empty":
+            frames.append(EMPTY)
+        elif kind == "heartbeat":
+            frames.append(HEARTBEAT)
+        elif kind == "blocked":
+            frames.append(method(0, spec.Connection.Blocked("memory")))
+        elif kind == "flow":
+            frames.append(method(1, spec.Channel.Flow(False)))
+        else:
+            frames.append(method(1, spec.Channel.Close(404, "no queue", 60, 70)))
+            break
+    return b"".join(frames)
+
+
+def same(ours: Asker, theirs: Asker) -> None:
+    assert ours.events == theirs.events
+    for asker in (ours, theirs):
+        asker.connection.flush()
+    assert ours.line.sent == theirs.line.sent
+    for name in ("bytes_received", "frames_received", "bytes_sent", "frames_sent"):
+        assert getattr(ours.connection, name) == getattr(theirs.connection, name), name
+
+
+@given(whole=streams(), data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_questions_and_answers_are_those_of_pika(
+    whole: bytes, data: st.DataObject, loop: asyncio.AbstractEventLoop
+) -> None:
+    theirs, ours = Asker(loop, directly=False), Asker(loop, directly=True)
+    theirs.hear(whole)
+    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12).map(sorted))
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        ours.hear(whole[start:end])
+    same(ours, theirs)
+
+
+def test_an_ack_and_the_next_question_leave_in_one_write(loop: asyncio.AbstractEventLoop) -> None:
+    asker = Asker(loop, directly=True)
+    writes: list[bytes] = []
+    asker.line.write = lambda data: writes.append(bytes(data))  # type: ignore[method-assign]
+    asker.hear(b"".join(answer(1, b"body")))
+    assert writes == [method(1, spec.Basic.Ack(1)) + method(1, spec.Basic.Get(queue="mail"))]
+
+
+@pytest.mark.parametrize("spoilt", [0, 1, 2])
+def test_an_answer_that_does_not_end_where_it_says_is_an_error_as_in_pika(
+    spoilt: int, loop: asyncio.AbstractEventLoop
+) -> None:
+    frames = answer(1, b"body")
+    frames[spoilt] = frames[spoilt][:-1] + b"\x00"
+    for spoilt_stream in (b"".join(frames), EMPTY[:-1] + b"\x00"):
+        asker = Asker(loop, directly=True)
+        with pytest.raises(exceptions.InvalidFrameError):
+            asker.hear(spoilt_stream)
+        assert not asker.events
+
+
+def test_questions_are_pikas_byte_for_byte() -> None:
+    assert frames.get(7, "mail") == method(7, spec.Basic.Get(queue="mail"))
+    assert frames.count(7, "ü") == method(7, spec.Queue.Declare(queue="ü", passive=True))
+    consume = spec.Basic.Consume(queue="mail", consumer_tag="t:mail", nowait=True)
+    assert frames.consume(7, "mail", "t:mail") == method(7, consume)
+    assert frames.cancel(7, "t:mail") == method(7, spec.Basic.Cancel("t:mail", nowait=True))
+
+
+def test_a_count_is_incomplete_at_every_byte_but_the_last() -> None:
+    counted = method(1, spec.Queue.DeclareOk("mail", 70_000, 3))
+    for short_of in range(8, len(counted)):
+        assert read_counted(counted[:short_of], 0, 1) == INCOMPLETE
+    assert read_counted(b"..." + counted, 3, 1) == Counted(3 + len(counted), 70_000, 3)
+    assert read_counted(b"".join(answer(9, b"body")), 0, 1) is None
+    assert read_got(counted, 0, 1) is None
+
+
+@pytest.mark.parametrize("id", ["one", "", None, "\xff" * 9, "q\\xff"])
+@pytest.mark.parametrize("body", [b"", b"[1]"])
+def test_what_was_got_goes_on_with_the_properties_that_it_came_with(id: str | None, body: bytes) -> None:
+    headers = {"share": 2.0, "job-class": "shop.mail"}
+    properties = Properties(headers=headers, message_id=id, delivery_mode=2, priority=3, app_id="theirs")
+    frames = [method(1, spec.Basic.GetOk(7, False, "palermo", "mail", 0)), frame.Header(1, len(body), properties)]
+    frames += [frame.Body(1, body)] if body else []
+    data = b"before" + b"".join(one if isinstance(one, bytes) else one.marshal() for one in frames)
+    found = read_got(data, 6, 1)
+    assert isinstance(found, Delivered)
+
+    got = unread(found, data)
+    for _ in range(2):  # before its properties are read, and then
+        assert (got.encoded, got.id) == (b"".join(properties.encode()), id)
+        assert got.properties.headers == headers
+
+
+# -- messages that are published, and their confirms
+
+
+def by_pika(channel: int, exchange: str, key: str, properties: spec.BasicProperties, body: bytes) -> bytes:
+    publish = spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=True)
+    pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
+    parts = [frame.Method(channel, publish), frame.Header(channel, len(body), properties)]
+    return b"".join(part.marshal() for part in [*parts, *(frame.Body(channel, piece) for piece in pieces)])
+
+
+def ack(channel: int, tag: int, multiple: bool = False) -> bytes:
+    return method(channel, spec.Basic.Ack(tag, multiple))
+
+
+def acks(data: bytes) -> tuple[int, list[tuple[int, bool]]]:
+    """How much of it was read, and what was told."""
+    told: list[tuple[int, bool]] = []
+    read = frames.acks(data, {1: lambda tag, multiple: told.append((tag, multiple))})
+    return read, told
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 3 * PIECE + 7])
+@pytest.mark.parametrize(("channel", "key"), [(1, "mail"), (65_535, "é" * 100)])
+def test_a_message_is_what_pika_makes_of_it(size: int, channel: int, key: str) -> None:
+    properties = Properties(content_type="application/json", delivery_mode=2, message_id="1", headers={"id": "1"})
+    body = bytes(range(256)) * (size // 256 + 1)
+    body = body[:size]
+
+    pieces = frames.message(channel, "palermo", key, b"".join(properties.encode()), body, frame_max=FRAME_MAX)
+
+    assert b"".join(pieces) == by_pika(channel, "palermo", key, properties, body)
+
+
+def test_a_name_that_amqp_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="255"):
+        frames.message(1, "", "x" * 256, b"\0\0", b"", frame_max=FRAME_MAX)
+
+
+@given(
+    tags=st.lists(st.tuples(st.integers(1, 2**63), st.booleans()), max_size=4),
+    tail=st.sampled_from(
+        [
+            b"",
+            ack(2, 9),
+            frame.Heartbeat().marshal(),
+            frame.Method(1, spec.Basic.Nack(9)).marshal(),
+            frame.Method(1, spec.Basic.Return(312, "NO_ROUTE", "", "x")).marshal(),
+        ]
+    ),
+)
+def test_acks_are_read_up_to_the_first_other_frame_however_cut(tags: list[tuple[int, bool]], tail: bytes) -> None:
+    stream = b"".join(ack(1, *each) for each in tags) + tail
+    for cut in range(len(stream) + 1):
+        whole = min(cut // 21, len(tags))
+
+        assert acks(stream[:cut]) == (21 * whole, tags[:whole])
+
+
+def test_an_ack_that_does_not_end_as_a_frame_is_left_to_pika() -> None:
+    assert acks(ack(1, 5)[:-1] + b"\0") == (0, [])
