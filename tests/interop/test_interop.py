@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,38 +26,23 @@ _REPOSITORY = Path(__file__).parents[2]
 _GUIDE = _REPOSITORY / "docs" / "guides" / "languages.md"
 
 
-@pytest.fixture
-def amqplib() -> ForeignClient:
-    return clients.find_amqplib()
+#: Of these languages only the first two are installed for the tests.
+_FIND = {
+    "amqplib": clients.find_amqplib,
+    "bunny": clients.find_bunny,
+    "php_amqplib": clients.find_php_amqplib,
+    "amqp091_go": clients.find_amqp091_go,
+}
 
 
-@pytest.fixture
-def bunny() -> ForeignClient:
-    return clients.find_bunny()
-
-
-@pytest.fixture
-def php_amqplib() -> ForeignClient:
-    return if_installed(clients.find_php_amqplib)
-
-
-@pytest.fixture
-def amqp091_go() -> ForeignClient:
-    return if_installed(clients.find_amqp091_go)
-
-
-def if_installed(find: Callable[[], ForeignClient]) -> ForeignClient:
-    """The client; where its language is not installed, the test is skipped."""
-    try:
-        return find()
-    except NotInstalled as missing:
-        pytest.skip(str(missing))
-
-
-@pytest.fixture(params=["amqplib", "bunny", "php_amqplib", "amqp091_go"])
+@pytest.fixture(params=_FIND)
 def foreign(request: pytest.FixtureRequest) -> ForeignClient:
-    client: ForeignClient = request.getfixturevalue(request.param)
-    return client
+    try:
+        return _FIND[request.param]()
+    except NotInstalled as missing:
+        if request.param in ("amqplib", "bunny"):
+            raise
+        pytest.skip(str(missing))
 
 
 def palermo_command(*arguments: str, url: str, exchange: str, folder: Path = _REPOSITORY, **variables: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from msgspec.structs import replace
 
@@ -20,9 +21,29 @@ from tests.rabbitmq.patience import have_patience
 Open = Callable[..., Awaitable[RabbitmqBroker]]
 
 
+#: Runs a test on queues of both kinds, where the kind decides.
+on_both_kinds = pytest.mark.parametrize("kind", ["classic", "quorum"])
+
+
 @pytest.fixture
-def session(rabbitmq_url: str, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT)
+def kind() -> str:
+    return "classic"
+
+
+@pytest.fixture
+def session(rabbitmq_url: str, exchange: str, kind: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT, queue_type=kind)
+
+
+@pytest.fixture
+def channel(rabbitmq_url: str) -> Iterator[Any]:
+    """Another program, on bare pika, whose messages are stored when a publish returns."""
+    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    if connection.is_open:
+        connection.close()
 
 
 @pytest.fixture

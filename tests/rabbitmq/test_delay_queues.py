@@ -11,26 +11,13 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
 from palermo.contract.broker import SessionParameters
-from palermo.core.address import parse_url
 from palermo.core.election import Duty
 from palermo.core.failure import Failure
 from palermo.core.time_slots import KEPT_AFTER_END, LEVELS, TimeSlot
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import due, listed, time_kept
-from tests.contract.tools import PATIENT, counts, message, until
-from tests.rabbitmq.conftest import Open
-
-on_both_kinds = pytest.mark.parametrize("kind", ["classic", "quorum"])
-
-
-@pytest.fixture
-def kind() -> str:
-    return "classic"
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str, kind: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT, queue_type=kind)
+from tests.contract.tools import counts, message, until
+from tests.rabbitmq.conftest import Open, on_both_kinds
 
 
 @pytest.fixture

@@ -3,11 +3,10 @@
 import asyncio
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
@@ -40,15 +39,6 @@ def diagnosed(url: str, exchange: str, *, publish: str = "") -> dict[str, Findin
             await broker.close()
 
     return {finding.check: finding for finding in asyncio.run(go())}
-
-
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[Any]:
-    """Another program, on bare pika."""
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    yield connection.channel()
-    if connection.is_open:
-        connection.close()
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -18,11 +17,12 @@ from palermo.brokers.rabbitmq.leadership.operations import PurgeTenants
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
-from palermo.contract.scheduled import CANCEL, ScheduledFilter
+from palermo.contract.scheduled import CANCEL
 from palermo.core import election
 from palermo.core.election import Duty
 from palermo.errors import BrokerUnavailable
 from tests.contract.tenants import tenants
+from tests.contract.timing import by_id
 from tests.contract.tools import messages, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.rabbitmq.channel_errors import channel_errors
@@ -79,44 +79,34 @@ class Crew:
             await broker.close()
 
 
-@asynccontextmanager
-async def crew_of(session: SessionParameters, count: int, *, shared: list[int]) -> AsyncIterator[Crew]:
+def crew_of(runner: asyncio.Runner, session: SessionParameters, count: int, shared: list[int]) -> Iterator[Crew]:
     crew = Crew(session)
-    try:
-        await crew.start(count)
-        await until(crew.shared, shared)
-        assert Counter(duty for broker in crew.brokers for duty in broker.duties) == Counter(Duty)
-        yield crew
-    finally:
-        await crew.close()
+    runner.run(crew.start(count))
+    runner.run(until(crew.shared, shared))
+    assert Counter(duty for broker in crew.brokers for duty in broker.duties) == Counter(Duty)
+    yield crew
+    runner.run(crew.close())
 
 
 @pytest.fixture
 def crew(runner: asyncio.Runner, session: SessionParameters, _nobody_takes_two: None) -> Iterator[Crew]:
     """Three sessions with a duty each."""
-    opened = crew_of(session, 3, shared=[1, 1, 1])
-    yield runner.run(opened.__aenter__())
-    runner.run(opened.__aexit__(None, None, None))
+    yield from crew_of(runner, session, 3, [1, 1, 1])
 
 
 @pytest.fixture
-def asker(runner: asyncio.Runner, session: SessionParameters) -> Iterator[RabbitmqBroker]:
-    """A session that asks the leaders."""
-    broker = runner.run(open_rabbitmq(session))
-    yield broker
-    runner.run(broker.close())
+def alone(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Crew]:
+    """One session with all duties."""
+    yield from crew_of(runner, session, 1, [3])
 
 
 # -- who has them
 
 
-async def test_a_session_alone_has_all_duties_and_the_next_one_takes_them_over(
-    session: SessionParameters,
-) -> None:
-    async with crew_of(session, 1, shared=[3]) as crew:
-        await crew.start(1)
-        await crew.kill(crew.brokers[0])
-        await until(crew.shared, [3])
+async def test_a_session_alone_has_all_duties_and_the_next_one_takes_them_over(alone: Crew) -> None:
+    await alone.start(1)
+    await alone.kill(alone.brokers[0])
+    await until(alone.shared, [3])
 
 
 async def test_a_duty_whose_leader_is_killed_goes_to_a_session_that_has_none(crew: Crew) -> None:
@@ -133,12 +123,11 @@ async def test_a_duty_whose_leader_is_killed_goes_to_a_session_that_has_none(cre
         (spare,) = await crew.start(1)
 
 
-async def test_no_duty_is_handed_over_while_its_session_lives(session: SessionParameters) -> None:
-    async with crew_of(session, 1, shared=[3]) as crew:
-        first, *others = [*crew.brokers, *await crew.start(2)]
-        await asyncio.wait([asyncio.ensure_future(broker.recurring()) for broker in others])
-        assert first.duties == tuple(Duty)
-        assert [broker.duties for broker in others] == [(), ()]
+async def test_no_duty_is_handed_over_while_its_session_lives(alone: Crew) -> None:
+    first, *others = [*alone.brokers, *await alone.start(2)]
+    await asyncio.wait([asyncio.ensure_future(broker.recurring()) for broker in others])
+    assert first.duties == tuple(Duty)
+    assert [broker.duties for broker in others] == [(), ()]
 
 
 async def test_while_nothing_happens_rabbitmq_has_no_errors_to_log(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +149,7 @@ async def test_while_nothing_happens_rabbitmq_has_no_errors_to_log(crew: Crew, m
 
 
 async def test_an_unexpected_error_ends_one_duty_for_a_moment_and_no_other(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    alone: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(leader_client, "_AFTER_BUG", 0.1)
     read = FairScheduler._are_there
@@ -170,99 +159,91 @@ async def test_an_unexpected_error_ends_one_duty_for_a_moment_and_no_other(
             raise KeyError("a record that nobody has thought of")
         return await read(scheduler)
 
-    async with crew_of(session, 1, shared=[3]) as crew:
-        (broker,) = crew.brokers
-        others = {duty: broker._leader_client._leaders[duty] for duty in (Duty.TIME, Duty.KEYS)}
-        monkeypatch.setattr(FairScheduler, "_are_there", fails_once)
+    (broker,) = alone.brokers
+    others = {duty: broker._leader_client._leaders[duty] for duty in (Duty.TIME, Duty.KEYS)}
+    monkeypatch.setattr(FairScheduler, "_are_there", fails_once)
 
-        async def is_said() -> bool:
-            return "cannot lead duty=tenants" in caplog.text
+    async def is_said() -> bool:
+        return "cannot lead duty=tenants" in caplog.text
 
-        await until(is_said, True)
-        await until(crew.shared, [3])
-        assert {duty: broker._leader_client._leaders[duty] for duty in others} == others
+    await until(is_said, True)
+    await until(alone.shared, [3])
+    assert {duty: broker._leader_client._leaders[duty] for duty in others} == others
 
 
 @pytest.mark.parametrize(("duty", "loses"), [*((duty, "queue") for duty in Duty), (Duty.KEYS, "connection")])
 async def test_after_a_lost_queue_or_connection_the_next_leader_knows_all(
-    session: SessionParameters, duty: Duty, loses: str
+    alone: Crew, session: SessionParameters, duty: Duty, loses: str
 ) -> None:
-    async with crew_of(session, 1, shared=[3]) as crew:
-        (broker,) = crew.brokers
-        assert (await ask(broker, keyed("a"))).outcome == "stored"
-        leader = broker._leader_client._leaders[duty]
-        if loses == "queue":
-            # As `rabbitmqctl delete_queue` does. Other connections may not delete an exclusive queue.
-            await leader._connection.delete(leader_queue(session.exchange, duty))
-        else:
-            leader._connection.raw.abort()
+    (broker,) = alone.brokers
+    assert (await ask(broker, keyed("a"))).outcome == "stored"
+    leader = broker._leader_client._leaders[duty]
+    if loses == "queue":
+        # As `rabbitmqctl delete_queue` does. Other connections may not delete an exclusive queue.
+        await leader._connection.delete(leader_queue(session.exchange, duty))
+    else:
+        leader._connection.raw.abort()
 
-        async def is_another() -> bool:
-            return broker._leader_client._leaders.get(duty) not in (None, leader)
+    async def is_another() -> bool:
+        return broker._leader_client._leaders.get(duty) not in (None, leader)
 
-        await until(is_another, True)
-        assert (await ask(broker, keyed("b"))).outcome == "duplicate"
-        assert leader._connection.error is not None
+    await until(is_another, True)
+    assert (await ask(broker, keyed("b"))).outcome == "duplicate"
+    assert leader._connection.error is not None
 
 
 # -- what one needs of another
 
 
-def one(id: str) -> ScheduledFilter:
-    return ScheduledFilter(ids=frozenset({id}))
-
-
-async def test_a_scheduled_job_that_is_cancelled_gives_up_its_key(crew: Crew, asker: RabbitmqBroker) -> None:
+async def test_a_scheduled_job_that_is_cancelled_gives_up_its_key(crew: Crew, broker: RabbitmqBroker) -> None:
     for seconds in (20, 90_000):  # held by the leader in time, and in a queue
-        await ask(asker, keyed(f"in {seconds}", run_at=wall_clock() + seconds))
-        assert (await ask(asker, keyed("b"))).outcome == "duplicate"
+        await ask(broker, keyed(f"in {seconds}", run_at=wall_clock() + seconds))
+        assert (await ask(broker, keyed("b"))).outcome == "duplicate"
 
-        assert [job.id for job in await asker.alter_scheduled(one(f"in {seconds}"), CANCEL)] == [f"in {seconds}"]
+        assert [job.id for job in await broker.alter_scheduled(by_id(f"in {seconds}"), CANCEL)] == [f"in {seconds}"]
 
-        assert await holders(asker) == []
+        assert await holders(broker) == []
 
 
-async def filled(asker: RabbitmqBroker, tenants: str) -> None:
+async def filled(broker: RabbitmqBroker, tenants: str) -> None:
     """A queue that is full of nobody's jobs, and a unique job of each of these tenants, which waits for its turn."""
-    await asker.publish_many(messages(20))
+    await broker.publish_many(messages(20))
     for tenant in tenants:
-        await ask(asker, keyed(tenant, key=tenant, tenant=tenant), key=tenant)
+        await ask(broker, keyed(tenant, key=tenant, tenant=tenant), key=tenant)
 
 
-async def test_an_emptied_queue_or_cleared_tenant_gives_up_its_keys_alone(crew: Crew, asker: RabbitmqBroker) -> None:
-    for empty in (asker.purge, asker.delete):
-        await filled(asker, "ab")
+async def test_an_emptied_queue_or_cleared_tenant_gives_up_its_keys_alone(crew: Crew, broker: RabbitmqBroker) -> None:
+    for empty in (broker.purge, broker.delete):
+        await filled(broker, "ab")
 
         assert await empty("jobs") == 22
 
-        assert await holders(asker) == []
-        assert await asker.tenants.of("jobs") == []
+        assert await holders(broker) == []
+        assert await broker.tenants.of("jobs") == []
 
-    await filled(asker, "ab")
+    await filled(broker, "ab")
 
-    assert await asker.tenants.clear("jobs", "a") == 1
+    assert await broker.tenants.clear("jobs", "a") == 1
 
-    assert [key.name for key in await asker.keys.known()] == ["b"]
-    await until(partial(tenants, asker), {"b": 1})
+    assert [key.name for key in await broker.keys.known()] == ["b"]
+    await until(partial(tenants, broker), {"b": 1})
 
 
-async def test_a_purge_continues_when_the_leader_in_tenants_is_killed(
-    session: SessionParameters, crew: Crew, asker: RabbitmqBroker
-) -> None:
-    await filled(asker, "ab")
+async def test_a_purge_continues_when_the_leader_in_tenants_is_killed(crew: Crew, broker: RabbitmqBroker) -> None:
+    await filled(broker, "ab")
     killed = crew.of(Duty.TENANTS)
     await crew.start(1)
-    purging = asyncio.ensure_future(asker.purge("jobs"))
+    purging = asyncio.ensure_future(broker.purge("jobs"))
     await crew.kill(killed)
 
     assert await purging in (0, 20, 22)  # of a purge that was done twice the second one's count is told
 
-    assert await holders(asker) == []
-    assert await asker.tenants.of("jobs") == []
+    assert await holders(broker) == []
+    assert await broker.tenants.of("jobs") == []
 
 
-async def test_a_leader_that_was_cut_off_asks_the_other_leaders_for_nothing(crew: Crew, asker: RabbitmqBroker) -> None:
-    await filled(asker, "a")
+async def test_a_leader_that_was_cut_off_asks_the_other_leaders_for_nothing(crew: Crew, broker: RabbitmqBroker) -> None:
+    await filled(broker, "a")
     leader = crew.of(Duty.KEYS)._leader_client._leaders[Duty.KEYS]
     assert isinstance(leader._work, KeyDuty)
     leader._connection.raw.abort()
@@ -270,7 +251,7 @@ async def test_a_leader_that_was_cut_off_asks_the_other_leaders_for_nothing(crew
     with pytest.raises(BrokerUnavailable):
         await leader._work._ask(PurgeTenants("jobs", None))
 
-    await until(partial(tenants, asker), {"a": 1})
+    await until(partial(tenants, broker), {"a": 1})
 
 
 # -- ends

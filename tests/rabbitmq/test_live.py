@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pika
 import pytest
 from msgspec.structs import replace
 
@@ -28,18 +27,10 @@ from palermo.errors import BrokerRefused, BrokerUnavailable, DeliveryLost, Paler
 from tests.contract.prioritizing import urgent
 from tests.contract.tools import Report, consume, message, take_and_ack, until
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, on_both_kinds
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[Any]:
-    """Another program, on bare pika."""
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    yield connection.channel()
-    connection.close()
 
 
 @pytest.fixture
@@ -347,14 +338,12 @@ async def test_the_consumer_tag_names_pid_host_and_slot(broker: RabbitmqBroker) 
     await asyncio.wait(waiting)
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
-async def test_a_failure_is_cut_to_the_frames_that_the_connection_allows(
-    another: Open, small: dict[str, Any], kind: str
-) -> None:
+@on_both_kinds
+async def test_a_failure_is_cut_to_the_frames_that_the_connection_allows(another: Open, small: dict[str, Any]) -> None:
     failure = Failure(exception_class="shop.Full", message="no " * 700, stack_trace="line\n" * 4_000, failed_at=5)
     earlier = tuple(Attempt.of(failure, number) for number in range(1, 40))
     failed = fail(message("1", attempts=earlier, extra={"note": "n" * 500}), failure, worker="w")
-    broker = await another(**small, queue_type=kind)
+    broker = await another(**small)
 
     await broker._outbox.publish(failed, "failed")
 

@@ -1,10 +1,8 @@
 """Many queues are asked about, and declared, together: one that is missing or differs does the others no harm."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
-import pika
 import pytest
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
@@ -20,14 +18,6 @@ NAMES = [f"many-{number:02}" for number in range(30)]
 
 #: Of these, one is deleted behind Palermo's back, and two are there with other arguments.
 DELETED, SHORT, QUORUM = NAMES[3], NAMES[11], NAMES[12]
-
-
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[Any]:
-    """Another program, on bare pika."""
-    connection = pika.BlockingConnection(pika.URLParameters(rabbitmq_url))
-    yield connection.channel()
-    connection.close()
 
 
 @pytest.fixture
@@ -65,7 +55,6 @@ async def test_those_that_differ_stay_as_they_are_and_the_others_are_bound(
     made = await declare_all(connection, named, session.exchange, {"x-queue-type": CLASSIC})
 
     assert sorted(named[name] for name, probe in made.items() if probe.error) == [SHORT, QUORUM]
-    channel.confirm_delivery()
     for name in NAMES:
         channel.basic_publish(session.exchange, name, b"[]")
     counts = {name: channel.queue_declare(amqp_queue(session.exchange, name), passive=True) for name in NAMES}

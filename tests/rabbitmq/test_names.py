@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -17,15 +16,6 @@ from tests.contract.tools import PATIENT
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.webui.server import Web
-
-
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[Any]:
-    """Another program, on bare pika, whose messages are stored when a publish returns."""
-    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
 
 
 def registered(channel: Any, exchange: str) -> list[dict[str, str]]:

@@ -26,7 +26,7 @@ from palermo.errors import NotFound
 from tests.contract.recurring import entry, fire, seldom
 from tests.contract.timing import time_kept
 from tests.contract.tools import Report, consume, ids, message, nothing_for, take_and_ack, until
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, on_both_kinds
 from tests.rabbitmq.patience import have_patience
 
 HOUR = 3_600.0
@@ -149,11 +149,11 @@ async def test_many_due_together_fire_once_each_even_if_their_queue_was_deleted(
             await broker.delete("jobs")
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@on_both_kinds
 async def test_leaders_that_end_in_the_middle_of_a_tick_fire_no_job_twice(
-    another: Open, connection: Connection, session: SessionParameters, kind: str
+    another: Open, connection: Connection, session: SessionParameters
 ) -> None:
-    broker = await another(queue_type=kind)
+    broker = await another()
 
     async def fired() -> int:
         found = await connection.probe(amqp_queue(session.exchange, "jobs"))

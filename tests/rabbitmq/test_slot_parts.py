@@ -15,29 +15,16 @@ from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_nam
 from palermo.brokers.rabbitmq.scheduling import slot_index, slot_parts
 from palermo.contract.broker import SessionParameters
 from palermo.contract.scheduled import CANCEL, MOVE, RUN, ScheduledFilter
-from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
 from tests.contract.timing import DAY, by_id, due, listed, time_kept
-from tests.contract.tools import PATIENT, ids, message, until
-from tests.rabbitmq.conftest import Open
-
-on_both_kinds = pytest.mark.parametrize("kind", ["classic", "quorum"])
+from tests.contract.tools import ids, message, until
+from tests.rabbitmq.conftest import Open, on_both_kinds
 
 #: An instant some thirty hours from now, at the beginning of an hour: all jobs are due within five minutes of it.
 TOMORROW = (time.time() + 1.25 * DAY) // 3_600 * 3_600
 
 SLOT = TimeSlot(1, int(TOMORROW // 300))
-
-
-@pytest.fixture
-def kind() -> str:
-    return "classic"
-
-
-@pytest.fixture
-def session(rabbitmq_url: str, exchange: str, kind: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(rabbitmq_url), exchange=exchange, timeout=PATIENT, queue_type=kind)
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -112,21 +113,28 @@ async def take_again(node: Node, queue: str) -> None:
     await asyncio.to_thread(clear_policy, node, queue)
 
 
-async def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced(
-    session: SessionParameters, queue: str, kind: str
-) -> None:
-    async with leading(session, queue, kind) as first:
+Lead = Callable[..., AbstractAsyncContextManager[Leader]]
+
+
+@pytest.fixture
+def lead(session: SessionParameters, queue: str) -> Lead:
+    """Leads with queues of this kind, classic ones if none is said."""
+    return partial(leading, session, queue)
+
+
+async def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced(lead: Lead, kind: str) -> None:
+    async with lead(kind) as first:
         one, two, three = await first.log.append({"number": 1}, {"number": 2}, {"number": 3})
         (four,) = await first.log.replace([one, two], {"number": 4})
         first.log.forget(three)
         assert [one.is_held, two.is_held, three.is_held, four.is_held] == [False, False, False, True]
         assert first.values == []
-    async with leading(session, queue, kind) as second:
+    async with lead(kind) as second:
         assert second.values == [{"number": 4}]
 
 
 def test_a_leader_that_is_killed_loses_no_record_that_was_stored(
-    runner: asyncio.Runner, session: SessionParameters, module_node: Node, queue: str
+    lead: Lead, runner: asyncio.Runner, module_node: Node, queue: str
 ) -> None:
     command = [sys.executable, "-c", ENDLESS, url_of(module_node), queue]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -136,7 +144,7 @@ def test_a_leader_that_is_killed_loses_no_record_that_was_stored(
         told += [int(line) for line in process.stdout if line.strip()]
 
     async def main() -> list[int]:
-        async with leading(session, queue) as leader:
+        async with lead() as leader:
             return [value["number"] for value in leader.values]
 
     found = runner.run(main())
@@ -145,87 +153,69 @@ def test_a_leader_that_is_killed_loses_no_record_that_was_stored(
     assert len(found) <= 3  # the last one told, the next one, and one whose acknowledgement was on its way
 
 
-async def test_a_leader_that_dies_while_it_replaces_a_record_leaves_both(
-    session: SessionParameters, queue: str, kind: str
-) -> None:
-    async with leading(session, queue, kind) as first:
+async def test_a_leader_that_dies_while_it_replaces_a_record_leaves_both(lead: Lead, kind: str) -> None:
+    async with lead(kind) as first:
         await first.log.append({"name": "a", "version": 1})
         await first.log.append({"name": "a", "version": 2})  # replace has come so far
         first.connection.raw.abort()
-    async with leading(session, queue, kind) as second:
+    async with lead(kind) as second:
         assert second.values == [{"name": "a", "version": 1}, {"name": "a", "version": 2}]
         await second.log.replace(second.records, {"name": "a", "version": 3})
-    async with leading(session, queue, kind) as third:
+    async with lead(kind) as third:
         assert third.values == [{"name": "a", "version": 3}]
 
 
-async def test_a_record_that_the_queue_refuses_replaces_none(
-    session: SessionParameters, module_node: Node, queue: str
-) -> None:
-    async with leading(session, queue) as first:
+async def test_a_record_that_the_queue_refuses_replaces_none(lead: Lead, module_node: Node, queue: str) -> None:
+    async with lead() as first:
         old = await first.log.append({"number": 1})
         await refuse(module_node, queue)
         with pytest.raises(PublishRefused):
             await first.log.replace(old, {"number": 2})
         assert first.log.is_open
         assert old[0].is_held
-    async with leading(session, queue) as second:
+    async with lead() as second:
         assert second.values == [{"number": 1}]
         await take_again(module_node, queue)
         await second.log.replace(second.records, {"number": 2})
-    async with leading(session, queue) as third:
+    async with lead() as third:
         assert third.values == [{"number": 2}]
 
 
-async def test_a_list_of_names_outlives_a_refused_rewriting(
-    session: SessionParameters, module_node: Node, queue: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("trouble", ["refuses", "deleted"])
+async def test_a_list_of_names_outlives_a_queue_that_refuses_or_is_deleted(
+    session: SessionParameters, lead: Lead, module_node: Node, queue: str, trouble: str
 ) -> None:
-    await write_names(session, queue, 60)
+    await write_names(lead, 60)
     async with leading(session, internal(session.exchange, "other")) as leader:
         names = list_of_names(leader, queue)
         await names.read()
-        await refuse(module_node, queue)
-        for _ in range(3):
-            await names.tidy()
-        assert caplog.text.count("refuses") == 1
-        await take_again(module_node, queue)
+        if trouble == "refuses":
+            await refuse(module_node, queue)
+            for _ in range(3):
+                await names.tidy()
+            await take_again(module_node, queue)
+        else:
+            await leader.connection.delete(queue)
 
         async def tidied() -> int:
+            await names.read()
             await names.tidy()
             await names.reach()
             return len(names._records)
 
         await until(tidied, 1)
-    async with leading(session, queue) as reader:
-        assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
-
-
-async def test_a_list_of_names_whose_queue_was_deleted_is_written_anew(session: SessionParameters, queue: str) -> None:
-    await write_names(session, queue, 7)
-    async with leading(session, internal(session.exchange, "other")) as leader:
-        names = list_of_names(leader, queue)
-        await names.read()
-        await leader.connection.delete(queue)
-
-        async def tidied() -> int:
-            await names.read()
-            await names.tidy()
-            return len(names._records)
-
-        await until(tidied, 1)
-        assert (await leader.connection.probe(queue)).messages == 0
-    async with leading(session, queue) as reader:
+    async with lead() as reader:
         assert reader.values == [{"all": [f"name {number}" for number in range(7)]}]
 
 
 async def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
-    session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+    lead: Lead, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_log, "_MOST", 60)
     monkeypatch.setattr(state_log, "_SETTLING", 5)
 
     async with leading(session, internal(session.exchange, "other")) as leader:
-        await write_names(session, queue, 500)
+        await write_names(lead, 500)
         names = list_of_names(leader, queue)
         await names.read()
 
@@ -236,13 +226,13 @@ async def test_a_list_that_is_longer_than_a_leader_may_hold_is_read_to_its_end(
 
         await until(left, 0)
         assert names.names == {f"name {number}" for number in range(7)}
-    async with leading(session, queue) as reader:
+    async with lead() as reader:
         assert len(reader.values) < 60
 
 
-async def write_names(session: SessionParameters, queue: str, count: int) -> None:
+async def write_names(lead: Lead, count: int) -> None:
     """Write records of seven names."""
-    async with leading(session, queue) as writer:
+    async with lead() as writer:
         await writer.log.store(*({"made": f"name {number % 7}"} for number in range(count)))
 
 
@@ -269,10 +259,8 @@ async def test_a_name_that_cannot_be_read_hides_no_other_of_its_record(session: 
         assert names.names == {"1.5", "2.8"}
 
 
-async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(
-    session: SessionParameters, queue: str, kind: str
-) -> None:
-    async with leading(session, queue, kind) as first:
+async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(lead: Lead, kind: str) -> None:
+    async with lead(kind) as first:
         (one,) = await first.log.append({"number": 1})
         appending = asyncio.ensure_future(first.log.replace([one], {"number": 2}))
         await asyncio.sleep(0)
@@ -282,17 +270,17 @@ async def test_a_lost_session_fails_what_is_under_way_and_keeps_all_records(
         first.log.forget(one)  # it is RabbitMQ's again: nothing happens
         with pytest.raises(PalermoError):
             await first.log.append({"number": 3})
-    async with leading(session, queue, kind) as second:
+    async with lead(kind) as second:
         assert {"number": 1} in second.values
         assert {"number": 3} not in second.values
 
 
 async def test_a_leader_does_not_begin_while_another_reads_the_records(
-    session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
+    lead: Lead, session: SessionParameters, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(state_log, "_SETTLING", 20)
 
-    async with leading(session, queue) as earlier:
+    async with lead() as earlier:
         await earlier.log.append({"number": 1})
         connection = await open_connection(session, "another")
         later = Leader(connection, queue, "classic")
@@ -304,7 +292,7 @@ async def test_a_leader_does_not_begin_while_another_reads_the_records(
 
 
 async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
-    session: SessionParameters, module_node: Node, queue: str, monkeypatch: pytest.MonkeyPatch
+    lead: Lead, module_node: Node, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
     consume = Channel.consume
@@ -315,20 +303,18 @@ async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
         asyncio.get_running_loop().call_later(1.0, module_node.evaluate, f"sys:resume({member})")
         return tag
 
-    async with leading(session, queue, "quorum") as first:
+    async with lead("quorum") as first:
         await first.log.append({"number": 1}, {"number": 2})
         # Until then the first leader holds all records.
         asyncio.get_running_loop().call_later(0.5, first.log.close)
         monkeypatch.setattr(Channel, "consume", consume_and_stop)
 
-        async with leading(session, queue, "quorum") as second:
+        async with lead("quorum") as second:
             assert second.values == [{"number": 1}, {"number": 2}]
 
 
-async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(
-    session: SessionParameters, queue: str, kind: str
-) -> None:
-    async with leading(session, queue, kind) as first:
+async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(lead: Lead, kind: str) -> None:
+    async with lead(kind) as first:
         old = await first.log.append({"number": 1}, {"number": 2})
         first.log.close()
         with pytest.raises(BrokerUnavailable):
@@ -336,14 +322,12 @@ async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(
         await first.log.open()
         assert first.values == [{"number": 1}, {"number": 2}]
         await first.log.replace(old, {"number": 4})
-    async with leading(session, queue, kind) as second:
+    async with lead(kind) as second:
         assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
 
 
-async def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(
-    session: SessionParameters, queue: str, kind: str
-) -> None:
-    async with leading(session, queue, kind) as leader:
+async def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(lead: Lead, queue: str, kind: str) -> None:
+    async with lead(kind) as leader:
         await leader.log.append({"number": 1})
         await leader.connection.delete(queue)
 
@@ -357,9 +341,9 @@ async def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(
 
 
 async def test_what_others_write_is_read_and_a_mark_comes_behind_it(
-    session: SessionParameters, queue: str, kind: str
+    lead: Lead, session: SessionParameters, queue: str, kind: str
 ) -> None:
-    async with leading(session, queue, kind) as leader, leading(session, queue + ".other") as other:
+    async with lead(kind) as leader, leading(session, queue + ".other") as other:
         publisher, channel = await other.publisher(), await leader.connection.channel()
         await publisher.send("", queue, PERSISTENT_JSON, b"not JSON")
         await leader.log.await_mark()

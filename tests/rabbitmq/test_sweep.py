@@ -18,7 +18,7 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, QUORUM, internal
 from palermo.worker.parent.watchdog import is_drained
 from tests.contract.tools import messages, put_into_failed
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, on_both_kinds
 from tests.rabbitmq_node import Node, binary, url_of
 
 
@@ -104,9 +104,9 @@ async def test_failed_jobs_are_shown_while_another_session_looks_at_them(
     assert page.total == 30
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@on_both_kinds
 async def test_two_sweeps_and_a_look_at_once_each_meet_all_failed_jobs(another: Open, kind: str) -> None:
-    first, second, looks = [await another(queue_type=kind) for _ in range(3)]
+    first, second, looks = [await another() for _ in range(3)]
     await put_into_failed(first, messages(300))
 
     async def every_third(broker: Broker, number: int) -> int:

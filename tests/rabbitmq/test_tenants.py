@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pika
@@ -25,17 +25,10 @@ from tests.contract.timing import time_kept
 from tests.contract.tools import Worker, consume, counts, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.helpers import HANGS, eventually
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, on_both_kinds
 from tests.scale import scaled
 
 Probe = Callable[[], Awaitable[Any]]
-
-
-@pytest.fixture
-def channel(rabbitmq_url: str) -> Iterator[Any]:
-    """Another program, on bare pika."""
-    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-        yield connection.channel()
 
 
 def own_queue(session: SessionParameters, tenant: str) -> str:
@@ -100,14 +93,14 @@ async def test_a_tenants_first_job_needs_no_own_queue_while_a_worker_waits(
     assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@on_both_kinds
 async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
-    broker: RabbitmqBroker, another: Open, small: dict[str, Any], kind: str
+    broker: RabbitmqBroker, another: Open, small: dict[str, Any]
 ) -> None:
     async def shown() -> int:
         return len((await broker.browse("failed", limit=10)).messages)
 
-    worker = await another(**small, queue_type=kind)
+    worker = await another(**small)
     await broker.publish(message("large", tenant="a", extra={"note": "n" * 20_000}))
     await broker.publish(message("small", tenant="a"))
     async with time_kept(worker):
@@ -118,11 +111,11 @@ async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(
     assert (failed.id, failed.tenant, failed.extra) == ("large", "a", {"dropped-headers": "note"})
 
 
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@on_both_kinds
 async def test_no_job_of_a_tenant_fails_twice_though_leaders_end(
-    session: SessionParameters, another: Open, small: dict[str, Any], connection: Connection, kind: str
+    session: SessionParameters, another: Open, small: dict[str, Any], connection: Connection
 ) -> None:
-    publisher = await another(queue_type=kind)
+    publisher = await another()
     await publisher.publish_many([message(f"{n}", tenant="a", extra={"note": "n" * 20_000}) for n in range(40)])
 
     async def failed() -> int:
@@ -130,14 +123,14 @@ async def test_no_job_of_a_tenant_fails_twice_though_leaders_end(
         return probe.messages if probe.exists else 0
 
     while (before := await failed()) < 40:
-        worker = await another(**small, queue_type=kind)
+        worker = await another(**small)
         async with time_kept(worker), asyncio.timeout(HANGS):
             while await failed() == before:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0)
         await worker.close()
 
     # The last leader has looked at all jobs of the tenant.
-    worker = await another(**small, queue_type=kind)
+    worker = await another(**small)
     async with time_kept(worker):
         await publisher.publish(message("last", tenant="a"))
         assert (await take_and_ack(await consume(worker))).id == "last"
@@ -205,7 +198,6 @@ async def test_a_job_that_comes_as_its_tenants_queue_is_deleted_is_not_lost(
 async def test_other_programs_enqueue_for_a_tenant_by_the_wire_page(
     session: SessionParameters, another: Open, channel: Any
 ) -> None:
-    channel.confirm_delivery()
     name, tenants = own_queue(session, "ü"), f"{session.exchange}.~tenants"
     for queue in (name, tenants):
         channel.queue_declare(queue, durable=True)

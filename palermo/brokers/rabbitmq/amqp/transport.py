@@ -11,7 +11,7 @@ worker on several queues and reads the answers (frames.py). All other frames are
 
 The names with a leading underscore are pika's: the six hooks that an adapter must supply, the three entry points that
 it feeds, and the attributes in which a channel keeps the receivers of answers and deliveries. They are the same in
-1.3.2 to 1.4; pyproject.toml pins that range, and tests/rabbitmq/test_delivery_frames.py walks every path through them.
+1.3.2 to 1.4; pyproject.toml pins that range, and tests/rabbitmq/test_frames.py walks every path through them.
 """
 
 import asyncio

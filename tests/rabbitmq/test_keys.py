@@ -1,21 +1,26 @@
-"""The log of keys: it is written anew beside the commits, and read in portions."""
+"""The leader's log of keys is read in any order and written again beside commits; no copy of a job runs beside it."""
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.unique import key_log, unique_keys
-from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent
+from palermo.brokers.rabbitmq.unique.key_log import KeyLog, LogContent, key_log_queue
+from palermo.core.instants import Instants
+from palermo.core.lifecycle import Ack, Release
 from palermo.core.message import Message
+from palermo.core.queue_selection import QueueSelection
 from palermo.core.unique_keys import Cooldown, Key, message_to_plain
 from palermo.errors import BrokerUnavailable
 from tests.contract.timing import time_kept
-from tests.contract.tools import ids, until
+from tests.contract.tools import Report, consume, counts, ids, take, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.helpers import HANGS
 from tests.rabbitmq.conftest import Open
@@ -91,20 +96,15 @@ def serials(*contents: LogContent) -> list[Mapping[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("found", "keys"),
+    ("anew", "keys"),
     [
-        ([batch(1, "ab"), batch(3, "c"), batch(2, "b", all=[0, 2]), batch(4, "", keys={"a": None})], {"b": 1, "c": 3}),
-        (
-            [batch(3, "c"), batch(1, "z"), batch(2, "b", all=[1, 2]), batch(2, "ac", all=[0, 2])],
-            {"a": 2, "b": 2, "c": 3},
-        ),
+        ([batch(2, "b", all=[0, 2]), batch(4, "", keys={"a": None})], {"b": 1, "c": 3, "z": 1}),
+        ([batch(2, "b", all=[1, 2]), batch(2, "ac", all=[0, 2])], {"a": 2, "b": 2, "c": 3}),
     ],
-    ids=["written-anew-in-part", "stored-meanwhile"],
+    ids=["in part", "whole"],
 )
-def test_a_rewriting_counts_once_it_is_complete(found: Sequence[Mapping[str, Any]], keys: str) -> None:
-    (left,) = serials(read(found))
-
-    assert " ".join(f"{name}{serial}" for name, serial in sorted(left.items())) == keys
+def test_a_rewriting_counts_once_it_is_complete(anew: Sequence[Mapping[str, Any]], keys: Mapping[str, int]) -> None:
+    assert serials(read([batch(1, "abz"), batch(3, "c"), *anew])) == [keys]
 
 
 def test_the_records_of_a_log_may_come_in_any_order() -> None:
@@ -175,3 +175,98 @@ async def test_no_job_is_published_whose_key_was_not_written(broker: RabbitmqBro
         # What was published before this job is in its queue by now.
         await ask(broker, keyed("third"), key="third")
         assert await ids(broker) == ["first", "third"]
+
+
+# -- copies of one job
+
+
+def unsay(url: str, exchange: str) -> None:
+    """Leave `~unique` as a leader does that is killed before it can say that its jobs are stored."""
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        kept = []
+        while (got := channel.basic_get(key_log_queue(exchange)))[0] is not None:
+            record = json.loads(got[2])
+            if record.get("jobs"):
+                kept.append((got[1], json.dumps({**record, "sure": 0, "owed": []}).encode()))
+            channel.basic_ack(got[0].delivery_tag)
+        for properties, body in kept:
+            channel.basic_publish("", key_log_queue(exchange), body, properties)
+
+
+@pytest.mark.parametrize("place", ["queue", "worker"])
+async def test_a_new_leader_publishes_no_job_again_that_it_finds(
+    broker: RabbitmqBroker, another: Open, rabbitmq_url: str, exchange: str, place: str
+) -> None:
+    await ask(broker, keyed("a"))
+    await broker.close()
+    unsay(rabbitmq_url, exchange)
+    worker = await consume(await another())
+    delivery = await take(worker) if place == "worker" else None
+
+    others = await another()
+    assert await holders(others) == [("a", "waiting")]
+
+    if delivery is None:
+        # A leader that looks for what it has handed over holds the job for that time.
+        await until(lambda: ids(others), ["a"])
+        delivery = await take(worker)
+    else:
+        assert await ids(others) == []
+    started = await worker.admit(delivery)
+    assert started is not None
+    await worker.settle(started, Ack())
+    await until(lambda: counts(others), (0, 0))
+
+
+async def test_a_redelivered_copy_waits_until_the_new_run_can_be_seen(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker that gets the copy asked the others before the run began, and so knows nothing of it."""
+    monkeypatch.setattr(unique_keys, "_YOUNG", 3_600.0)
+    async with time_kept(broker):
+        await ask(broker, keyed("a"))
+        shows_nothing = Report("jobs")
+        first = await (await another()).consume(
+            QueueSelection.parse("jobs"), slots=1, tag="first", report=shows_nothing
+        )
+        run = await first.admit(await take(first))
+        assert run is not None
+        await broker.publish(keyed("a"))
+        second = await consume(await another(), report=Report("jobs", pid=4712))
+        await second.settle(await take(second), Release())
+        copy = await take(second)
+        assert (copy.redelivered, copy.running_at) == (True, "")
+
+        assert await second.admit(copy) is None
+
+        await first.settle(run, Ack())
+        assert await second.admit(await take(second)) is None
+        await until(lambda: counts(broker), (0, 0))
+
+
+# -- instants
+
+
+def test_names_come_at_their_instants_and_in_their_order() -> None:
+    instants = Instants()
+    for name, instant in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("gone", 1.5), ("moved", 1.0)):
+        instants.put(name, instant)
+    instants.put("gone", None)
+    instants.put("moved", 5.0)
+
+    assert instants.first == 1.0
+    assert instants.until(2.0) == ["a", "b"]
+    assert instants.until(2.0) == []
+    assert instants.until(9.0) == ["c", "moved"]
+    assert instants.first is None
+
+
+def test_a_name_that_moves_very_often_takes_no_more_room() -> None:
+    instants = Instants()
+    instants.put("still", 7.0)
+    for instant in range(20_000):
+        instants.put("moving", 100.0 + instant)
+
+    assert len(instants._heap) < 2_000
+    assert instants.until(30_000.0) == ["still", "moving"]
