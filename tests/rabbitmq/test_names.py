@@ -33,7 +33,7 @@ def registered(channel: Any, exchange: str) -> list[dict[str, str]]:
     return records
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\x01b"])
+@pytest.mark.parametrize("name", ["a\nb", "a\x01b"])
 def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: str, channel: Any, name: str) -> None:
     rig.enqueue("note", str(rig.notes_path), "ran")
     properties = pika.BasicProperties(delivery_mode=2)

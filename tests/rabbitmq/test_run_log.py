@@ -62,6 +62,11 @@ class Worker:
 
         await until(read, set(ids))
 
+    async def die_at_work(self) -> None:
+        """Take a job, and die once it is written down."""
+        await self.written((await self.take()).message.id)
+        await self.die()
+
     async def die(self) -> None:
         """As the kernel ends a process: both connections go without a word."""
         for connection in (self.broker._consuming, self.broker._connection):
@@ -95,9 +100,7 @@ def join(runner: asyncio.Runner, another: Open, broker: RabbitmqBroker) -> Join:
 
 async def test_the_same_process_id_is_another_worker_once_it_was_started_again(join: Join) -> None:
     first = await join(1, since=1_000.5)
-    await first.take()
-    await first.written("a")
-    await first.die()
+    await first.die_at_work()
 
     again = await join(1, since=2_000.5)
 
@@ -106,9 +109,7 @@ async def test_the_same_process_id_is_another_worker_once_it_was_started_again(j
 
 async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(join: Join) -> None:
     first = await join(1)
-    await first.take()
-    await first.written("a")
-    await first.die()
+    await first.die_at_work()
     second = await join(2)
     taken = await second.take()
     assert taken.deaths == ("pid:1@h",)
@@ -170,9 +171,7 @@ async def test_deaths_are_known_from_the_record_of_the_next_worker_too(join: Joi
 
 async def test_a_job_that_ended_is_no_longer_held_to_what_it_did(join: Join) -> None:
     first = await join(1)
-    await first.take()
-    await first.written("a")
-    await first.die()
+    await first.die_at_work()
     second = await join(2)
     taken = await second.take()
     assert taken.deaths == ("pid:1@h",)

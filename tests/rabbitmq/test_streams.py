@@ -1,6 +1,8 @@
-"""Streams that sessions share, when several sessions begin with them in one moment."""
+"""Streams that sessions share, above all that of the names of queues: how they begin, stay bounded and are missed."""
 
 import asyncio
+import json
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -9,19 +11,28 @@ from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import journal
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.stream import Follower, Stream
+from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON, read_object
+from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
+from palermo.brokers.rabbitmq.amqp.stream import Follower, Record, Stream
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
+from palermo.brokers.rabbitmq.cluster import registry
 from palermo.brokers.rabbitmq.journal import StreamReader
-from palermo.contract.broker import SessionParameters, open_broker
+from palermo.brokers.rabbitmq.publishing import declarer
+from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.journal import FROM_START
 from palermo.core.address import parse_url
-from palermo.core.topology import internal
+from palermo.core.queue_selection import NONE_PAUSED
+from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
-from tests.contract.tools import PATIENT, message, until
+from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
+from tests.helpers import HANGS
+from tests.rabbitmq.channel_errors import channel_errors
 from tests.rabbitmq.conftest import Open
+from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
 from tests.rabbitmq_tidy import delete_all
 from tests.tcp_proxy import TcpProxy
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 _AT_ONCE = 6
 _ROUNDS = 4
@@ -143,3 +154,247 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
         await until(is_being_made, False)
         assert await stream(connection).end(connection) == 0
         await far.close()
+
+
+# -- the names of queues
+
+_WORKERS = 40
+
+
+async def records(connection: Connection, session: SessionParameters) -> list[Record]:
+    """The records that the stream still has."""
+    stream = Stream(internal(session.exchange, "registry"), lambda: Publisher.open(connection), patience=5.0, holds="")
+    end = await stream.end(connection) or 0
+    return [read_object(body) async for _, _, body in stream.read(connection, 0, end)]
+
+
+async def make_and_delete(publisher: Publisher, session: SessionParameters, count: int) -> None:
+    """Write what sessions write that make so many queues and delete them."""
+    bodies = [json.dumps({kind: f"gone-{n}"}).encode() for n in range(count) for kind in ("queue", "gone")]
+    for name in ("registry.copy", "registry"):
+        place = internal(session.exchange, name)
+        await asyncio.gather(*(publisher.send("", place, PERSISTENT_JSON, body) for body in bodies))
+
+
+async def names(broker: Broker) -> list[str]:
+    return [info.name for info in await broker.queues()]
+
+
+async def test_forty_workers_that_start_together_leave_few_records_of_each_queue(
+    another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # None looks before the streams are made: on a busy machine RabbitMQ 4.3 needs longer for that than _SOON.
+    monkeypatch.setattr(declarer, "_SOON", (HANGS, HANGS))
+    monkeypatch.setattr(declarer, "_LAST_WORDS", HANGS)
+    brokers = [await another() for _ in range(_WORKERS)]
+    await asyncio.gather(*(consume(broker, "mail,images") for broker in brokers))
+    for broker in brokers:
+        await broker._registration.done()
+
+    found = Counter(str(one["queue"]) for one in await records(connection, session) if "queue" in one)
+    # One, as a rule. A session that misses the queue just before it is made may write another one.
+    assert found.keys() == {"mail", "images"}
+    assert max(found.values()) <= _WORKERS / 2
+
+
+async def test_a_name_is_written_though_the_session_that_made_the_queue_dies(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying, registering = await another(), asyncio.Event()
+
+    async def hang(_: str) -> None:
+        registering.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(dying._declarer, "_register", hang)
+    making = asyncio.ensure_future(dying.publish(message(queue="mail")))
+    await registering.wait()
+    await broker.publish(message(queue="mail"))
+    making.cancel()
+    await dying.close()
+
+    assert await names(broker) == ["mail"]
+
+
+async def test_the_stream_of_names_is_bounded_and_forgets_no_queue_that_exists(
+    another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_BOUNDS", {"x-max-length-bytes": 60_000, "x-stream-max-segment-size-bytes": 20_000})
+    monkeypatch.setattr(registry, "_FAR", 50)
+    leader, broker = await another(), await another()
+    for queue in ("mail", "images"):
+        await broker.publish(message(queue=queue))
+    # Not all queues: a worker on all would make those that are only written down here.
+    consumer = await consume(broker, "m*,i*,n*")
+    assert {(await take_and_ack(consumer)).queue for _ in range(2)} == {"images", "mail"}
+    assert await leader._registry.write_again(connection) == 0
+
+    publisher = await Publisher.open(connection)
+    for _ in range(12):
+        await make_and_delete(publisher, session, 100)
+        assert await leader._registry.write_again(connection) == 2
+        assert await leader._registry.write_again(connection) == 0
+
+    async def is_short() -> bool:
+        return len(await records(connection, session)) < 1_500  # of more than 2,400
+
+    await until(is_short, True)
+    late = await another()
+    assert await names(late) == ["images", "mail"]
+    await late.publish(message(queue="new"))
+    assert (await take_and_ack(consumer)).queue == "new"
+    assert await names(broker) == await names(leader) == ["images", "mail", "new"]
+
+
+async def test_names_that_are_written_again_are_no_news_to_a_worker(
+    broker: RabbitmqBroker, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_FAR", -1)
+    monkeypatch.setattr(registry, "_FAR_PER_NAME", 0)
+    told = list[set[str]]()
+    await broker.publish(message(queue="mail"))
+    followed = await broker._registry.follow(connection, told.append)
+    assert followed is not None
+
+    await broker._registry.add("images")
+    assert await broker._registry.write_again(connection) == 1  # there is no queue "images"
+    await broker._registry.add("mail")
+
+    await until(lambda: asyncio.sleep(0, told), [{"images", "mail"}] * 2)
+    await followed.close()
+
+
+# -- what is not there yet
+
+
+@pytest.fixture
+def errors(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    return channel_errors(monkeypatch)
+
+
+@pytest.fixture
+def maker(runner: asyncio.Runner, another: Open) -> RabbitmqBroker:
+    """Another session, which makes what the first one looks at."""
+    return runner.run(another())
+
+
+async def look(broker: RabbitmqBroker) -> None:
+    """Ask for what the pages of `palermo web` ask for every two seconds."""
+    await broker.queues()
+    await broker.workers()
+    await broker.all_paused()
+    await broker.recurring()
+    await broker.tenants.totals()
+    await broker.keys.exist()
+    await broker.events.subscriptions()
+
+
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_looks_where_nothing_was_made_or_a_worker_waits_are_no_errors(
+    broker: RabbitmqBroker, maker: RabbitmqBroker, errors: list[BaseException], is_served: bool
+) -> None:
+    if is_served:
+        await consume(maker, "mail")
+    await look(broker)
+    errors.clear()
+
+    for _ in range(3):
+        await look(broker)
+
+    assert errors == []
+
+
+async def test_a_session_that_looked_before_sees_the_first_of_everything_at_once(
+    broker: RabbitmqBroker, maker: RabbitmqBroker
+) -> None:
+    for _ in range(2):
+        await look(broker)
+
+    await maker.pause("mail")
+    await maker.publish(message("a", queue="mail"))
+    await maker.publish(message("b", queue=FAILED_QUEUE))
+    await consume(maker, "other")
+
+    assert [(each.name, each.pending, each.paused) for each in await broker.queues()] == [
+        (FAILED_QUEUE, 1, False),
+        ("mail", 1, True),
+        ("other", 0, False),
+    ]
+    assert len(await broker.workers()) == 1
+
+
+async def test_a_queue_that_was_deleted_is_seen_when_it_is_made_again(
+    broker: RabbitmqBroker, maker: RabbitmqBroker, session: SessionParameters, errors: list[BaseException]
+) -> None:
+    await maker.publish(message("a", queue="mail"))
+    await maker._connection.delete(amqp_queue(session.exchange, "mail"))  # no record tells of that
+    assert await broker.queues() == []
+    errors.clear()
+    assert await broker.queues() == []
+    assert errors == []
+
+    await maker.publish(message("b", queue="mail"))
+
+    assert [(each.name, each.pending) for each in await broker.queues()] == [("mail", 1)]
+
+
+async def test_a_failed_queue_that_another_program_makes_is_seen_after_a_while(
+    broker: RabbitmqBroker, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_MISSING", 0.0)
+    assert await broker.queues() == []
+
+    await broker._connection.declare(amqp_queue(session.exchange, FAILED_QUEUE))
+
+    assert [each.name for each in await broker.queues()] == [FAILED_QUEUE]
+    await broker._connection.delete(amqp_queue(session.exchange, FAILED_QUEUE))
+
+
+async def test_who_looks_leaves_no_message_in_a_copy_that_is_read(
+    broker: RabbitmqBroker, maker: RabbitmqBroker, session: SessionParameters
+) -> None:
+    for _ in range(2):
+        await broker.all_paused()
+    await maker.pause("mail")
+    for _ in range(3):
+        assert not await broker.all_paused()
+
+    # RabbitMQ loses the stream: who finds that, makes it anew from its copy.
+    await maker._connection.delete(internal(session.exchange, "pauses"))
+    await broker.all_paused()
+
+    assert "mail" in await broker._pauses_and_cancels.paused()
+
+
+async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
+    another: Open, module_node: Node, exchange: str
+) -> None:
+    add_user(module_node, "viewer", "secret")
+    set_permissions(module_node, "viewer", "^$", f"^{exchange}", ".*")
+    maker = await another(address=parse_url(url_of(module_node)))
+    viewer = await another(address=parse_url(url_of(module_node, user="viewer", password="secret")))
+    for _ in range(3):
+        assert await viewer._pauses_and_cancels.paused() == NONE_PAUSED
+
+    await maker.pause("mail")
+
+    assert "mail" in await viewer._pauses_and_cancels.paused()
+
+
+async def test_one_question_at_most_gets_into_the_queue_that_was_missing(
+    broker: RabbitmqBroker, session: SessionParameters
+) -> None:
+    connection, name = broker._connection, internal(session.exchange, "records")
+    publisher = await Publisher.open(connection)
+    missing = MissingQueues(broker._open_publisher)
+    for _ in range(2):
+        assert not (await missing.probe(connection, name)).exists
+    await connection.declare(name)
+    await publisher.send("", name, PERSISTENT_JSON, b"{}")
+
+    for _ in range(4):
+        assert (await missing.probe(connection, name)).exists
+
+    assert (await connection.probe(name)).messages == 2
+    await connection.delete(name)
+    assert not (await missing.probe(connection, name)).exists
