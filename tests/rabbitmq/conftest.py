@@ -56,8 +56,8 @@ def another(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Open
         return opened[-1]
 
     yield another
-    for broker in opened:
-        runner.run(broker.close())
+    while opened:
+        runner.run(opened.pop(0).close())
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ def proxy(session: SessionParameters) -> Iterator[TcpProxy]:
 
 
 @pytest.fixture
-def unread() -> Iterator[list[str]]:
-    """Errors that no task has read, once the test has ended."""
+def unread(runner: asyncio.Runner) -> Iterator[list[str]]:
+    """Errors that no task has read once the test and its sessions have ended: ask for it before them."""
     found = list[str]()
     yield found
     gc.collect()
@@ -53,7 +53,7 @@ async def by_way_of(proxy: TcpProxy, session: SessionParameters, another: Open, 
 
 @pytest.mark.parametrize("queues", ["mail", "mail,images"])
 async def test_a_slot_stopped_twice_on_a_silent_line_leaves_no_error_unread(
-    proxy: TcpProxy, session: SessionParameters, another: Open, unread: list[str], queues: str
+    unread: list[str], proxy: TcpProxy, session: SessionParameters, another: Open, queues: str
 ) -> None:
     broker = await by_way_of(proxy, session, another, unread)
     consumer = await consume(broker, queues)
@@ -91,7 +91,7 @@ async def test_whoever_still_waits_for_a_session_hears_that_it_has_ended(
 
 
 async def test_a_get_that_is_cancelled_and_then_refused_leaves_no_error_unread(
-    connection: Connection, exchange: str, unread: list[str]
+    unread: list[str], connection: Connection, exchange: str
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unread.append(str(context)))
     channel = await connection.channel()
