@@ -60,6 +60,8 @@ class Context:
     password_file: str | None = None
     exchange: str | None = None
     debug: bool = False
+    #: What the command has shown that may name the broker's trouble: then it is not named again.
+    shown: str = ""
     _made_url: str | None = field(default=None, repr=False)
 
     def broker_url(self) -> str | None:
@@ -115,7 +117,7 @@ class Context:
         from palermo.client.client import Client
 
         client = Client(self.settings(), creates=creates)
-        click.get_current_context().call_on_close(lambda: _close(client))
+        click.get_current_context().call_on_close(lambda: self._close(client))
         return client
 
     def inspector(self, *, creates: bool = False) -> "Inspector":
@@ -125,16 +127,18 @@ class Context:
 
         return Inspector(self.client(creates=creates), Actor.here("cli"))
 
+    def _close(self, client: "Client") -> None:
+        """Close the client, and name the broker's trouble unless the command has, by its output or its error.
 
-def _close(client: "Client") -> None:
-    """Close the client; say what trouble the broker is in, unless the command's error does, or says what is refused."""
-    error = sys.exception()
-    told = isinstance(error, BrokerRefused)
-    if not told and (trouble := client.trouble) is not None and trouble.cause not in str(error):
-        from palermo.cli.output import note
+        An error that says what the broker refuses is enough, too.
+        """
+        error = sys.exception()
+        trouble = None if isinstance(error, BrokerRefused) else client.trouble
+        if trouble is not None and trouble.cause not in f"{error}{self.shown}":
+            from palermo.cli.output import note
 
-        note(trouble.text)
-    client.close()
+            note(trouble.text)
+        client.close()
 
 
 def _password_in(path: str) -> str:

@@ -82,6 +82,7 @@ def check(
     else:
         limits = check.Limits(max_pending=max_pending, max_age=max_age, workers=workers, queues=queues)
         found = check.check(context.inspector(), limits)
+    context.shown = found.line()
     if as_json:
         print_json(found.row())
     else:
@@ -108,6 +109,7 @@ def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
 
     client = context.client()
     found = examine(client, setting_origins(url=context.broker_url(), exchange=context.exchange), mend=mend)
+    context.shown = " ".join(finding.text for finding in found)
     if as_json:
         print_json([row(finding) for finding in found])
     else:

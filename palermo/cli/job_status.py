@@ -49,6 +49,7 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
         (whole,) = known_ids(context, [id])
         if whole != id:
             row = results.status(client, client.job_by_id(whole), patience=_PATIENCE).row()
+    context.shown = row["reason"]
     if as_json:
         print_json(row)
     else:
