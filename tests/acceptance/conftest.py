@@ -1,16 +1,16 @@
-"""Each test here runs on every broker, unless it is about one of them."""
+"""Stories of whole programs, as a user runs them: on each broker, unless one is enough or the story is about it."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import pytest
 
 from tests import redis_node
-from tests.acceptance.restarting import RestartingBroker
 from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import url_of
+from tests.rabbitmq_node import free_port, url_of
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -18,15 +18,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(params=BROKERS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A broker; on those that are shared, `exchange` is the test's own."""
-    return url_of_broker(request, tmp_path)
+def rig(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    """On each broker."""
+    with Rig(tmp_path, url_of_broker(request, tmp_path), exchange, module="shop") as rig:
+        yield rig
 
 
 @pytest.fixture
-def rig(url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    """The user's place, on each broker."""
-    with Rig(tmp_path, url, exchange, module="shop") as rig:
+def sqlite_rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, module="shop") as rig:
+        yield rig
+
+
+@pytest.fixture
+def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         yield rig
 
 
@@ -36,26 +42,32 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
 
 
+class Node(Protocol):
+    """A server that a test may harm. Its data outlives its process."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def kill9(self) -> None: ...
+
+
+class RestartingBroker(NamedTuple):
+    node: Node
+    url: str
+    #: What an error names if the server does not answer.
+    listens_at: str
+    #: The address for a proxy, where `url` leads to a socket in a file.
+    url_by_tcp: str
+
+
 @pytest.fixture(scope="module", params=["rabbitmq", "redis"])
 def restarting(request: pytest.FixtureRequest) -> Iterator[RestartingBroker]:
     """A broker of this module's own, to stop and kill."""
     if request.param == "redis":
-        with redis_node.running() as node:
-            yield RestartingBroker(node, url=node.url, listens_at=str(node.socket))
+        port = free_port()
+        with redis_node.running("--port", f"{port}") as node:
+            yield RestartingBroker(node, node.url, str(node.socket), f"redis://127.0.0.1:{port}")
     else:
         node = request.getfixturevalue("module_node")
-        yield RestartingBroker(node, url=url_of(node), listens_at=f"{node.host}:{node.port}")
-
-
-@pytest.fixture
-def sqlite_rig(exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    """The user's place, on the embedded broker."""
-    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", exchange, module="shop") as rig:
-        yield rig
-
-
-@pytest.fixture
-def rabbitmq_rig(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    """The user's place, on RabbitMQ."""
-    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        yield rig
+        yield RestartingBroker(node, url_of(node), f"{node.host}:{node.port}", url_of(node))

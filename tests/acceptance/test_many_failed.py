@@ -1,6 +1,5 @@
 """Many failed jobs on RabbitMQ, 50,000 with `make endurance`: a page, one of them, and all in spite of a kill -9."""
 
-import json
 import subprocess
 from collections.abc import Callable, Iterator
 
@@ -10,7 +9,6 @@ import pytest
 from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.core.address import parse_url
 from palermo.core.lifecycle import fail
-from palermo.core.message import Message
 from tests.harness.rig import COMMAND, Rig
 from tests.helpers import Stopwatch, eventually
 from tests.inspector.jobs import failure, message, publish_failed
@@ -30,12 +28,12 @@ Say = Callable[[str], None]
 def rig(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """`failed` with so many jobs in it, "0" the oldest. The tests below take them in their order."""
     with Rig(tmp_path_factory.mktemp("many"), url_of(module_node), "palermo", module="shop") as rig:
-        publish_failed(rig.client, (failed_job(0), failure()))
+        publish_failed(rig.client, (message("0"), failure()))
         with pika.BlockingConnection(pika.URLParameters(rig.url)) as connection:
             channel = connection.channel()
             for number in range(1, JOBS):
                 # With the headers a worker gives them, and published faster than one by one.
-                made = fail(failed_job(number), failure(), worker="pid:1@test/worker-1")
+                made = fail(message(str(number)), failure(), worker="pid:1@test/worker-1")
                 channel.basic_publish("palermo", "failed", made.body, to_properties(made))
         eventually(lambda: rig.pending("failed") == JOBS)
         yield rig
@@ -50,57 +48,40 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
     return say
 
 
-def failed_job(number: int) -> Message:
-    return message(str(number), f"user-{number}@example.org", queue="mail")
-
-
-def timed(rig: Rig, *arguments: str) -> tuple[str, float]:
+def test_of_many_failed_jobs_the_first_page_and_one_requeue_come_soon(rig: Rig, say: Say) -> None:
     watch = Stopwatch()
-    printed = rig.palermo(*arguments)
-    return printed, watch.seconds()
-
-
-def test_the_first_page_of_many_failed_jobs_comes_at_once_and_in_order(rig: Rig, say: Say) -> None:
-    printed, seconds = timed(rig, "failed", "list", "--json")
-
-    say(f"first page of {JOBS:,} failed jobs: {seconds:.2f} s (goal 1 s)")
-    assert [row["id"] for row in json.loads(printed)] == [str(number) for number in range(100)]
-    assert seconds < 20
-    eventually(lambda: rig.pending("failed") == JOBS)
-
-
-def test_one_failed_job_in_the_middle_of_many_is_requeued_and_the_others_stay_in_order(rig: Rig, say: Say) -> None:
+    page = rig.rows("failed", "list")
+    listed = watch.seconds()
     middle = str(JOBS // 2)
+    rig.palermo("failed", "requeue", middle)
+    requeued = watch.seconds() - listed
 
-    _, seconds = timed(rig, "failed", "requeue", middle)
-
-    say(f"requeue of one in the middle of {JOBS:,}: {seconds:.2f} s (goal 10 s)")
-    assert seconds < 20
+    say(f"of {JOBS:,} failed jobs: first page {listed:.2f} s (goal 1 s), requeue of one {requeued:.2f} s (goal 10 s)")
+    assert [row["id"] for row in page] == [str(number) for number in range(100)]
+    assert max(listed, requeued) < 20
     assert [row["id"] for row in rig.inspector.jobs("mail")] == [middle]
     left = [row["id"] for row in rig.inspector.failed(limit=JOBS)]
     assert left == [str(number) for number in range(JOBS) if number != JOBS // 2]
 
 
-def test_a_requeue_of_many_that_is_killed_half_way_and_run_again_loses_none(rig: Rig, say: Say) -> None:
+def test_a_requeue_of_many_killed_half_way_and_run_again_loses_none(rig: Rig, say: Say) -> None:
     command = [COMMAND, "failed", "requeue", "--all", "--yes"]
     host, port = parse_url(rig.url).hosts[0]
     with TcpProxy(host, port) as proxy:
         # So slow that it is not done before it is killed, even if nobody looks for some seconds.
         proxy.delay = 0.1
-        url = rig.url.replace(f"@{host}:{port}", f"@127.0.0.1:{proxy.port}")
-        environment = {**rig.environment, "PALERMO_URL": url}
+        environment = {**rig.environment, "PALERMO_URL": rig.url.replace(f"@{host}:{port}", f"@127.0.0.1:{proxy.port}")}
         with subprocess.Popen(command, env=environment, cwd=rig.path, stdout=subprocess.DEVNULL) as requeue:
             eventually(lambda: rig.pending("mail") > JOBS // 3, every=0.005)
             requeue.kill()
-    assert requeue.returncode == -9
 
     eventually(lambda: rig.pending("mail") + rig.pending("failed") >= JOBS)
-    between = (rig.pending("mail"), rig.pending("failed"))
-    _, seconds = timed(rig, "failed", "requeue", "--all", "--yes")
+    left = rig.pending("failed")
+    rig.palermo("failed", "requeue", "--all", "--yes")
 
     twice = rig.pending("mail") - JOBS
-    say(f"killed with {between[0]:,} requeued and {between[1]:,} not; again {seconds:.2f} s, {twice} are there twice\n")
-    assert between[1] > 0, "it was not killed half-way"
+    say(f"killed with {left:,} jobs not requeued; {twice} are there twice\n")
+    assert left > 0, "it was not killed half-way"
     assert rig.pending("failed") == 0
-    assert {row["id"] for row in rig.inspector.jobs("mail", limit=2 * JOBS)} == {str(n) for n in range(JOBS)}
+    assert {row["id"] for row in rig.inspector.jobs("mail", limit=2 * JOBS)} == {str(number) for number in range(JOBS)}
     assert 0 <= twice <= FEW

@@ -22,8 +22,3 @@ def octets(body: bytes):
 @palermo.job(queue="texts", default=True)
 def texts(body: str):
     write("notes", f"texts: {body!r}")
-
-
-@palermo.job(queue="octets")
-def named(body):
-    write("notes", f"named: {body!r}")

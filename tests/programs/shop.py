@@ -2,12 +2,10 @@
 
 import ctypes
 import os
-import signal
 import time
 from pathlib import Path
 
 import palermo
-import palermo.errors
 
 
 def write(file, text):
@@ -67,36 +65,8 @@ def fail_unless(file):
 
 
 @palermo.job
-def enqueue_and_hold(text, queue, then, gate="gate"):
-    """Enqueue a job, hold, and end: what was enqueued was there before the next job was chosen."""
-    write("notes", text)
-    note.options(queue=queue).enqueue(then)
-    while not Path(gate).exists():
-        time.sleep(0.01)
-
-
-@palermo.job
 def segfault():
     ctypes.string_at(0)
-
-
-@palermo.job
-def exit_hard(status):
-    os._exit(status)
-
-
-@palermo.job
-def run_out_of_memory():
-    """What the kernel does to a process that takes too much."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@palermo.job
-def leak(file):
-    """Leave something behind in the process, and say what was there before."""
-    found = getattr(palermo, "left_behind", 0)
-    palermo.left_behind = found + 1
-    write(file, f"{os.getpid()} {found}")
 
 
 @palermo.job
@@ -106,30 +76,11 @@ def stamp(number):
 
 
 @palermo.job
-def raise_at_length(size):
-    raise RuntimeError("x" * size)
-
-
-@palermo.job
 def hold_the_gil(text, seconds):
     """Sleep in C code that never lets go of the interpreter."""
     write("notes", f"{text} begins")
     ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
     write("notes", f"{text} ends")
-
-
-@palermo.job
-def ignore_the_end(text):
-    """Go on although the worker must end."""
-    # From its first line on there is no instant at which the word, which comes once, would end it.
-    try:
-        write("notes", f"{text} begins")
-        while True:
-            time.sleep(60)
-    except palermo.errors.JobTerminated:
-        write("notes", f"{text} was told")
-    while True:
-        time.sleep(60)
 
 
 @palermo.job

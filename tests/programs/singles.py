@@ -8,8 +8,3 @@ import palermo
 @palermo.job(unique="until_done")
 def sync(shop, *, full=False):
     write("notes", shop)
-
-
-@palermo.job(unique="until_done", unique_key=lambda page, **more: f"page {page}")
-def index(page, **more):
-    write("notes", page)
