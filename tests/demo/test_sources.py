@@ -7,20 +7,15 @@ import pytest
 from palermo.demo.steps import DAMAGED, damaged_files, interleave, stdlib_files, stdlib_root
 
 
-def test_the_standard_library_is_found_without_other_peoples_packages() -> None:
+def test_the_standard_library_is_found_without_installed_packages() -> None:
     files = stdlib_files()
 
     assert {stdlib_root() / "ast.py", stdlib_root() / "json" / "decoder.py"} <= set(files)
     assert not [path for path in files if {"site-packages", "dist-packages"} & set(path.parts)]
+    assert (stdlib_files(5), stdlib_files(0)) == (files[:5], [])
 
 
-def test_a_limit_keeps_the_same_files_every_time() -> None:
-    assert stdlib_files(5) == stdlib_files()[:5]
-    assert len(stdlib_files(5)) == 5
-    assert stdlib_files(0) == []
-
-
-@pytest.mark.parametrize(("few", "many"), [(3, 100), (10, 3), (3, 0), (0, 3)])
+@pytest.mark.parametrize(("few", "many"), [(3, 100), (10, 3), (3, 0), (0, 3), (2, 9)])
 def test_few_files_are_spread_among_many(few: int, many: int) -> None:
     rare = [Path(f"rare{number}") for number in range(few)]
     common = [Path(f"common{number}") for number in range(many)]
@@ -30,30 +25,19 @@ def test_few_files_are_spread_among_many(few: int, many: int) -> None:
     assert [path for path in mixed if path in common] == common
     assert [path for path in mixed if path in rare] == rare
     assert len(mixed) == few + many
-
-
-def test_files_that_are_spread_are_not_neighbours() -> None:
-    mixed = interleave([Path("a"), Path("b")], [Path(str(number)) for number in range(9)])
-
-    assert [mixed.index(Path("a")), mixed.index(Path("b"))] == [3, 7]
+    if (few, many) == (2, 9):
+        assert [mixed.index(path) for path in rare] == [3, 7]
 
 
 def test_the_damaged_files_reached_this_machine_as_damaged_as_they_were() -> None:
     data = {path.name.removesuffix(".py.txt"): path.read_bytes() for path in damaged_files()}
 
-    assert len(data) >= 6
     assert b"\xe8" in data["bad_encoding"]
     assert data["null_bytes"].endswith(bytes(64))
     assert b"\n\t\t" in data["mixed_tabs"]
     assert not data["truncated"].endswith(b"\n")
     assert b"\r" not in b"".join(data.values())
-
-
-def test_git_is_told_to_leave_them_alone() -> None:
     attributes = (Path(__file__).parents[2] / ".gitattributes").read_text().splitlines()
-
     assert "palermo/demo/damaged/* -text" in attributes
-
-
-def test_no_damaged_file_looks_like_a_module() -> None:
+    # None of them is to be taken for a module.
     assert not list(DAMAGED.glob("*.py"))
