@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -83,48 +83,6 @@ async def test_any_number_wait_by_one_subscription(session: SessionParameters) -
         assert office.watch._waiters == {}
 
 
-async def test_while_nothing_happens_nobody_asks_anybody(session: SessionParameters) -> None:
-    async with post(session) as office:
-        tasks = [office.wait(f"{number}") for number in range(50)]
-        await caught_up(office)
-        broker = await office.watch.session()
-        before = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-        turns = _Turns(asyncio.get_running_loop())
-
-        turns.count_timers()
-        await office.write(ended("0"))
-        await soon(tasks[0])
-
-        # The waiters themselves have no timers: what there is belongs to the broker's session, however many wait.
-        assert turns.set_by("palermo/client/journal_watch.py", "palermo/client/results.py") == []
-        assert broker is await office.watch.session()
-        assert before >= {task for task in tasks[1:] if not task.done()}
-        for task in tasks:
-            task.cancel()
-
-
-class _Turns:
-    """Remembers which files of ours ask the loop to be called later."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._set: list[str] = []
-
-    def count_timers(self) -> None:
-        import traceback
-
-        call_at = self._loop.call_at
-
-        def counted(*args: Any, **more: Any) -> Any:
-            self._set.extend(frame.filename for frame in traceback.extract_stack())
-            return call_at(*args, **more)
-
-        self._loop.call_at = counted  # type: ignore[method-assign]
-
-    def set_by(self, *files: str) -> Sequence[str]:
-        return [name for name in self._set if name.endswith(files)]
-
-
 async def test_what_ended_before_is_known_at_once_and_again(session: SessionParameters) -> None:
     began = time.time()
     async with post(session) as office:
@@ -135,13 +93,6 @@ async def test_what_ended_before_is_known_at_once_and_again(session: SessionPara
         assert (await office.watch.find_end("2", None, began) or {})["kind"] == "failed"
         assert await office.watch.find_end("3", None, began) is None
         assert office.watch.subscriptions == 1
-
-
-async def test_the_last_end_counts_where_a_job_has_several(session: SessionParameters) -> None:
-    async with post(session) as office:
-        await office.write(ended("1", "failed"), ended("1", "retried"), ended("1", result=2))
-
-        assert (await soon(office.wait("1", since=0.0)))[0]["result"] == 2
 
 
 async def test_a_job_enqueued_under_the_id_of_another_is_not_taken_for_it(session: SessionParameters) -> None:
@@ -156,7 +107,7 @@ async def test_a_job_enqueued_under_the_id_of_another_is_not_taken_for_it(sessio
         assert (await soon(task))[0]["result"] == "new"
 
 
-async def test_what_was_before_the_subscription_is_searched_once_for_all_who_ask(session: SessionParameters) -> None:
+async def test_what_ended_before_the_subscription_is_found_for_all_who_ask(session: SessionParameters) -> None:
     async with post(session) as office:
         await office.write(*(ended(f"{n}", result=n) for n in range(300)))
         later = office.wait("later", since=time.time() + 100)
@@ -169,30 +120,6 @@ async def test_what_was_before_the_subscription_is_searched_once_for_all_who_ask
         assert [record["result"] for record in found] == list(range(300))
         await office.write(ended("later"))
         await soon(later)
-
-
-async def test_one_after_the_other_is_not_one_search_each(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    searches: list[object] = []
-    read_once = JournalWatch._read_once
-
-    async def counted(self: JournalWatch, *args: Any) -> None:
-        searches.append(args)
-        await read_once(self, *args)
-
-    monkeypatch.setattr(JournalWatch, "_read_once", counted)
-    async with post(session) as office:
-        await office.write(*(ended(f"{n}", result=n) for n in range(200)))
-        keep = office.wait("none", since=time.time() + 100)
-        await caught_up(office)
-        office.watch._ends = journal_watch.RecentEnds(time.time() + 100)
-
-        for n in range(200):
-            assert (await soon(office.wait(f"{n}", since=0.0)))[0]["result"] == n
-
-        assert len(searches) == 1
-        keep.cancel()
 
 
 async def test_a_lost_session_is_replaced_and_reading_goes_on_where_it_was(session: SessionParameters) -> None:
@@ -243,14 +170,14 @@ async def test_who_gives_up_leaves_nothing_behind(session: SessionParameters, mo
         await until(lambda: office.watch._reading is None)
         assert office.watch._waiters == {}
 
-        # And the next one begins anew, with what was stored meanwhile.
+        # The next one begins again, with what was stored in the meantime.
         began = time.time()
         await office.write(ended("2"))
         await soon(office.wait("2", since=began))
         assert office.watch.subscriptions == 2
 
 
-async def test_counts_wake_those_who_wait_for_jobs_that_are_not_written_down(session: SessionParameters) -> None:
+async def test_counts_wake_those_who_wait_for_jobs_without_records(session: SessionParameters) -> None:
     async with post(session) as office:
         task = office.wait("1")
         await caught_up(office)

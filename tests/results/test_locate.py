@@ -1,10 +1,10 @@
-"""The engine `locate`: where a job is, found by looking, on each broker."""
+"""`locate`: where a job is, on each broker."""
 
 import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,15 +63,8 @@ async def test_a_job_is_located_wherever_it_is(session: SessionParameters) -> No
         assert await states(broker, *where) == ["scheduled", "pending", "cancelled", "working", "failed", ""]
         assert await states(broker, *where, queue="") == ["scheduled", "pending", "cancelled", "working", "failed", ""]
         assert (await locate(broker, "nobody")).gone
-        assert (await locate(broker, "working")).worker == "pid:4711@example"
-
-
-async def test_a_failed_job_is_gone_for_a_caller_that_leaves_the_failed_jobs_out(session: SessionParameters) -> None:
-    async with opened(session) as broker:
-        await put_into_failed(broker, [message("failed")])
-
         assert (await locate(broker, "failed", "jobs", failed=False)).gone
-        assert (await locate(broker, "failed", "jobs")).state == JobState.FAILED
+        assert (await locate(broker, "working")).worker == "pid:4711@example"
 
 
 async def test_a_job_is_located_after_its_worker_was_lost(session: SessionParameters) -> None:
@@ -87,17 +80,16 @@ async def test_a_job_is_located_after_its_worker_was_lost(session: SessionParame
         await until(found, "pending")
 
 
-def test_the_job_of_a_worker_that_does_not_answer_is_located_by_its_last_answer(
+def test_the_job_of_a_silent_worker_is_located_by_its_last_answer(
     rabbitmq_url: str, exchange: str, tmp_path: Path
 ) -> None:
-    rig = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
-
-    def where() -> JobLocation:
-        return rig.client.run(lambda broker: locate(broker, id, "jobs"))
-
-    with closing(rig):
+    with Rig(tmp_path, url=rabbitmq_url, exchange=exchange) as rig:
         worker = rig.worker()
         id = rig.hold()
+
+        def where() -> JobLocation:
+            return rig.client.run(lambda broker: locate(broker, id, "jobs"))
+
         eventually(lambda: where().state == JobState.WORKING)
         worker.send(signal.SIGSTOP)
 
@@ -124,7 +116,7 @@ async def test_places_that_are_not_looked_at_are_named(
         assert (elsewhere.gone, "the 1 longest queues" in elsewhere.unseen) == (False, True)
 
 
-async def test_a_look_at_the_end_of_a_long_queue_that_takes_too_long_is_given_up(
+async def test_looking_at_the_end_of_a_long_queue_is_given_up_in_time(
     session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "DEPTH", 2)
@@ -151,7 +143,7 @@ async def test_a_look_at_the_end_of_a_long_queue_that_takes_too_long_is_given_up
         await until(lambda: ids(broker), [f"jobs-{number}" for number in range(6)])
 
 
-async def test_a_job_that_waits_in_another_queue_than_its_own_is_located_if_its_own_is_empty(
+async def test_a_job_that_waits_in_another_queue_than_its_own_is_located(
     session: SessionParameters,
 ) -> None:
     async with opened(session) as broker:
@@ -170,7 +162,7 @@ async def test_a_job_that_waits_in_another_queue_than_its_own_is_located_if_its_
         assert there.message.queue == "other"
 
 
-async def test_a_failed_job_behind_many_is_located_by_its_id_where_failed_jobs_have_a_log(
+async def test_a_failed_job_behind_many_is_located_through_their_log(
     quorum: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status, "FAILED", 2)

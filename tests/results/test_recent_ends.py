@@ -1,4 +1,4 @@
-"""The ends of jobs that a client remembers, and the ends that a batch of the journal tells."""
+"""The ends of jobs that a client remembers, and those in a batch of the journal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def test_the_last_end_of_a_job_is_remembered() -> None:
     assert ends.since == 5.0
 
 
-def test_what_does_not_fit_is_forgotten_oldest_first_and_since_says_up_to_when() -> None:
+def test_what_does_not_fit_is_forgotten_oldest_first() -> None:
     clock = iter(range(100, 200))
     ends = RecentEnds(5.0, now=lambda: float(next(clock)), most=3)
     for number in range(5):

@@ -1,7 +1,6 @@
-"""Results and states of jobs, by workers of every pool, on both brokers."""
+"""Results and states of jobs, by workers of every pool, on each broker."""
 
 import asyncio
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -29,7 +28,7 @@ def state(rig: Rig, id: str) -> str:
     return str(rig.client.job_by_id(id).status())
 
 
-def test_whoever_has_the_id_gets_what_the_job_returned(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = any_rig
     rig.worker("-c", "2", "--log-level", "warning", modules=(MODULE,))
     job = enqueue(rig, "add", 1, 2)
@@ -71,7 +70,7 @@ def test_whoever_has_the_id_gets_what_the_job_returned(any_rig: Rig, monkeypatch
     assert [job.result(60) for job in reversed(many)] == list(reversed(range(50)))
 
 
-def test_a_wait_ends_whose_first_look_saw_the_job_when_its_end_had_been_counted(
+def test_a_wait_ends_though_the_end_was_counted_during_its_first_look(
     any_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig, looked = any_rig, results.locate
@@ -99,25 +98,22 @@ def test_a_wait_ends_whose_first_look_saw_the_job_when_its_end_had_been_counted(
 
 def test_a_failed_job_that_was_requeued_is_waited_for_again(any_rig: Rig) -> None:
     rig = any_rig
-    worker = rig.worker("--log-level", "warning", modules=(MODULE,))
     job = enqueue(rig, "raises", "no")
+    rig.burst(modules=(MODULE,))
     with pytest.raises(JobFailed):
         job.result(60)
     eventually(lambda: state(rig, job.id) == "failed" and job.id in rig.errors())
-    # Not by a pause: a worker that does not run for a second learns of it too late.
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
     rig.inspector.requeue(job.id)
 
     with pytest.raises(ResultTimeout):
         job.result(0.3)
 
-    rig.worker("--log-level", "warning", modules=(MODULE,))
+    rig.burst(modules=(MODULE,))
     with pytest.raises(JobFailed, match="ValueError"):
         job.result(60)
 
 
-def test_a_wait_ends_whose_first_look_saw_the_worker_settle_the_failed_run(
+def test_a_wait_ends_though_its_first_look_saw_the_run_being_settled(
     any_rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig, looked = any_rig, results.locate
@@ -144,11 +140,7 @@ def test_a_wait_ends_whose_first_look_saw_the_worker_settle_the_failed_run(
     assert not looks
 
 
-def test_a_status_looks_again_before_it_says_that_nothing_is_known(
-    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = any_rig
-
+def test_a_status_looks_again_before_it_says_that_nothing_is_known(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     async def meanwhile() -> None:
         await asyncio.to_thread(enqueue, rig, "unkept", "x", id="moving")
 
@@ -157,9 +149,7 @@ def test_a_status_looks_again_before_it_says_that_nothing_is_known(
 
 
 @pytest.mark.parametrize("delay", [600, None], ids=["scheduled", "waiting"])
-def test_a_wait_for_the_result_of_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(
-    any_rig: Rig, delay: int | None
-) -> None:
+def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(any_rig: Rig, delay: int | None) -> None:
     rig = any_rig
     first, second = (enqueue(rig, "add", 1, keep_result=True, delay=delay) for _ in range(2))
     told: list[str] = []
@@ -182,7 +172,7 @@ async def waiters(watch: JournalWatch) -> list[str]:
 
 
 @pytest.mark.parametrize(("pool", "job"), [("process", "tells"), ("thread", "tells"), ("async", "atells")])
-def test_what_a_job_tells_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, job: str) -> None:
+def test_what_a_job_reports_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, job: str) -> None:
     rig.worker("--pool", pool, "-c", "2", "--log-level", "warning", modules=(MODULE,))
     begun = enqueue(rig, job, str(rig.gate))
     heard: list[Any] = []
@@ -221,12 +211,11 @@ def test_results_come_from_every_pool(rig: Rig) -> None:
         assert [job.result(60) for job in kept] == [value for n in range(20) for value in (n, "x" * n)]
 
 
-def test_a_worker_killed_between_result_and_acknowledgement_runs_it_again_and_the_result_stays(any_rig: Rig) -> None:
+def test_a_result_outlasts_a_worker_killed_before_it_acknowledges(any_rig: Rig) -> None:
     rig = any_rig
     brink = rig.path / "brink"
     job = enqueue(rig, "counts", str(rig.notes_path), 7)
-    command = [sys.executable, str(PROGRAMS / "brink.py"), "worker", MODULE]
-    worker = rig.run(command, BRINK=str(brink))
+    worker = rig.worker(program="brink.py", modules=(MODULE,), BRINK=str(brink))
 
     eventually(brink.exists)
     assert job.result(60) == 7
@@ -239,7 +228,7 @@ def test_a_worker_killed_between_result_and_acknowledgement_runs_it_again_and_th
     assert rig.pending() == 0
 
 
-def test_no_job_is_acknowledged_without_its_result_whenever_workers_die(any_rig: Rig) -> None:
+def test_no_job_is_acknowledged_without_its_result_if_workers_die(any_rig: Rig) -> None:
     rig = any_rig
     kept = [enqueue(rig, "counts", str(rig.notes_path), number) for number in range(120)]
     for part in (20, 50, 80):
@@ -253,7 +242,7 @@ def test_no_job_is_acknowledged_without_its_result_whenever_workers_die(any_rig:
     assert [job.result(60) for job in kept] == list(range(120))
 
 
-def test_with_the_journal_off_jobs_run_and_whoever_asks_is_told(tmp_path: Path) -> None:
+def test_with_the_journal_off_jobs_run_and_asking_for_results_says_so(tmp_path: Path) -> None:
     rig = Rig(tmp_path, journal="off")
     job = enqueue(rig, "add", 1)
 
