@@ -1,4 +1,4 @@
-"""Those who wait for jobs, on each broker."""
+"""Programs that wait for jobs: on SQLite, and on each broker where it matters to them."""
 
 from pathlib import Path
 
@@ -11,13 +11,18 @@ from tests.worker.conftest import any_rig, rig
 
 __all__ = ["any_rig", "rig"]
 
-
-@pytest.fixture(params=BROKERS)
-def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
-    """Each broker, with nothing in it. With patience: these tests are not about how fast a broker is."""
-    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30)
+#: Seconds for the broker: these tests are not about how fast it is.
+PATIENT = 30
 
 
 @pytest.fixture
-def session(settings: Settings) -> SessionParameters:
+def session(tmp_path: Path) -> SessionParameters:
+    """A broker with nothing in it."""
+    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=PATIENT).session("test")
+
+
+@pytest.fixture(params=BROKERS)
+def any_session(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> SessionParameters:
+    """Each broker, with nothing in it."""
+    settings = Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=PATIENT)
     return settings.session("test")

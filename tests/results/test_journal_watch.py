@@ -67,9 +67,9 @@ async def caught_up(post: Post) -> None:
     await until(post.watch._caught_up.is_set)
 
 
-async def test_any_number_wait_by_one_subscription(session: SessionParameters) -> None:
+async def test_any_number_wait_by_one_subscription(any_session: SessionParameters) -> None:
     count = scaled(1_000, 10_000)
-    async with post(session) as office:
+    async with post(any_session) as office:
         tasks = [office.wait(f"{number}") for number in range(count)]
         await caught_up(office)
         for start in range(0, count, 500):
@@ -122,8 +122,8 @@ async def test_what_ended_before_the_subscription_is_found_for_all_who_ask(sessi
         await soon(later)
 
 
-async def test_a_lost_session_is_replaced_and_reading_goes_on_where_it_was(session: SessionParameters) -> None:
-    async with post(session) as office:
+async def test_a_lost_session_is_replaced_and_reading_goes_on_where_it_was(any_session: SessionParameters) -> None:
+    async with post(any_session) as office:
         heard: list[Record] = []
         task = office.wait("1", on_record=heard.append)
         await caught_up(office)

@@ -71,9 +71,9 @@ def test_the_id_alone_is_enough_to_get_what_the_job_returned(any_rig: Rig, monke
 
 
 def test_a_wait_ends_though_the_end_was_counted_during_its_first_look(
-    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig, looked = any_rig, results.locate
+    looked = results.locate
     rig.worker("--log-level", "warning", modules=(MODULE,))
     journal = Journal(rig.client)
     job = enqueue(rig, "held", str(rig.gate))
@@ -96,8 +96,7 @@ def test_a_wait_ends_though_the_end_was_counted_during_its_first_look(
     assert job.wait(100) == "done"
 
 
-def test_a_failed_job_that_was_requeued_is_waited_for_again(any_rig: Rig) -> None:
-    rig = any_rig
+def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
     job = enqueue(rig, "raises", "no")
     rig.burst(modules=(MODULE,))
     with pytest.raises(JobFailed):
@@ -113,10 +112,8 @@ def test_a_failed_job_that_was_requeued_is_waited_for_again(any_rig: Rig) -> Non
         job.result(60)
 
 
-def test_a_wait_ends_though_its_first_look_saw_the_run_being_settled(
-    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig, looked = any_rig, results.locate
+def test_a_wait_ends_though_its_first_look_saw_the_run_being_settled(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = results.locate
     rig.worker("--log-level", "warning", modules=(MODULE,))
     job = enqueue(rig, "raises_later", str(rig.gate))
 
@@ -148,23 +145,23 @@ def test_a_status_looks_again_before_it_says_that_nothing_is_known(rig: Rig, mon
     assert state(rig, "moving") == "pending"
 
 
-@pytest.mark.parametrize("delay", [600, None], ids=["scheduled", "waiting"])
-def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(any_rig: Rig, delay: int | None) -> None:
+def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(any_rig: Rig) -> None:
     rig = any_rig
-    first, second = (enqueue(rig, "add", 1, keep_result=True, delay=delay) for _ in range(2))
+    waits = enqueue(rig, "add", 1, keep_result=True)
+    scheduled = enqueue(rig, "add", 1, keep_result=True, delay=600)
     told: list[str] = []
-    waiting = threading.Thread(target=lambda: told.append(str(first.wait(60))))
+    waiting = threading.Thread(target=lambda: told.append(str(scheduled.wait(60))))
     waiting.start()
     # Reading the journal goes on before and after the cancel.
-    eventually(lambda: first.id in rig.client.watch(waiters))
+    eventually(lambda: scheduled.id in rig.client.watch(waiters))
 
-    rig.inspector.cancel([first.id, second.id])
+    rig.inspector.cancel([waits.id, scheduled.id])
 
     waiting.join(60)
     assert told == ["cancelled"]
-    assert second.wait(60) == "cancelled"
+    assert waits.wait(60) == "cancelled"
     with pytest.raises(JobFailed, match="was cancelled"):
-        second.result(60)
+        waits.result(60)
 
 
 async def waiters(watch: JournalWatch) -> list[str]:
