@@ -54,7 +54,10 @@ def test_every_slot_is_a_consumer_whose_tag_names_process_and_host(rig: Rig, mod
     eventually(lambda: consumers("mail") == [[f"{me}/worker-{slot}", "true", "1"] for slot in (1, 2)], every=0.2)
     # On one channel a tag is used once, so the queue's name comes after it.
     me = f"pid:{several.pid}@{socket.gethostname()}/worker-1"
-    eventually(lambda: all([tag.startswith(me) for tag, *_ in consumers(queue)] == [True] for queue in ("high", "low")))
+    eventually(
+        lambda: [[tag.startswith(me) for tag, *_ in consumers(queue)] for queue in ("high", "low")] == [[True]] * 2,
+        every=0.2,
+    )
 
 
 def test_commands_know_queues_and_workers_without_the_management_plugin(rig: Rig, module_node: Node) -> None:
