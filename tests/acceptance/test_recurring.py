@@ -17,11 +17,12 @@ def recurring(rig: Rig) -> dict[str, dict[str, Any]]:
     return {row["name"]: dict(row) for row in rig.inspector.recurring()}
 
 
-def test_each_tick_of_a_declared_job_runs_once(rig: Rig) -> None:
+def test_each_tick_of_a_declared_job_runs_once_and_not_early(rig: Rig) -> None:
     worker(rig)
 
-    ids = rig.await_lines(3, "ticks")
+    ids = rig.await_lines(4, "ticks")
 
+    assert rig.lines("early") == []
     ticks = [datetime.fromisoformat(id.removeprefix("recurs.tick@")).timestamp() for id in ids]
     assert ticks == [ticks[0] + after for after in range(len(ticks))]
     rows = {row["name"]: row for row in rig.rows("recurring", "list")}

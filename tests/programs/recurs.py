@@ -1,6 +1,8 @@
-"""Jobs that recur. Each run writes the id of its job."""
+"""Jobs that recur. Each run writes the id of its job, and a clock by which it came before its tick."""
 
 import os
+import time
+from datetime import datetime
 
 import palermo
 
@@ -13,7 +15,12 @@ def write(file, text):
 
 @palermo.job(every=1, missed="all", schedule_args=("ticks",))
 def tick(file):
-    write(file, palermo.current_job().id)
+    seen = {"strftime": int(time.strftime("%s")), "datetime": datetime.now().timestamp(), "time": time.time()}
+    id = palermo.current_job().id
+    write(file, id)
+    tick = id.partition("@")[2]
+    if tick and (early := [clock for clock in seen if seen[clock] < datetime.fromisoformat(tick).timestamp()]):
+        write("early", f"{id} {early}")
 
 
 if not os.environ.get("WITHOUT_SWEEP"):
