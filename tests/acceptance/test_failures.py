@@ -1,4 +1,4 @@
-"""Jobs that fail: what is stored of them, what a user does with them, and when they are tried again."""
+"""Failed jobs: what is stored of them, what an operator does with them, and when they are retried."""
 
 import threading
 from datetime import UTC, datetime

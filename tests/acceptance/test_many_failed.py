@@ -1,4 +1,4 @@
-"""Many failed jobs on RabbitMQ, 50,000 with `make endurance`: a page, one of them, and all in spite of a kill -9."""
+"""Listing and requeueing many failed jobs on RabbitMQ: 50,000 with `make endurance`."""
 
 import subprocess
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tests.tcp_proxy import TcpProxy
 
 JOBS = scaled(6_000, 50_000)
 
-#: More than this many jobs twice after one kill would be more than the page in whose middle it came.
+#: One kill doubles at most the jobs of the page that was being requeued.
 FEW = 1_000
 
 Say = Callable[[str], None]
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 @pytest.fixture(scope="module")
 def rig(module_node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """`failed` with so many jobs in it, "0" the oldest. The tests below take them in their order."""
+    """A queue `failed` with JOBS jobs, of which "0" is the oldest. The tests below run in this order."""
     with Rig(tmp_path_factory.mktemp("many"), url_of(module_node), "palermo", module="shop") as rig:
         publish_failed(rig.client, (message("0"), failure()))
         with pika.BlockingConnection(pika.URLParameters(rig.url)) as connection:
@@ -68,7 +68,7 @@ def test_a_requeue_of_many_killed_half_way_and_run_again_loses_none(rig: Rig, sa
     command = [COMMAND, "failed", "requeue", "--all", "--yes"]
     host, port = parse_url(rig.url).hosts[0]
     with TcpProxy(host, port) as proxy:
-        # So slow that it is not done before it is killed, even if nobody looks for some seconds.
+        # So slow that it is not done before it is killed, even if the test stands still for some seconds.
         proxy.delay = 0.1
         environment = {**rig.environment, "PALERMO_URL": rig.url.replace(f"@{host}:{port}", f"@127.0.0.1:{proxy.port}")}
         with subprocess.Popen(command, env=environment, cwd=rig.path, stdout=subprocess.DEVNULL) as requeue:

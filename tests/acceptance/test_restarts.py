@@ -1,4 +1,4 @@
-"""A broker that is killed, stopped, late or cut off under its users: RabbitMQ and Redis."""
+"""RabbitMQ and Redis killed, stopped, late or cut off under their users."""
 
 import re
 import signal
@@ -120,7 +120,7 @@ def test_a_worker_comes_back_by_itself_when_the_broker_does(rig: Rig, restarting
     rig.enqueue("note", "after", queue="mail")
 
     def has_run() -> bool:
-        # What it says when it fails tells a job that is lost from a worker that is deaf.
+        # The message of a failure shows whether the job was lost or the worker takes none.
         assert "after" in rig.lines(), (rig.inspector.queues(), rig.workers())
         return True
 
@@ -129,8 +129,8 @@ def test_a_worker_comes_back_by_itself_when_the_broker_does(rig: Rig, restarting
     assert all(worker.alive for worker in workers)
     assert any("connection lost" in worker.log for worker in workers)
     assert not any(has_traceback(worker.log) for worker in workers)
-    # The broker gave back what ran when it went away. It runs again, unless it has ended before another worker looks
-    # into it, and the worker that ran it says so.
+    # The broker requeued what ran when it stopped. It runs again, unless it has ended and its worker says so before
+    # another worker starts it.
     assert rig.lines().count("through the restart begins") in (1, 2)
     assert rig.failed() == {}
     rig.ready(*workers)

@@ -1,4 +1,4 @@
-"""Serializers of the user's own, and those that a worker has to be told to trust."""
+"""The user's own serializers, and those that a worker must be told to trust."""
 
 import shutil
 from pathlib import Path
@@ -41,7 +41,7 @@ def rig(sqlite_rig: Rig) -> Rig:
 
 
 def install(site: Path) -> Path:
-    """Put the serializer on the path as a distribution; what tells of it."""
+    """Put the serializer on the path as an installed distribution; returns the folder of its metadata."""
     (site / "shouting.py").write_text(SHOUTING)
     about = site / "shouting-1.0.dist-info"
     about.mkdir()

@@ -1,4 +1,4 @@
-"""The pages, above workers that run: the broker under them, what they do to jobs, and what they know later."""
+"""The pages with real workers: what they leave alone, what they do to jobs, and what they know later."""
 
 import itertools
 import re
@@ -32,7 +32,7 @@ def web(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
 
 @pytest.fixture
 def rabbitmq_web(rabbitmq_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """Those of a RabbitMQ without any plugin: of the broker's addresses they know that of AMQP alone."""
+    """The pages of a RabbitMQ without plugins; they know only its AMQP address."""
     answer_at_the_end(monkeypatch)
     with Web(rabbitmq_rig.settings) as web:
         yield web
@@ -200,7 +200,7 @@ def test_the_history_lacks_nothing_that_ran_while_no_web_process_did(rabbitmq_ri
     rig.worker("-c", "4", "--pool", "thread", PALERMO_JOURNAL="all")
 
     def total(web: Web) -> int:
-        """How many jobs have finished, as the pages' process knows."""
+        """How many jobs have finished, as far as the pages' process knows."""
         answer = web.http.get("/api/history", params={"limit": 1})
         return int(answer.json()["total"]) if answer.status_code == 200 else -1
 

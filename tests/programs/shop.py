@@ -1,4 +1,4 @@
-"""Jobs as a user writes them. What they do they write into files of the worker's directory, a line each."""
+"""Jobs as a user writes them. They write what they do into files of the worker's directory, a line each."""
 
 import ctypes
 import os
@@ -52,7 +52,7 @@ def fail(text):
 
 @palermo.job(retries=3, backoff=600)
 def fail_for_long(text):
-    """Its first retry is not due while a test looks."""
+    """Its first retry is not due before the test ends."""
     raise ValueError(text)
 
 
