@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from palermo.blocked_signals import OBEYED
 from palermo.worker.signals import SIGNALS
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import PROGRAMS, Rig
-from tests.helpers import HANGS, eventually
+from tests.helpers import eventually
 
 #: Imported before the command is known, before the settings are read, and after the template was forked.
 MOMENTS = ("click", "palermo.worker.options", "palermo.worker.parent.main")
@@ -22,55 +21,53 @@ def test_the_signals_that_wait_are_those_of_the_table() -> None:
     assert {row.number for row in SIGNALS} == set(OBEYED)
 
 
-def _signalled(rig: Rig, moment: str, name: str, *arguments: str) -> WorkerProcess:
-    command = [sys.executable, "signalled.py", "worker", "crew", *arguments]
-    return rig.run(command, MODULE=moment, SIGNAL=name)
+def signalled(rig: Rig, moment: str, name: str, *arguments: str) -> WorkerProcess:
+    """A worker that gets this signal as it begins to import that module."""
+    return rig.worker(*arguments, program="signalled.py", MODULE=moment, SIGNAL=name)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("name", ["TERM", "INT", "QUIT"])
-def test_a_worker_that_is_told_to_end_while_it_starts_exits_with_0(rig: Rig, moment: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "name"), [*((moment, "TERM") for moment in MOMENTS), (MOMENTS[0], "INT"), (MOMENTS[2], "QUIT")]
+)
+def test_a_worker_told_to_end_while_it_starts_exits_with_0(rig: Rig, moment: str, name: str) -> None:
     pidfile = rig.path / "pid"
-    worker = _signalled(rig, moment, name, "--pidfile", str(pidfile))
+    worker = signalled(rig, moment, name, "--pidfile", str(pidfile))
 
     assert worker.wait() == 0
-    said = "" if moment == MOMENTS[-1] else f"palermo: {name} ended the worker before it had started\n"
-    assert worker.log == said
+    assert (f"{name} ended the worker before it had started" in worker.log) == (moment != MOMENTS[-1])
     assert not pidfile.exists()
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_hup_while_a_worker_starts_makes_it_begin_anew(rig: Rig, moment: str) -> None:
-    worker = _signalled(rig, moment, "HUP")
-
-    eventually(lambda: "starting anew" in worker.log)
-    rig.ready(worker)
-
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize(("name", "state"), [("USR2", "paused"), ("TSTP", "quiet"), ("USR1", "idle"), ("TTIN", "idle")])
+@pytest.mark.parametrize(
+    ("moment", "name", "state"),
+    [
+        *((moment, "USR2", "paused") for moment in MOMENTS),
+        (MOMENTS[0], "TSTP", "quiet"),
+        (MOMENTS[1], "TTIN", "idle"),
+        (MOMENTS[2], "USR1", "idle"),
+    ],
+)
 def test_a_worker_obeys_a_signal_that_came_while_it_started(rig: Rig, moment: str, name: str, state: str) -> None:
-    worker = _signalled(rig, moment, name)
+    worker = signalled(rig, moment, name)
 
     eventually(lambda: [row["state"] for row in rig.workers()] == [state])
 
     assert f"signal received signal={name}" in worker.log
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_hup_while_a_worker_starts_makes_it_begin_anew(rig: Rig, moment: str) -> None:
+    worker = signalled(rig, moment, "HUP")
+
+    eventually(lambda: "starting anew" in worker.log)
+    rig.ready(worker)
 
 
 def test_another_command_ends_of_ctrl_c_while_it_starts_in_130(rig: Rig) -> None:
-    environment = {**os.environ, "PALERMO_URL": rig.settings.url, "MODULE": "click", "SIGNAL": "INT"}
-    command = [sys.executable, "signalled.py", "web", "--port", "0"]
+    command = [sys.executable, str(PROGRAMS / "signalled.py"), "web", "--port", "0"]
+    web = rig.launch(command, MODULE="click", SIGNAL="INT")
 
-    ended = subprocess.run(
-        command, cwd=PROGRAMS, env=environment, capture_output=True, text=True, timeout=HANGS, check=False
-    )
-
-    assert (ended.returncode, ended.stderr.strip()) == (130, "palermo: interrupted")
+    assert (web.wait(), web.log.strip()) == (130, "palermo: interrupted")
 
 
 @pytest.fixture
@@ -87,15 +84,10 @@ def slow(tmp_path: Path) -> Path:
     return folder
 
 
-def _importing(worker: WorkerProcess) -> int:
-    """The template, once it imports the modules."""
-    eventually(lambda: worker.title().startswith("palermo worker: importing"))
-    return eventually(worker.children)[0]
-
-
-def test_signals_to_the_template_while_it_imports_do_not_end_the_worker(rig: Rig, slow: Path) -> None:
+def test_signals_to_the_importing_template_do_not_end_the_worker(rig: Rig, slow: Path) -> None:
     worker = rig.worker(modules=("slow",), cwd=slow)
-    template = _importing(worker)
+    eventually(lambda: worker.title().startswith("palermo worker: importing"))
+    template = eventually(worker.children)[0]
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         os.kill(template, number)
@@ -103,11 +95,24 @@ def test_signals_to_the_template_while_it_imports_do_not_end_the_worker(rig: Rig
 
     rig.ready(worker)
     assert worker.children()[0] == template
-    worker.send(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_to_a_worker_that_imports_is_obeyed_at_once(rig: Rig, slow: Path, number: signal.Signals) -> None:
+    worker = rig.worker(modules=("slow",), cwd=slow)
+    eventually(worker.children)
+    eventually(lambda: worker.title() == "palermo worker: importing slow")
+
+    worker.send(number)
+
+    if number == signal.SIGHUP:
+        eventually(lambda: "starting anew" in worker.log)
+        eventually(lambda: worker.title() == "palermo worker: importing slow")
+        worker.send(signal.SIGTERM)
     assert worker.wait() == 0
 
 
-def test_hup_while_the_first_of_several_workers_imports_lets_the_others_start(rig: Rig, slow: Path) -> None:
+def test_hup_while_the_first_of_several_imports_lets_the_others_start(rig: Rig, slow: Path) -> None:
     supervisor = rig.worker("--workers", "2", modules=("slow",), cwd=slow)
     eventually(supervisor.children)
 

@@ -8,9 +8,10 @@ import pytest
 import palermo
 from palermo.contract.serialization import Accept
 from palermo.core.lifecycle import Succeeded
-from palermo.core.topics import OCTETS
+from palermo.core.message import Message
+from palermo.core.topics import OCTETS, as_job
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
-from palermo.jobs import current
+from palermo.jobs.definition import JobSubscription
 from tests.helpers import PACKAGE
 from tests.worker.bench import Bench
 
@@ -21,36 +22,17 @@ def bench() -> Bench:
 
 
 def test_a_function_runs_with_its_arguments(bench: Bench) -> None:
-    bench.job(lambda a, b=2: bench.seen.append((a, b)) if False else None, name="unused")
-
-    def job(a: int, b: int = 2) -> None:
-        bench.seen.append((a, b))
-
-    bench.job(job)
+    bench.job(lambda a, b=2: bench.seen.append((a, b)))
+    bench.job(lambda value: bench.seen.append(value), name="one", arguments="one")
 
     assert bench.run([1]) == Succeeded()
     assert bench.run({"a": 3, "b": 4}) == Succeeded()
     assert bench.run({"args": [5], "kwargs": {"b": 6}}, arguments="both") == Succeeded()
-    assert bench.seen == [(1, 2), (3, 4), (5, 6)]
+    assert bench.run({"any": ["thing"]}, job="one") == Succeeded()
+    assert bench.seen == [(1, 2), (3, 4), (5, 6), {"any": ["thing"]}]
 
 
-def test_a_class_gets_a_fresh_object_for_each_run(bench: Bench) -> None:
-    class Job:
-        def __init__(self) -> None:
-            self.runs = 0
-
-        def process(self) -> None:
-            self.runs += 1
-            bench.seen.append(self.runs)
-
-    bench.job(Job)
-    bench.run()
-    bench.run()
-
-    assert bench.seen == [1, 1]
-
-
-def test_c1_a_unique_job_that_was_enqueued_without_its_key_runs_and_is_told_of(
+def test_a_unique_job_enqueued_without_its_key_runs_and_is_told_of(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.job(lambda: None, unique="until_done")
@@ -65,19 +47,16 @@ def test_c1_a_unique_job_that_was_enqueued_without_its_key_runs_and_is_told_of(
     assert "id=1 job=job" in text
 
 
-def test_U4_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench) -> None:
+def test_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench) -> None:
     def octets(body: bytes) -> None:
         bench.seen.append(body)
 
     def text(body: str) -> None:
         bench.seen.append(body)
 
-    def default(body: Any) -> None:
-        bench.seen.append(body)
-
     bench.job(octets, name="octets")
     bench.job(text, name="text")
-    bench.job(default, name="default", default=True)
+    bench.job(lambda body: bench.seen.append(body), name="default", default=True)
     bench.job(lambda name, size=1: bench.seen.append((name, size)), name="plain")
 
     for job, body in (("octets", b"[1]"), ("octets", b"\xff"), ("octets", b""), ("text", b"[1]"), ("default", b"\xff")):
@@ -96,7 +75,7 @@ def test_U4_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench
     assert refused.exception_class == "palermo.errors.DecodeError"
 
 
-def test_U4_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> None:
+def test_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> None:
     def octets(body: bytes) -> None: ...
 
     bench.job(octets, default=True)
@@ -105,28 +84,11 @@ def test_U4_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> N
     assert bench.failure(body=b"x", content_type=OCTETS).exception_class == "palermo.errors.MediaTypeRefused"
 
 
-def test_a_coroutine_job_is_run_to_its_end(bench: Bench) -> None:
-    async def job() -> None:
-        bench.seen.append("ran")
-
-    bench.job(job)
-
-    assert bench.run() == Succeeded()
-    assert bench.seen == ["ran"]
-
-
-def test_a_job_declared_to_take_one_argument_gets_the_body_as_it_is(bench: Bench) -> None:
-    bench.job(lambda value: bench.seen.append(value), arguments="one")
-
-    bench.run({"any": ["thing"]})
-
-    assert bench.seen == [{"any": ["thing"]}]
-
-
 @pytest.mark.parametrize(
     ("more", "error", "text"),
     [
         ({"defect": "header 'retries' is 'x'"}, "HeaderInvalid", "header 'retries' is 'x'"),
+        ({"job": "nobody", "defect": "told first"}, "HeaderInvalid", "told first"),
         ({"job": ""}, "JobUnnamed", "@palermo.job(queue='q', default=True)"),
         ({"job": "shop.mail.send"}, "JobNotFound", "no job 'shop.mail.send' in this worker. Start it with"),
         ({"content_type": "application/x-nothing"}, "MediaTypeUnknown", "application/x-nothing"),
@@ -152,14 +114,16 @@ def test_what_keeps_a_job_from_running_is_a_failure_of_its_own_class(
     assert bench.seen == []
 
 
-def test_a_defect_is_told_before_a_job_that_is_not_there(bench: Bench) -> None:
-    assert bench.failure(job="nobody", defect="d").exception_class == "palermo.errors.HeaderInvalid"
+def raises() -> None:
+    raise ValueError("no way")
 
 
-def test_a_job_that_raises_fails_with_a_trace_that_begins_in_its_own_code(bench: Bench) -> None:
-    def job() -> None:
-        raise ValueError("no way")
+async def raises_in_a_loop() -> None:
+    raise ValueError("no way")
 
+
+@pytest.mark.parametrize("job", [raises, raises_in_a_loop])
+def test_a_job_fails_with_a_trace_that_begins_in_its_own_code(bench: Bench, job: Any) -> None:
     bench.job(job)
 
     failure = bench.failure()
@@ -169,25 +133,6 @@ def test_a_job_that_raises_fails_with_a_trace_that_begins_in_its_own_code(bench:
     assert failure.failed_at == 1_234
     assert failure.stack_trace.splitlines()[1].strip().startswith(f'File "{__file__}"')
     assert str(PACKAGE / "worker") not in failure.stack_trace
-
-
-def test_the_trace_of_a_coroutine_job_begins_in_its_own_code(bench: Bench) -> None:
-    async def job() -> None:
-        raise ValueError("no way")
-
-    bench.job(job)
-
-    assert bench.failure().stack_trace.splitlines()[1].strip().startswith(f'File "{__file__}"')
-
-
-@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("bye"), KeyboardInterrupt(), GeneratorExit()])
-def test_leaving_the_interpreter_is_no_success(bench: Bench, error: BaseException) -> None:
-    def job() -> None:
-        raise error
-
-    bench.job(job)
-
-    assert bench.failure().exception_class == type(error).__name__
 
 
 def test_endless_recursion_fails_the_job(bench: Bench) -> None:
@@ -215,29 +160,47 @@ def test_an_error_that_cannot_be_shown_fails_the_job_all_the_same(bench: Bench) 
     assert bench.failure().exception_class.endswith("Rude")
 
 
-def test_the_current_job_is_known_inside_and_nothing_of_it_outside(bench: Bench) -> None:
-    bench.job(lambda: bench.seen.append(palermo.current_job()))
-
-    bench.run(retries=2, created_at=99)
-
-    assert bench.seen == [
-        current.CurrentJob(id="1", queue="q", job="job", attempt=3, worker="pid:1@h/worker-1", created_at=99)
-    ]
-    assert palermo.current_job() is None
-
-
-def test_the_current_job_names_the_job_that_enqueued_it(bench: Bench) -> None:
-    bench.job(lambda: bench.seen.append(palermo.current_job()))
-
-    bench.run(extra={"parent-id": "7"})
-    bench.run()
-
-    assert [job.parent for job in bench.seen] == ["7", ""]
-
-
 def test_pickle_runs_where_it_is_accepted(bench: Bench) -> None:
     bench.accept = Accept.default().also("pickle")
     bench.job(lambda a: bench.seen.append(a))
 
     assert bench.run(body=pickle.dumps([{1, 2}]), content_type="application/x-pickle") == Succeeded()
     assert bench.seen == [{1, 2}]
+
+
+def event(body: bytes, content_type: str, group: str = "mail") -> Message:
+    raw = Message(id="e1", queue="shop_mail", job="", body=body, content_type=content_type)
+    return as_job(raw, group=group, topic="order.paid")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "payload"),
+    [
+        (b'{"a": 1}', "application/json", {"a": 1}),
+        (b"[1, 2]", "application/json", [1, 2]),
+        (b'{"args": [], "kwargs": {}}', OCTETS, {"args": [], "kwargs": {}}),
+        (b"7", OCTETS, 7),
+        (b"hello", OCTETS, b"hello"),
+        (b"\xff\x00", OCTETS, b"\xff\x00"),
+        (b"", OCTETS, None),
+        (b"null", "application/json", None),
+    ],
+)
+def test_an_events_payload_is_the_one_argument(bench: Bench, body: bytes, content_type: str, payload: Any) -> None:
+    def handle(payload: Any) -> None:
+        job = palermo.current_job()
+        bench.seen.append((payload, job and job.topic))
+
+    bench.job(handle, name="mail", arguments="one", subscribes=JobSubscription(group="mail", topics=("order.*",)))
+
+    assert bench.executor().run(event(body, content_type)) == Succeeded()
+    assert bench.seen == [(payload, "order.paid")]
+
+
+def test_an_event_is_nothing_for_a_job_that_subscribes_to_none(bench: Bench) -> None:
+    bench.job(lambda *args, **kwargs: None, name="shop.delete")
+
+    result = bench.executor().run(event(b"[]", "application/json", group="shop.delete"))
+
+    assert result.failure.exception_class == "palermo.errors.HeaderInvalid"  # type: ignore[union-attr]
+    assert "'order.paid'" in result.failure.message  # type: ignore[union-attr]

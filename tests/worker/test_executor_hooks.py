@@ -11,7 +11,6 @@ from msgspec.structs import replace
 import palermo
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Succeeded
-from palermo.core.message import Message
 from palermo.errors import JobNotFound
 from palermo.jobs import hooks
 from tests.worker.bench import Bench
@@ -76,38 +75,38 @@ def _raise(error: BaseException) -> Any:
     raise error
 
 
+def skips(self: Any) -> Iterator[None]:
+    raise palermo.DontProcess
+    yield
+
+
 @pytest.mark.parametrize(
-    "before", [lambda self: False, lambda self: _raise(palermo.DontProcess())], ids=["false", "raise"]
+    ("kind", "hook"),
+    [
+        ("before_process", lambda self: False),
+        ("before_process", lambda self: _raise(palermo.DontProcess())),
+        ("around_process", skips),
+    ],
+    ids=["returns false", "raises", "raises before its yield"],
 )
-def test_a_before_hook_skips_the_job_which_is_no_failure(bench: Bench, before: Any) -> None:
-    bench.job(type("Job", (), {"process": lambda self: bench.seen.append("ran"), "before_process": before}))
+def test_a_hook_skips_the_job_which_is_no_failure(bench: Bench, kind: str, hook: Any) -> None:
+    bench.job(type("Job", (), {"process": lambda self: bench.seen.append("ran"), kind: hook}))
 
     assert bench.run() == Succeeded(skipped=True)
     assert bench.seen == []
 
 
-def test_an_around_hook_skips_the_job_before_its_yield_only(bench: Bench) -> None:
-    class Skips:
-        def around_process(self) -> Iterator[None]:
-            raise palermo.DontProcess
-            yield
-
-        def process(self) -> None:
-            bench.seen.append("ran")
-
-    class Raises:
+def test_a_job_that_raises_what_skips_it_has_failed(bench: Bench) -> None:
+    class Job:
         def around_process(self) -> Iterator[None]:
             yield
 
         def process(self) -> None:
             raise palermo.DontProcess
 
-    bench.job(Skips, name="skips")
-    bench.job(Raises, name="raises")
+    bench.job(Job)
 
-    assert bench.run(job="skips") == Succeeded(skipped=True)
-    assert bench.failure(job="raises").exception_class == "palermo.hooks.DontProcess"
-    assert bench.seen == []
+    assert bench.failure().exception_class == "palermo.hooks.DontProcess"
 
 
 def test_an_around_hook_that_swallows_the_error_makes_the_job_succeed(bench: Bench) -> None:
@@ -141,7 +140,7 @@ def test_a_hook_that_raises_fails_the_job_with_its_error(bench: Bench, kind: str
     assert bench.seen == [f"LookupError('{kind}')"]
 
 
-def test_on_failure_gets_the_error_and_the_arguments_and_its_own_error_is_only_logged(
+def test_on_failure_gets_error_and_arguments_and_its_own_is_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Job:
@@ -163,47 +162,38 @@ def test_on_failure_gets_the_error_and_the_arguments_and_its_own_error_is_only_l
     assert "on_failure hook failed" in caplog.text
 
 
-def test_every_failed_job_is_reported_to_the_back_ends_and_theirs_are_only_logged(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_failed_job_is_reported_with_its_error(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    cause = ValueError("the cause")
+
     def broken(report: hooks.FailureReport) -> None:
         raise RuntimeError("tracker down")
 
     def tracker(report: hooks.FailureReport) -> None:
-        bench.seen.append((report.id, report.job, report.preview, report.failure.exception_class, report.worker))
+        found = (report.id, report.job, report.attempt, report.preview, report.failure.exception_class, report.worker)
+        bench.seen.append((found, report.error))
+
+    def job(a: int) -> None:
+        raise palermo.Retry("once more") from cause
 
     palermo.failure_backend(broken)
     palermo.failure_backend(tracker)
-    bench.job(lambda a: _raise(ValueError()))
+    bench.job(job, retries=0)
 
     bench.failure([1])
     bench.failure(job="nobody")
 
-    worker = "pid:1@h/worker-1"
-    assert bench.seen == [
-        ("1", "job", "1", "ValueError", worker),
-        ("1", "nobody", "", "palermo.errors.JobNotFound", worker),
-    ]
+    [(first, error), (second, not_found)] = bench.seen
+    assert (first, error) == (("1", "job", 1, "1", "ValueError", "pid:1@h/worker-1"), cause)
+    assert second == ("1", "nobody", 1, "", "palermo.errors.JobNotFound", "pid:1@h/worker-1")
+    assert isinstance(not_found, JobNotFound)
     assert caplog.text.count("failure back end failed") == 2
 
 
-def test_a_report_has_the_exception_and_the_attempt(bench: Bench) -> None:
-    cause = ValueError("the cause")
-
-    def again() -> None:
-        raise palermo.Retry("once more") from cause
-
-    palermo.failure_backend(lambda report: bench.seen.append((report.error, report.attempt)))
-    bench.job(again, retries=0)
-    bench.failure()
-    bench.failure(job="nobody")
-
-    [first, second] = bench.seen
-    assert first == (cause, 1)
-    assert isinstance(second[0], JobNotFound)
+CRASH = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)
 
 
-def test_hooks_and_back_ends_hear_of_a_crash_with_the_jobs_arguments(bench: Bench) -> None:
+@pytest.mark.parametrize(("name", "told"), [("job", [("JobCrashed", "killed", 5), "killed"]), ("nobody", ["killed"])])
+def test_hooks_and_back_ends_hear_of_a_crash(bench: Bench, name: str, told: list[Any]) -> None:
     class Job:
         def process(self, a: int) -> None:
             bench.seen.append("ran")
@@ -213,20 +203,10 @@ def test_hooks_and_back_ends_hear_of_a_crash_with_the_jobs_arguments(bench: Benc
 
     palermo.failure_backend(lambda report: bench.seen.append(report.failure.message))
     bench.job(Job)
-    failure = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)
 
-    bench.executor().crashed(Message(id="1", queue="q", job="job", body=b"[5]"), failure)
+    bench.executor().crashed(bench.message([5], job=name), CRASH)
 
-    assert bench.seen == [("JobCrashed", "killed", 5), "killed"]
-
-
-def test_a_crash_whose_arguments_cannot_be_read_is_still_reported(bench: Bench) -> None:
-    palermo.failure_backend(lambda report: bench.seen.append(report.failure.message))
-    failure = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)
-
-    bench.executor().crashed(Message(id="1", queue="q", job="nobody"), failure)
-
-    assert bench.seen == ["killed"]
+    assert bench.seen == told
 
 
 def test_on_success_gets_what_the_job_returned(bench: Bench) -> None:
@@ -252,24 +232,6 @@ def test_on_success_gets_what_the_job_returned(bench: Bench) -> None:
 
     assert bench.run([4]) == Succeeded()
     assert bench.seen == ["around", "after", ("job", 8, 4), (8, 4)]
-
-
-def test_on_success_is_not_called_for_a_job_that_fails_or_is_skipped(bench: Bench) -> None:
-    class Job:
-        def before_process(self, a: int) -> bool:
-            return a > 0
-
-        def process(self, a: int) -> None:
-            raise ValueError
-
-        def on_success(self, returned: object, a: int) -> None:
-            bench.seen.append(a)
-
-    bench.job(Job)
-    bench.failure([1])
-    bench.run([0])
-
-    assert bench.seen == []
 
 
 def test_an_error_in_on_success_is_logged_and_the_job_is_done(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -369,8 +331,7 @@ def test_hooks_of_a_run_may_be_coroutines(bench: Bench, job: type[Awaits], in_lo
 def test_coroutine_hooks_are_awaited_after_a_crash(bench: Bench) -> None:
     Awaits.seen = bench.seen
     bench.job(AwaitsPlainly)
-    failure = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)
 
-    bench.executor().crashed(bench.message([1]), failure)
+    bench.executor().crashed(bench.message([1]), CRASH)
 
     assert bench.seen == [("failure", "killed")]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from palermo.contract.serialization import Serializers
-from palermo.core.lifecycle import SUCCEEDED, StoredResult, Succeeded
+from palermo.core.lifecycle import StoredResult, Succeeded
 from palermo.errors import JobTimeout
 from palermo.jobs.definition import define
 from palermo.worker.child.executor import ReturnValues
@@ -47,7 +47,7 @@ def json(text: str) -> Succeeded:
 def test_an_enqueue_overrides_the_declaration(
     bench: Bench, declared: bool | None, enqueued: bool | None, kept: bool
 ) -> None:
-    bench.job(lambda: 3, keep_result=declared)
+    bench.job(lambda: 3 if kept else object(), keep_result=declared)
 
     assert bench.run(keep_result=enqueued) == (json("3") if kept else Succeeded())
 
@@ -61,14 +61,30 @@ class Job:
         return {"a": "ü"}
 
 
-@pytest.mark.parametrize(("job", "text"), [(coroutine, "[1,2]"), (Job, '{"a":"ü"}'), (lambda: None, "null")])
-def test_every_kind_of_job_returns(bench: Bench, job: Any, text: str) -> None:
+class Skipped:
+    def before_process(self) -> bool:
+        return False
+
+    def process(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("job", "result"),
+    [
+        (coroutine, json("[1,2]")),
+        (Job, json('{"a":"ü"}')),
+        (lambda: None, json("null")),
+        (Skipped, Succeeded(skipped=True)),
+    ],
+)
+def test_every_kind_of_job_returns(bench: Bench, job: Any, result: Succeeded) -> None:
     bench.job(job, keep_result=True)
 
-    assert bench.run() == json(text)
+    assert bench.run() == result
 
 
-def test_the_jobs_own_serializer_writes_it_unless_reading_that_would_run_code(bench: Bench) -> None:
+def test_the_jobs_serializer_writes_it_unless_reading_would_run_code(bench: Bench) -> None:
     bench.job(lambda: 3, name="small", keep_result=True, serializer="msgpack")
     bench.job(lambda: 3, name="any", keep_result=True, serializer="pickle")
 
@@ -128,22 +144,3 @@ def test_a_time_limit_that_strikes_while_it_is_written_is_the_jobs() -> None:
 
     with pytest.raises(JobTimeout):
         keeping.succeeded(Bench().message(), define(lambda: None, name="job", keep_result=True), 3)
-
-
-def test_a_job_that_a_hook_skipped_returned_nothing(bench: Bench) -> None:
-    class Skipped:
-        def before_process(self) -> bool:
-            return False
-
-        def process(self) -> int:
-            return 3
-
-    bench.job(Skipped, keep_result=True)
-
-    assert bench.run() == Succeeded(skipped=True)
-
-
-def test_without_being_asked_nothing_is_made_of_it(bench: Bench) -> None:
-    bench.job(lambda: object())
-
-    assert bench.run() is SUCCEEDED

@@ -176,18 +176,6 @@ def test_term_after_hup_ends_the_worker(rig: Rig) -> None:
     assert worker.wait() == 0
 
 
-def test_hup_while_the_modules_are_imported_imports_them_anew(rig: Rig) -> None:
-    worker = rig.worker(modules=("slow_to_import",))
-    eventually(lambda: worker.title() == "palermo worker: importing slow_to_import")
-
-    worker.send(signal.SIGHUP)
-
-    eventually(lambda: "starting anew" in worker.log)
-    eventually(lambda: worker.title() == "palermo worker: importing slow_to_import")
-    worker.send(signal.SIGTERM)
-    assert worker.wait() == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_with_resque_signals_term_and_int_kill_at_once_and_the_job_is_given_back(
     rig: Rig, number: signal.Signals

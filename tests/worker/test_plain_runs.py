@@ -16,7 +16,7 @@ import palermo
 from palermo.core.lifecycle import Cancelled, Dropped, Interrupted, Raised, Retrying, Succeeded
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobTerminated
-from palermo.jobs import hooks
+from palermo.jobs import current, hooks
 from palermo.worker.child.slot import Slot
 from palermo.worker.ipc.frames import HEADER, SUCCESS, fields_of, pack
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
@@ -90,7 +90,7 @@ def out_of_time() -> None:
         (raising(ValueError, "no"), {}, Raised),
         (raising(StopIteration, "no"), {}, Raised),
         (raising(GeneratorExit), {}, Raised),
-        (raising(SystemExit, 3), {}, Raised),
+        (raising(SystemExit, 0), {}, Raised),
         (raising(KeyboardInterrupt), {}, Raised),
         (raising(hooks.DontProcess), {}, Raised),
         (raising(palermo.Retry, 7), {}, Retrying),
@@ -201,7 +201,8 @@ def test_the_current_job_is_one_object_in_its_job_and_the_same_with_hooks(
         assert palermo.current_job() is bench.seen[-1]
 
     bench.job(job)
-    message = bench.message(retries=2, created_at=5, tenant="t", extra={"topic": "no event"})
+    more = {"topic": "no event", "parent-id": "7"}
+    message = bench.message(retries=2, created_at=5, tenant="t", extra=more)
 
     assert bench.executor().run(message) == Succeeded()
     everywhere(before_process_nothing)
@@ -209,7 +210,9 @@ def test_the_current_job_is_one_object_in_its_job_and_the_same_with_hooks(
 
     plain, hooked = bench.seen
     assert plain == hooked
-    assert (plain.id, plain.queue, plain.job, plain.attempt, plain.tenant) == ("1", "q", "job", 3, "t")
+    assert plain == current.CurrentJob(
+        id="1", queue="q", job="job", attempt=3, worker="pid:1@h/worker-1", created_at=5, tenant="t", parent="7"
+    )
     assert palermo.current_job() is None
 
 

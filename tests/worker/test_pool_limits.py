@@ -56,17 +56,8 @@ def test_a_job_that_runs_too_long_is_told_and_its_neighbours_are_not(rig: Rig, p
     assert worker.children() == children
 
 
-def test_a_coroutine_in_a_thread_is_told_where_it_awaits(rig: Rig) -> None:
-    slow = enqueue(rig, "atidies", timeout=2.0)
-
-    rig.burst("--pool", "thread", modules=(MODULE,))
-
-    assert rig.errors()[slow][1] == "the job ran longer than its timeout of 2 s"
-    assert "tidied" in rig.lines()
-
-
 @POOLS
-def test_a_job_that_does_not_listen_is_killed_once_its_neighbours_have_finished(rig: Rig, pool: str, a: str) -> None:
+def test_a_stubborn_job_is_killed_once_its_neighbours_have_finished(rig: Rig, pool: str, a: str) -> None:
     held(rig, a)
     stuck = enqueue(rig, f"{a}stubborn", timeout=2.0)
     worker = start(rig, pool, "-c", "2", "--timeout-grace", "4")
@@ -171,25 +162,6 @@ def test_of_several_jobs_in_a_process_that_grows_only_the_greedy_one_fails(rig: 
 
 
 @POOLS
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-def test_the_running_jobs_are_finished_and_no_other_is_taken(
-    rig: Rig, pool: str, a: str, number: signal.Signals
-) -> None:
-    for _ in range(3):
-        held(rig, a)
-    worker = start(rig, pool, "-c", "2")
-    eventually(lambda: len(rig.lines()) == 2)
-
-    worker.send(number)
-    eventually(lambda: "signal received" in worker.log)
-    rig.open_gate()
-
-    assert worker.wait() == 0
-    assert rig.lines().count("held ends") == 2
-    assert rig.pending() == 1
-
-
-@POOLS
 def test_jobs_that_outlast_the_timeout_may_clean_up_and_are_given_back(any_rig: Rig, pool: str, a: str) -> None:
     rig = any_rig
     for _ in range(3):
@@ -221,18 +193,6 @@ def test_jobs_that_do_not_listen_are_killed_after_the_grace_and_given_back(
 
 
 @POOLS
-def test_a_second_int_kills_at_once_and_gives_back(rig: Rig, pool: str, a: str) -> None:
-    worker, _, _ = waiting(rig, pool, "stubborn", a)
-
-    worker.send(signal.SIGINT)
-    eventually(lambda: "action=interrupt" in worker.log)
-    worker.send(signal.SIGINT)
-
-    assert worker.wait() == 1
-    assert (rig.errors(), rig.pending()) == ({}, 2)
-
-
-@POOLS
 def test_usr1_fails_all_running_jobs_and_the_worker_goes_on(rig: Rig, pool: str, a: str) -> None:
     worker, first, second = waiting(rig, pool, "tidies", a)
     enqueue(rig, f"{a}tells_pid")
@@ -244,37 +204,6 @@ def test_usr1_fails_all_running_jobs_and_the_worker_goes_on(rig: Rig, pool: str,
     assert rig.errors() == {first: killed, second: killed}
     assert rig.lines().count("on_failure JobCrashed") == 2
     assert worker.alive
-
-
-@POOLS
-def test_usr2_pauses_and_cont_goes_on(rig: Rig, pool: str, a: str) -> None:
-    worker = start(rig, pool)
-    rig.ready(worker)
-    worker.send(signal.SIGUSR2)
-    eventually(lambda: rig.only_worker()["state"] == "paused")
-
-    enqueue(rig, f"{a}tells_pid")
-    worker.send(signal.SIGTTIN)
-    eventually(lambda: "stacks of the worker" in worker.log)
-    assert rig.pending() == 1
-    worker.send(signal.SIGCONT)
-
-    eventually(lambda: len(rig.lines()) == 1)
-
-
-@POOLS
-def test_tstp_quiets(rig: Rig, pool: str, a: str) -> None:
-    held(rig, a)
-    held(rig, a)
-    worker = start(rig, pool)
-    eventually(lambda: rig.lines() == ["held begins"])
-
-    worker.send(signal.SIGTSTP)
-    eventually(lambda: rig.only_worker()["state"] == "quiet")
-    rig.open_gate()
-
-    eventually(lambda: worker.title() == "palermo worker: quiet")
-    assert rig.pending() == 1
 
 
 @POOLS
@@ -290,22 +219,6 @@ def test_ttin_shows_where_each_job_is_without_stopping_it(rig: Rig, pool: str, a
     if job != "hogs":
         wanted.append(f"in {a}hold")
     worker.dump(lambda log: all(text in log for text in wanted))
-    assert rig.errors() == {}
-
-
-@POOLS
-def test_hup_finishes_the_running_jobs_and_starts_anew(rig: Rig, pool: str, a: str) -> None:
-    held(rig, a)
-    worker = start(rig, pool)
-    eventually(lambda: rig.lines() == ["held begins"])
-
-    worker.send(signal.SIGHUP)
-    eventually(lambda: "action=renew" in worker.log)
-    enqueue(rig, f"{a}tells_pid")
-    rig.open_gate()
-
-    eventually(lambda: len(rig.lines()) == 3)
-    assert worker.log.count("worker started") == 2
     assert rig.errors() == {}
 
 

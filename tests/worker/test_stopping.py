@@ -10,6 +10,7 @@ from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 ENDING = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT]
+POOLS = ["process", "thread", "async"]
 
 
 def _holding(rig: Rig, *arguments: str) -> WorkerProcess:
@@ -34,9 +35,9 @@ def test_an_idle_worker_ends_at_once(rig: Rig, number: signal.Signals) -> None:
     assert rig.workers() == []
 
 
-@pytest.mark.parametrize("number", ENDING)
-def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, number: signal.Signals) -> None:
-    worker = _holding(rig)
+@pytest.mark.parametrize(("pool", "number"), list(zip(POOLS, ENDING, strict=True)))
+def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, pool: str, number: signal.Signals) -> None:
+    worker = _holding(rig, "--pool", pool)
 
     worker.send(number)
     eventually(lambda: rig.only_worker()["state"] == "stopping")
@@ -48,8 +49,9 @@ def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, number: sig
     assert rig.pending() == 1
 
 
-def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig) -> None:
-    worker = _holding(rig)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig, pool: str) -> None:
+    worker = _holding(rig, "--pool", pool)
 
     worker.send(signal.SIGINT)
     eventually(lambda: "finishing 1 running job and ending; a second Ctrl-C kills what still runs" in worker.log)
@@ -75,7 +77,7 @@ def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(rig: 
     assert rig.pending() == 2
 
 
-def test_r3_after_quit_a_job_may_outlast_the_shutdown_timeout(rig: Rig) -> None:
+def test_after_quit_a_job_may_outlast_the_shutdown_timeout(rig: Rig) -> None:
     worker = _holding(rig, "--shutdown-timeout", "0.1s")
     worker.send(signal.SIGQUIT)
     eventually(lambda: rig.only_worker()["state"] == "stopping")
@@ -88,8 +90,9 @@ def test_r3_after_quit_a_job_may_outlast_the_shutdown_timeout(rig: Rig) -> None:
     assert rig.lines() == ["held begins", "held ends"]
 
 
-def test_a_paused_worker_takes_nothing_until_it_goes_on(rig: Rig) -> None:
-    worker = _holding(rig)
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_paused_worker_takes_nothing_until_it_goes_on(rig: Rig, pool: str) -> None:
+    worker = _holding(rig, "--pool", pool)
 
     worker.send(signal.SIGUSR2)
     eventually(lambda: rig.only_worker()["state"] == "paused")
@@ -115,16 +118,6 @@ def test_an_idle_worker_pauses_too_and_stops_while_paused(rig: Rig) -> None:
 
     assert worker.wait() == 0
     assert rig.lines() == []
-
-
-def test_a_signal_while_the_modules_are_imported_ends_the_worker(rig: Rig) -> None:
-    worker = rig.worker(modules=("slow_to_import",))
-    eventually(lambda: worker.children())
-    eventually(lambda: worker.title() == "palermo worker: importing slow_to_import")
-
-    worker.send(signal.SIGTERM)
-
-    assert worker.wait() == 0
 
 
 def test_a_worker_that_waits_for_its_broker_stops_at_once(rig: Rig) -> None:

@@ -1,5 +1,0 @@
-"""A module that takes its time."""
-
-import time
-
-time.sleep(60)
