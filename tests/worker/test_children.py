@@ -8,7 +8,7 @@ from palermo.worker.pools.children import Children
 from palermo.worker.pools.process_pool import ProcessSlot
 
 
-async def test_the_end_of_a_process_that_is_reported_late_does_not_end_the_next_one() -> None:
+async def test_the_late_end_of_a_process_does_not_end_the_next_one() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         children, slot = Children(ours, os.getpid()), ProcessSlot(1)

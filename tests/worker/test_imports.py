@@ -91,7 +91,7 @@ def test_what_both_sides_of_the_fork_need_is_there_before_it() -> None:
     assert sorted((template & parent) - before) == []
 
 
-def test_the_command_blocks_signals_before_it_imports_anything_that_takes_long() -> None:
+def test_the_command_blocks_signals_before_it_imports_much() -> None:
     started = imported("") | {"types", "_signal"}
 
     assert imported("import palermo.__main__") - started == {"palermo", "palermo.__main__", "palermo.blocked_signals"}

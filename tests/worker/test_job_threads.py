@@ -19,7 +19,7 @@ def test_a_long_job_keeps_none_of_the_others_waiting() -> None:
     gate.set()
 
 
-def test_as_many_run_at_once_as_there_are_slots_and_no_more_threads_than_that_are_started() -> None:
+def test_as_many_threads_are_started_and_run_at_once_as_there_are_slots() -> None:
     threads, together, done = JobThreads(4), threading.Barrier(4), list[str]()
 
     def meet() -> None:

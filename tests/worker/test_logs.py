@@ -5,7 +5,7 @@ import io
 import json
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -47,17 +47,11 @@ def lines(log: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in log.splitlines()]
 
 
-def test_text_has_time_level_event_and_then_the_tail() -> None:
-    made = record("job %s id=%s queue=%s duration=%.3f", "finished", "1", "mail", 0.12345)
-
+def test_text_and_json_have_the_same_keys() -> None:
+    made = record("job %s id=%s slot=%d duration=%.3f error=%r", "failed", "1", 2, 0.12345, 'a "b"\nc')
     line = TextFormatter().format(made)
 
-    assert line == "2023-11-14T22:13:20.250Z INFO job finished id=1 queue=mail duration=0.123"
-
-
-def test_json_has_the_same_keys_with_numbers_as_numbers() -> None:
-    made = record("job %s id=%s slot=%d duration=%.3f error=%r", "failed", "1", 2, 0.12345, 'a "b"\nc')
-
+    assert line == "2023-11-14T22:13:20.250Z INFO job failed id=1 slot=2 duration=0.123 error='a \"b\"\\nc'"
     assert as_json(made) == {
         "time": "2023-11-14T22:13:20.250Z",
         "level": "info",
@@ -89,18 +83,20 @@ def test_no_text_of_a_jobs_passes_for_an_event_of_its_own() -> None:
     assert len(JsonFormatter().format(made).splitlines()) == 1
 
 
-def test_what_others_log_is_not_searched_for_keys() -> None:
-    made = record("cache hit rate=%d", 7, name="shop.cache")
+@pytest.mark.parametrize(
+    ("text", "args", "name", "event"),
+    [
+        ("cache hit rate=%d", (7,), "shop.cache", "cache hit rate=7"),
+        ("50% done id=1", (), "palermo.worker", "50% done id=1"),
+        ("wrong number id=%s of=%s", (), "palermo.worker", "wrong number id=%s of=%s"),
+    ],
+    ids=["of another logger", "no argument", "too few arguments"],
+)
+def test_what_has_no_keys_is_an_event_as_a_whole(text: str, args: tuple[object, ...], name: str, event: str) -> None:
+    found = as_json(record(text, *args, name=name))
 
-    assert as_json(made)["event"] == "cache hit rate=7"
-    assert "rate" not in as_json(made)
-
-
-@pytest.mark.parametrize("text", ["50% done id=1", "wrong number id=%s of=%s"])
-def test_a_line_with_other_arguments_than_its_text_wants_is_still_a_line(text: str) -> None:
-    made = record(text)
-
-    assert as_json(made)["event"] == text
+    assert found["event"] == event
+    assert found.keys() == {"time", "level", "logger", "event"}
 
 
 def test_an_exception_is_a_key_in_json_and_indented_in_text() -> None:
@@ -178,61 +174,60 @@ def test_a_line_of_each_job_is_the_same_without_a_record(
     assert "2023-11-14T22:13:20.123Z" in cheap.getvalue()
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        "root handler",
-        "logger's handler",
-        "parent's handler",
-        "logger's filter",
-        "handler's filter",
-        "factory",
-        "formatter",
-        "logging's own function",
-    ],
-)
-def test_whoever_watches_the_log_sees_the_lines_of_each_job(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    logs.configure(stream=io.StringIO())
-    seen: list[str] = []
-    root, log = logging.getLogger(), logging.getLogger(f"palermo.{where}.worker")
+class Watching(logging.Handler):
+    """Sees each line, as whatever of logging it stands in for."""
 
-    class Watching(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record.getMessage())
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
 
-    def pass_on(record: logging.LogRecord) -> bool:
-        seen.append(record.getMessage())
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(record.getMessage())
+
+    def pass_on(self, record: logging.LogRecord) -> bool:
+        self.emit(record)
         return True
 
-    class Formatting(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return str(pass_on(record))
-
-    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+    def make(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         made = logging.LogRecord(*args, **kwargs)
-        pass_on(made)
+        self.emit(made)
         return made
 
-    match where:
-        case "root handler":
-            root.addHandler(Watching())
-        case "logger's handler":
-            log.addHandler(Watching())
-        case "parent's handler":
-            logging.getLogger(f"palermo.{where}").addHandler(Watching())
-        case "logger's filter":
-            log.addFilter(pass_on)
-        case "handler's filter":
-            root.handlers[0].addFilter(pass_on)
-        case "factory":
-            logging.setLogRecordFactory(make)
-        case "formatter":
-            root.handlers[0].setFormatter(Formatting())
-        case "logging's own function":
-            monkeypatch.setattr(logging.Logger, "callHandlers", lambda _, record: pass_on(record))
-    logs.log_event(log, logging.INFO, EVENT, "finished", "1", "shop.send", "mail", 2, 0.5)
 
-    assert seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
+def watch_formatter(watching: Watching) -> None:
+    formatter = logging.Formatter()
+    formatter.format = lambda record: str(watching.pass_on(record))  # type: ignore[method-assign]
+    logging.getLogger().handlers[0].setFormatter(formatter)
+
+
+WATCHED = logging.getLogger("palermo.watched.worker")
+
+
+@pytest.mark.parametrize(
+    "watch",
+    [
+        lambda watching: logging.getLogger().addHandler(watching),
+        WATCHED.addHandler,
+        logging.getLogger("palermo.watched").addHandler,
+        lambda watching: WATCHED.addFilter(watching.pass_on),
+        lambda watching: logging.getLogger().handlers[0].addFilter(watching.pass_on),
+        lambda watching: logging.setLogRecordFactory(watching.make),
+        watch_formatter,
+    ],
+    ids=["root", "handler", "parent's handler", "filter", "handler's filter", "factory", "formatter"],
+)
+def test_whoever_watches_the_log_sees_the_lines_of_each_job(watch: Callable[[Watching], object]) -> None:
+    logs.configure(stream=io.StringIO())
+    watching = Watching()
+    watch(watching)
+    try:
+        logs.log_event(WATCHED, logging.INFO, EVENT, "finished", "1", "shop.send", "mail", 2, 0.5)
+    finally:
+        for log in (WATCHED, logging.getLogger("palermo.watched")):
+            log.handlers.clear()
+            log.filters.clear()
+
+    assert watching.seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
 
 
 def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
@@ -246,12 +241,16 @@ def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
 
 
 def test_a_worker_that_logs_json_writes_nothing_else(rig: Rig) -> None:
-    done, failed = rig.enqueue("nothing"), rig.enqueue("raises", "no luck")
+    done, failed, logging_one = rig.enqueue("nothing"), rig.enqueue("raises", "no luck"), rig.enqueue("logs", "hello")
 
     found = lines(rig.burst("--log-format", "json"))
 
     events = {(line["event"], line.get("id")): line for line in found}
-    finished, broken = events["job finished", done], events["job failed", failed]
+    finished, broken, own = (
+        events["job finished", done],
+        events["job failed", failed],
+        events["hello", logging_one],
+    )
     assert datetime.fromisoformat(finished["time"]).utcoffset() is not None
     assert (finished["level"], broken["level"]) == ("info", "error")
     assert {"job", "queue", "attempt", "slot", "duration"} <= finished.keys()
@@ -259,18 +258,26 @@ def test_a_worker_that_logs_json_writes_nothing_else(rig: Rig) -> None:
     assert broken["error"] == "ValueError: no luck"
     assert broken["traceback"].startswith("Traceback (most recent call last):\n")
     assert "crew.py" in broken["traceback"]
+    assert (own["logger"], own["job"], own["customer"]) == ("shop", "crew.logs", 7)
 
 
-@pytest.mark.parametrize("retries", [0, 1])
-def test_the_traceback_of_each_failed_run_is_below_its_line(rig: Rig, retries: int) -> None:
-    id = rig.enqueue("raises", "no luck", retries=retries)
+def test_each_failed_run_has_its_traceback_and_attempt_in_the_log(rig: Rig) -> None:
+    failed = rig.enqueue("raises", "no luck")
+    retried = rig.enqueue("raises", "again", retries=1)
+    own = rig.enqueue("logs", "hello there")
+    log = rig.burst()
 
-    head, *trace = rig.burst().partition(f"job failed id={id} ")[2].splitlines()
+    for id, text, again in ((failed, "no luck", False), (retried, "again", True)):
+        head, *trace = log.partition(f"job failed id={id} ")[2].splitlines()
+        assert (f"error='ValueError: {text}'" in head, "retry_in=" in head) == (True, again)
+        assert trace[0] == "    Traceback (most recent call last):"
+        assert "crew.py" in trace[1]
+        assert f"    ValueError: {text}" in trace
+    assert f"WARNING hello there id={own} job=crew.logs queue=jobs attempt=1 customer=7" in log
+    assert f"INFO as libraries do id={own} job=crew.logs" in log
 
-    assert ("error='ValueError: no luck'" in head, "retry_in=" in head) == (True, retries > 0)
-    assert trace[0] == "    Traceback (most recent call last):"
-    assert "crew.py" in trace[1]
-    assert "    ValueError: no luck" in trace
+    rig.inspector.requeue(failed)
+    assert f"ERROR job failed id={failed} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in rig.burst()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -284,30 +291,6 @@ def test_a_worker_that_is_ended_has_logged_each_of_its_jobs_once(rig: Rig, numbe
     process.wait()
 
     assert [process.log.count(line) for line in told] == [1, 1, 1]
-
-
-def test_the_attempt_is_told_when_a_job_runs_again(rig: Rig) -> None:
-    id = rig.enqueue("raises", "again")
-    rig.burst()
-    rig.inspector.requeue(id)
-
-    log = rig.burst()
-
-    assert f"ERROR job failed id={id} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in log
-
-
-@pytest.mark.parametrize("format", ["json", "text"])
-def test_the_jobs_own_lines_and_its_libraries_name_it(rig: Rig, format: str) -> None:
-    id = rig.enqueue("logs", "hello there")
-
-    log = rig.burst("--log-format", format)
-
-    if format == "text":
-        assert f"WARNING hello there id={id} job=crew.logs queue=jobs attempt=1 customer=7" in log
-        assert f"INFO as libraries do id={id} job=crew.logs" in log
-        return
-    (own,) = [line for line in lines(log) if line["event"] == "hello there"]
-    assert (own["logger"], own["id"], own["job"], own["customer"]) == ("shop", id, "crew.logs", 7)
 
 
 def test_the_level_keeps_lines_out(rig: Rig) -> None:

@@ -23,8 +23,7 @@ def holding(rig: Rig) -> str:
     return id
 
 
-def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(any_rig: Rig) -> None:
-    rig = any_rig
+def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(rig: Rig) -> None:
     rig.worker()
     holding(rig)
     rig.enqueue("note", str(rig.notes_path), "next")
@@ -33,7 +32,6 @@ def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(any_rig: Rig) -> None:
 
     rig.open_gate()
     eventually(lambda: rig.lines() == ["held begins", "held ends"])
-    # On Redis a worker says this at its next heartbeat.
     eventually(lambda: (row := rig.only_worker())["state"] == "quiet" and not row["jobs"])
     assert rig.lines()[2:] == []
 
@@ -46,38 +44,27 @@ def test_stop_finishes_what_runs_and_says_so(any_rig: Rig) -> None:
     worker = rig.worker()
     holding(rig)
 
+    assert command(rig, "dance") == []
     assert command(rig, "stop") == [{"state": "stopping", "jobs": 1}]
 
     rig.open_gate()
     assert worker.wait() == 0
     assert rig.lines() == ["held begins", "held ends"]
     assert "order received action=stop by=anna@desk" in worker.log
+    assert "unknown order" in worker.log
 
 
 def test_an_idle_worker_answers_before_it_stops(any_rig: Rig) -> None:
-    rig = any_rig
-    worker = rig.worker()
-    rig.ready(worker)
+    worker = any_rig.worker()
+    any_rig.ready(worker)
 
-    assert command(rig, "stop") == [{"state": "stopping", "jobs": 0}]
+    assert command(any_rig, "stop") == [{"state": "stopping", "jobs": 0}]
 
     assert worker.wait() == 0
 
 
-def test_kill_gives_back_what_runs(any_rig: Rig) -> None:
-    rig = any_rig
+def test_stack_shows_the_jobs_and_the_worker_and_kill_gives_back_what_runs(rig: Rig) -> None:
     worker = rig.worker()
-    holding(rig)
-
-    assert command(rig, "kill") == [{"state": "stopping", "jobs": 1}]
-
-    assert worker.wait() == 1
-    eventually(lambda: rig.pending() == 1)
-
-
-def test_stack_shows_the_jobs_first_and_then_the_worker(any_rig: Rig) -> None:
-    rig = any_rig
-    rig.worker()
     id = holding(rig)
 
     def stacks() -> dict[str, Any] | None:
@@ -86,21 +73,20 @@ def test_stack_shows_the_jobs_first_and_then_the_worker(any_rig: Rig) -> None:
         return None if "it gave no answer" in answer["text"] else answer
 
     answer = eventually(stacks) or {}
-
     assert answer["text"].startswith(f"job crew.hold {id} in slot 1:\n")
     assert "\n\nworker:\n" in answer["text"]
-    assert "in hold" in answer["text"]
-    job, worker = answer["stacks"]
-    assert {name: job[name] for name in ("id", "job", "slot")} == {"id": id, "job": "crew.hold", "slot": 1}
-    assert "in hold" in job["text"]
-    assert worker.keys() == {"text"}
+    of_job, of_worker = answer["stacks"]
+    assert {name: of_job[name] for name in ("id", "job", "slot")} == {"id": id, "job": "crew.hold", "slot": 1}
+    assert "in hold" in of_job["text"]
+    assert of_worker.keys() == {"text"}
+
+    assert command(rig, "kill") == [{"state": "stopping", "jobs": 1}]
+    assert worker.wait() == 1
+    eventually(lambda: rig.pending() == 1)
 
 
-def test_memory_tells_what_its_processes_have_and_the_processor_time_that_they_used(
-    any_rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_and_processor_time_are_those_of_all_its_processes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     have_patience(monkeypatch)
-    rig = any_rig
     worker = rig.worker("--max-jobs", "1")
     rig.ready(worker)
     before = rig.inspector.worker(rig.only_worker()["id"])
@@ -142,12 +128,3 @@ def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_rig: Rig) -> None:
     assert rig.errors() == {}
     assert f"job cancelled id={id}" in worker.log
     assert "ran=yes by=anna@desk" in worker.log
-
-
-def test_what_nobody_knows_is_not_obeyed(rig: Rig) -> None:
-    worker = rig.worker()
-    rig.ready(worker)
-
-    assert command(rig, "dance") == []
-
-    assert "unknown order" in worker.log

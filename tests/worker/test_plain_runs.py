@@ -136,9 +136,7 @@ def test_what_breaks_into_a_run_ends_it_so_whatever_it_raises(
     assert bench.run() == result
 
 
-def test_a_hook_counts_from_the_run_after_it_was_registered_until_it_is_removed(
-    bench: Bench, everywhere: Callable[[Any], Any]
-) -> None:
+def test_a_hook_counts_from_its_registration_until_its_removal(bench: Bench, everywhere: Callable[[Any], Any]) -> None:
     bench.job(lambda: bench.seen.append("ran"))
     executor, message = bench.executor(), bench.message()
 

@@ -47,7 +47,7 @@ def job(reporter: Reporter) -> CurrentJob:
     return CurrentJob(id="1", queue="q", job="j", attempt=1, worker="w", _reports=reporter)
 
 
-def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word_comes_before_the_end(parent: Parent) -> None:
+def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word(parent: Parent) -> None:
     reporter = Reporter(ReportSender(parent))
     running = job(reporter)
     began = time.monotonic()

@@ -101,12 +101,13 @@ def test_a_worker_that_begins_anew_says_so_in_the_same_process(rig: Rig, manager
     eventually(lambda: "READY=1" in manager.lines())
 
 
-async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
-    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=1, state="stopping", started_at=1.0)
+INFO = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, state="idle", started_at=1.0)
 
+
+async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) -> None:
     available, stopping = asyncio.Event(), asyncio.Event()
     notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.0))
-    running = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=stopping))
+    running = asyncio.ensure_future(notifier.run(lambda: INFO, available=available, stopping=stopping))
     await asyncio.sleep(0)  # it waits for either
     available.set()
     stopping.set()
@@ -125,11 +126,9 @@ def test_nobody_listening_hurts_nobody(rig: Rig, tmp_path: Path) -> None:
 
 
 async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
-    info = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, state="idle", started_at=1.0)
-
     available = asyncio.Event()
     notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.02))
-    notifying = asyncio.ensure_future(notifier.run(lambda: info, available=available, stopping=asyncio.Event()))
+    notifying = asyncio.ensure_future(notifier.run(lambda: INFO, available=available, stopping=asyncio.Event()))
     available.set()
     await until(lambda: manager.lines().count("WATCHDOG=1") >= 5)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from palermo.core.lifecycle import Cancelled, Interrupted, Succeeded
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Succeeded
 from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
 from palermo.worker.child.interrupts import SharedInterrupts
 from tests.harness.rig import PROGRAMS
@@ -41,16 +41,20 @@ def in_thread(run: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
 
 @pytest.mark.parametrize(
     ("error", "result"),
-    [(JobTerminated("end"), Interrupted()), (JobCancelled("end"), Cancelled())],
-    ids=["terminated", "cancelled"],
+    [(JobTerminated("end"), Interrupted), (JobCancelled("end"), Cancelled), (JobTimeout("end"), Raised)],
+    ids=["terminated", "cancelled", "timeout"],
 )
 def test_a_job_in_a_thread_is_told_and_comes_back_as_what_it_was_told(
-    bench: Bench, interrupts: SharedInterrupts, error: JobError, result: object
+    bench: Bench, interrupts: SharedInterrupts, error: JobError, result: type
 ) -> None:
     def job() -> None:
-        bench.seen.append("runs")
-        while True:
-            time.sleep(0.001)
+        try:
+            bench.seen.append("runs")
+            while True:
+                time.sleep(0.001)
+        except JobError as told:
+            bench.seen.append(str(told))
+            raise
 
     bench.job(job)
     thread, results = in_thread(bench.run)
@@ -59,29 +63,11 @@ def test_a_job_in_a_thread_is_told_and_comes_back_as_what_it_was_told(
     interrupts.interrupt(error)
 
     thread.join(60)
-    assert results == [result]
-
-
-def test_a_timeout_in_a_thread_carries_its_text_into_the_job(bench: Bench, interrupts: SharedInterrupts) -> None:
-    def job() -> None:
-        try:
-            bench.seen.append("runs")
-            while True:
-                time.sleep(0.001)
-        except JobTimeout as error:
-            bench.seen.append(str(error))
-            raise
-
-    bench.job(job)
-    thread, results = in_thread(bench.run)
-    eventually(lambda: bench.seen == ["runs"])
-
-    interrupts.interrupt(JobTimeout("too long"))
-
-    thread.join(60)
-    assert bench.seen == ["runs", "too long"]
-    assert results[0].failure.exception_class == "palermo.errors.JobTimeout"
-    assert results[0].failure.message == "too long"
+    assert [type(each) for each in results] == [result]
+    assert bench.seen == ["runs", "end"]
+    if isinstance(results[0], Raised):
+        failure = results[0].failure
+        assert (failure.exception_class, failure.message) == ("palermo.errors.JobTimeout", "end")
 
 
 def test_what_is_told_before_the_job_begins_is_raised_when_it_does(bench: Bench, interrupts: SharedInterrupts) -> None:
@@ -124,9 +110,7 @@ def test_telling_jobs_that_are_about_to_end_never_escapes_them(bench: Bench, int
     assert results <= {"Succeeded", "Raised"}
 
 
-def test_a_coroutine_is_cancelled_and_comes_out_as_what_it_was_cancelled_for(
-    bench: Bench, interrupts: SharedInterrupts
-) -> None:
+def test_a_coroutine_is_cancelled_and_comes_out_as_what_for(bench: Bench, interrupts: SharedInterrupts) -> None:
     async def job() -> None:
         try:
             bench.seen.append("runs")

@@ -55,7 +55,7 @@ def test_a_slots_title_names_its_job_and_since_when() -> None:
     assert not title.stale
 
 
-def test_a_slot_with_hundreds_of_jobs_a_second_sets_its_title_twenty_times_and_then_names_none() -> None:
+def test_a_slot_with_hundreds_of_jobs_a_second_names_none() -> None:
     shown: list[str] = []
     title = SlotTitle(1, show=shown.append)
 
@@ -83,7 +83,7 @@ def _failed(at: int | None) -> Message:
         (-3, 250.0, [Remove(), Remove(), Stop()]),
     ],
 )
-def test_failed_jobs_go_by_number_and_by_age_and_the_sweep_ends_at_the_first_that_stays(
+def test_failed_jobs_go_by_number_and_by_age_until_one_stays(
     surplus: int, before: float | None, verdicts: list[object]
 ) -> None:
     decide = retention_judge(surplus, before)
@@ -93,7 +93,7 @@ def test_failed_jobs_go_by_number_and_by_age_and_the_sweep_ends_at_the_first_tha
     assert found[: len(verdicts)] == verdicts
 
 
-def test_a_failed_job_that_does_not_say_when_is_kept_and_does_not_end_the_sweep() -> None:
+def test_a_failed_job_that_does_not_say_when_is_kept() -> None:
     assert retention_judge(0, 150.0)(_failed(None)) == Keep()
 
 
