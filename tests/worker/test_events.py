@@ -5,12 +5,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pytest
 from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.core.address import parse_url
-from palermo.errors import NoSubscriber
 from palermo.inspector.inspector import Inspector
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -31,7 +29,7 @@ def seen(rig: Rig) -> Counter[tuple[str, ...]]:
     return Counter(tuple(line) for line in rig.trace())
 
 
-def test_t1_t3_t4_t6_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig) -> None:
+def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig) -> None:
     rig = any_rig
     publish = patient(rig).publish
     publish("tracker.artifact.created", 0)  # before anyone subscribes: for who begins from the start
@@ -85,14 +83,6 @@ def test_t1_t3_t4_t6_each_group_handles_each_event_once_and_gets_what_it_missed(
     assert (rows["audit"]["function"], rows["audit"]["pending"]) == (f"{MODULE}.Audit", 0)
 
 
-def test_t5_an_event_that_nobody_wants_is_refused_where_settings_say_so(any_rig: Rig) -> None:
-    rig = any_rig
-    strict = patient(rig, events_unsubscribed="refuse")
-
-    with pytest.raises(NoSubscriber, match=r"'tracker\.x'"):
-        strict.publish("tracker.x")
-
-
 def test_a_signed_event_is_verified_for_every_group(tmp_path: Path) -> None:
     keys = {"signing_keys": ("k" * 20,)}
     rig = Rig(tmp_path, sign=True, **keys)
@@ -106,9 +96,7 @@ def test_a_signed_event_is_verified_for_every_group(tmp_path: Path) -> None:
     rig.close()
 
 
-def test_t7_a_group_whose_line_was_cut_subscribes_again_and_gets_what_it_missed(
-    tmp_path: Path, rabbitmq_url: str, exchange: str
-) -> None:
+def test_a_group_whose_line_was_cut_gets_what_it_missed(tmp_path: Path, rabbitmq_url: str, exchange: str) -> None:
     there = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
     with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy, closing(there) as rig:
         address = parse_url(rabbitmq_url)

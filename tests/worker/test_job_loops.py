@@ -4,43 +4,22 @@ import pytest
 
 from tests.harness.rig import Rig
 
-POOLS = pytest.mark.parametrize("pool", ["process", "thread"])
-
 
 def burst(rig: Rig, pool: str, *arguments: str) -> str:
     return rig.burst("--pool", pool, "-c", "1", *arguments, modules=("crew_loops",))
 
 
-@POOLS
-def test_what_a_module_keeps_for_async_jobs_works_in_every_job(rig: Rig, pool: str) -> None:
-    for _ in range(3):
-        rig.enqueue("shares", str(rig.notes_path), module="crew_loops")
-
-    burst(rig, pool)
-
-    assert rig.errors() == {}
-    assert rig.lines() == ["shared"] * 3
-
-
-@POOLS
-def test_tasks_that_an_async_job_leaves_are_cancelled_and_named(rig: Rig, pool: str) -> None:
-    left = rig.enqueue("leaves_a_task", str(rig.notes_path), module="crew_loops")
-    rig.enqueue("shares", str(rig.notes_path), module="crew_loops")
+@pytest.mark.parametrize("pool", ["process", "thread"])
+def test_async_jobs_of_a_slot_share_a_loop_that_is_left_clean(rig: Rig, pool: str) -> None:
+    jobs = ("shares", "shares", "leaves_a_task", "shares", "leaves_a_generator")
+    ids = [rig.enqueue(job, str(rig.notes_path), module="crew_loops") for job in jobs]
 
     log = burst(rig, pool)
 
-    assert rig.lines() == ["left", "cleaned up", "shared"]
+    assert rig.errors() == {}
+    assert rig.lines() == ["shared", "shared", "left", "cleaned up", "shared", "generator closed"]
     (line,) = [line for line in log.splitlines() if "left tasks behind" in line]
-    assert all(text in line for text in (f"id={left}", "job=crew_loops.leaves_a_task", "tasks='refresh (lingers)'"))
-
-
-@POOLS
-def test_the_loop_of_async_jobs_is_closed_when_their_slot_ends(rig: Rig, pool: str) -> None:
-    rig.enqueue("leaves_a_generator", str(rig.notes_path), module="crew_loops")
-
-    burst(rig, pool)
-
-    assert rig.lines() == ["generator closed"]
+    assert all(text in line for text in (f"id={ids[2]}", "job=crew_loops.leaves_a_task", "tasks='refresh (lingers)'"))
 
 
 @pytest.mark.parametrize(

@@ -118,12 +118,3 @@ def test_an_idle_worker_pauses_too_and_stops_while_paused(rig: Rig) -> None:
 
     assert worker.wait() == 0
     assert rig.lines() == []
-
-
-def test_a_worker_that_waits_for_its_broker_stops_at_once(rig: Rig) -> None:
-    worker = rig.worker("--url", "amqp://guest:guest@127.0.0.1:1/")
-    eventually(lambda: "broker unavailable" in worker.log)
-
-    worker.send(signal.SIGTERM)
-
-    assert worker.wait() == 0
