@@ -1,50 +1,44 @@
 """Jobs that take their process down, and processes that are taken down under their jobs."""
 
-import json
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.harness.processes import exists
-from tests.harness.rig import PROGRAMS as TOOLS
 from tests.harness.rig import Rig
 from tests.helpers import HANGS, eventually
-
-#: The command `palermo` with other times: see there.
-IMPATIENT = TOOLS / "impatient.py"
 
 SEGFAULT = "the job's process was killed by SIGSEGV (segmentation fault)"
 
 
-@pytest.mark.parametrize(
-    ("job", "args", "message"),
-    [
-        ("exits", (3,), "the job's process exited with status 3 in mid-job"),
-        ("exits", (0,), "the job's process exited with status 0 in mid-job"),
-        ("segfaults", (), SEGFAULT),
-        ("segfaults_unseen", (), SEGFAULT),
-        ("killed", ("SIGKILL",), "the job's process was killed by SIGKILL: out of memory, or someone's kill -9"),
-        ("killed", ("SIGABRT",), "the job's process was killed by SIGABRT (aborted)"),
-        ("hangs_up", (), "the job's process closed its connection to the worker in mid-job, and was killed for that"),
-        ("babbles", (), "the job's process sent garbage: a frame of 4294967295 bytes, and was killed for that"),
-    ],
+#: Jobs whose process dies, and what is said of it.
+DEADLY = (
+    (("exits", 3), "the job's process exited with status 3 in mid-job"),
+    (("exits", 0), "the job's process exited with status 0 in mid-job"),
+    (("segfaults",), SEGFAULT),
+    (("segfaults_unseen",), SEGFAULT),
+    (("killed", "SIGKILL"), "the job's process was killed by SIGKILL: out of memory, or someone's kill -9"),
+    (("killed", "SIGABRT"), "the job's process was killed by SIGABRT (aborted)"),
+    (("hangs_up",), "the job's process closed its connection to the worker in mid-job, and was killed for that"),
+    (("babbles",), "the job's process sent garbage: a frame of 4294967295 bytes, and was killed for that"),
 )
-def test_a_job_whose_process_dies_is_in_failed_with_the_reason(
-    rig: Rig, job: str, args: tuple[object, ...], message: str
-) -> None:
-    crash = rig.enqueue(job, *args)
-    rig.enqueue("note", str(rig.notes_path), "after")
+
+
+def test_a_job_whose_process_dies_is_in_failed_with_the_reason(rig: Rig) -> None:
+    wanted = {}
+    for call, message in DEADLY:
+        wanted[rig.enqueue(*call)] = ("palermo.errors.JobCrashed", message)
+        rig.enqueue("note", str(rig.notes_path), " ".join(map(str, call)))
 
     rig.burst()
 
-    assert rig.errors() == {crash: ("palermo.errors.JobCrashed", message)}
-    assert rig.lines() == ["after"]
+    assert rig.errors() == wanted
+    assert rig.lines() == [" ".join(map(str, call)) for call, _ in DEADLY]
 
 
-def test_a_hundred_crashes_between_a_hundred_good_jobs_leave_the_worker_as_it_was(rig: Rig) -> None:
+def test_a_hundred_crashes_leave_the_worker_and_its_good_jobs_unharmed(rig: Rig) -> None:
     crashes = []
     for number in range(100):
         crashes.append(rig.enqueue("segfaults"))
@@ -83,7 +77,7 @@ def test_a_hook_that_crashes_when_told_of_a_crash_is_not_told_again(rig: Rig) ->
     assert rig.lines() == ["after"]
 
 
-def test_killing_the_parent_ends_all_its_processes_and_the_job_runs_elsewhere(rig: Rig) -> None:
+def test_killing_the_parent_ends_its_processes_and_the_job_runs_elsewhere(rig: Rig) -> None:
     rig.hold("first")
     worker = rig.worker("-c", "3")
     eventually(lambda: rig.lines() == ["first begins"])
@@ -99,7 +93,7 @@ def test_killing_the_parent_ends_all_its_processes_and_the_job_runs_elsewhere(ri
     assert rig.errors() == {}
 
 
-def test_a_slot_killed_while_it_idles_is_replaced_without_a_word_to_any_job(rig: Rig) -> None:
+def test_a_slot_killed_while_it_idles_is_replaced_and_harms_no_job(rig: Rig) -> None:
     worker = rig.worker()
     rig.run_one(worker)
     _, slot = worker.grown(2)
@@ -113,7 +107,7 @@ def test_a_slot_killed_while_it_idles_is_replaced_without_a_word_to_any_job(rig:
     assert rig.errors() == {}
 
 
-def test_when_the_template_dies_its_jobs_fail_and_the_worker_begins_anew_with_the_same_pid(rig: Rig) -> None:
+def test_when_the_template_dies_its_jobs_fail_and_the_worker_renews(rig: Rig) -> None:
     id = rig.enqueue("kills_template")
     worker = rig.worker()
 
@@ -128,8 +122,7 @@ def test_when_the_template_dies_its_jobs_fail_and_the_worker_begins_anew_with_th
 
 
 def test_a_worker_whose_template_died_obeys_term_before_it_begins_anew(rig: Rig) -> None:
-    times = json.dumps({"palermo.worker.parent.run._RESTART_EVERY": 10 * HANGS})
-    worker = rig.launch([sys.executable, str(IMPATIENT), "worker", "crew"], TIMES=times)
+    worker = rig.worker(times={"palermo.worker.parent.run._RESTART_EVERY": 10 * HANGS})
     rig.ready(worker)
     os.kill(worker.children()[0], signal.SIGKILL)
     eventually(lambda: "starting anew" in worker.log)
@@ -144,6 +137,7 @@ def test_children_survive_signals_meant_for_the_parent(rig: Rig) -> None:
     rig.hold()
     eventually(lambda: rig.lines() == ["held begins"])
 
+    assert os.getpgid(worker.pid) not in [os.getpgid(pid) for pid in worker.grown(2)]  # out of Ctrl-C's reach
     for pid in worker.children():
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(pid, number)
@@ -151,14 +145,6 @@ def test_children_survive_signals_meant_for_the_parent(rig: Rig) -> None:
 
     eventually(lambda: rig.lines() == ["held begins", "held ends"])
     assert rig.errors() == {}
-
-
-def test_the_children_are_in_groups_of_their_own_out_of_ctrl_cs_reach(rig: Rig) -> None:
-    worker = rig.worker()
-    rig.ready(worker)
-    children = worker.grown(2)
-
-    assert os.getpgid(worker.pid) not in [os.getpgid(pid) for pid in children]
 
 
 @pytest.mark.parametrize("pool", [(), ("--pool", "thread", "-c", "2")], ids=["slots", "shared child"])

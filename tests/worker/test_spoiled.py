@@ -28,35 +28,36 @@ def _look(rig: Rig) -> str:
     return rig.enqueue("look", str(rig.notes_path), module=MODULE)
 
 
-@pytest.mark.parametrize(("how", "job"), [*((how, "spoil") for how in SPOILS), ("umask", "spoil_and_fail")])
-def test_a_job_finds_its_process_as_the_first_did_whatever_the_one_before_it_did_to_it(
-    rig: Rig, how: str, job: str
-) -> None:
+def test_a_job_finds_its_process_as_the_first_did(rig: Rig) -> None:
+    jobs = [*((how, "spoil") for how in SPOILS), ("umask", "spoil_and_fail")]
     _look(rig)
-    spoiler = rig.enqueue(job, how, module=MODULE)
-    _look(rig)
+    spoilers = []
+    for how, job in jobs:
+        spoilers.append(rig.enqueue(job, how, module=MODULE))
+        _look(rig)
 
     log = rig.burst(modules=(MODULE,))
 
-    before, after = map(json.loads, rig.lines())
-    assert after == before
+    before, *after = map(json.loads, rig.lines())
+    assert after == [before] * len(jobs)
     replaced = [line for line in log.splitlines() if "slot replaced" in line]
-    assert len(replaced) == 1, log
-    assert f"job {MODULE}.{job} {spoiler} changed its process: " in replaced[0]
-    assert SPOILS[how] in replaced[0]
-    assert len(rig.errors()) == (job == "spoil_and_fail")
+    assert len(replaced) == len(jobs), log
+    for line, spoiler, (how, job) in zip(replaced, spoilers, jobs, strict=True):
+        assert f"job {MODULE}.{job} {spoiler} changed its process: " in line
+        assert SPOILS[how] in line
+    assert list(rig.errors()) == spoilers[-1:]
 
 
-@pytest.mark.parametrize("how", ["descriptors", "sockets"])
-def test_a_job_that_takes_the_workers_connection_away_fails_and_the_next_one_runs(rig: Rig, how: str) -> None:
-    spoiler = rig.enqueue("spoil", how, module=MODULE)
-    _look(rig)
+def test_a_job_that_takes_the_workers_connection_away_fails(rig: Rig) -> None:
+    spoilers = []
+    for how in ("descriptors", "sockets"):
+        spoilers.append(rig.enqueue("spoil", how, module=MODULE))
+        _look(rig)
 
     rig.burst(modules=(MODULE,))
 
-    assert [kind for kind, _ in rig.errors().values()] == ["palermo.errors.JobCrashed"]
-    assert list(rig.errors()) == [spoiler]
-    assert len(rig.lines()) == 1
+    assert {id: kind for id, (kind, _) in rig.errors().items()} == dict.fromkeys(spoilers, "palermo.errors.JobCrashed")
+    assert len(rig.lines()) == 2
 
 
 def test_a_job_that_puts_back_what_it_changed_keeps_its_process(rig: Rig) -> None:
@@ -69,15 +70,17 @@ def test_a_job_that_puts_back_what_it_changed_keeps_its_process(rig: Rig) -> Non
     assert "slot replaced" not in log
 
 
-@pytest.mark.parametrize("pool", ["thread", "async"])
-@pytest.mark.parametrize("how", ["limit", "folder", "errors"])
-def test_a_child_that_slots_share_is_replaced_once_a_job_has_spoiled_it(rig: Rig, how: str, pool: str) -> None:
+@pytest.mark.parametrize(("pool", "job"), [("thread", "spoil"), ("async", "spoil_async")])
+def test_a_child_that_slots_share_is_replaced_once_it_is_spoiled(rig: Rig, pool: str, job: str) -> None:
+    ways = ("limit", "folder", "errors")
     _look(rig)
-    rig.enqueue("spoil_async" if pool == "async" else "spoil", how, module=MODULE)
-    _look(rig)
+    for how in ways:
+        rig.enqueue(job, how, module=MODULE)
+        _look(rig)
 
     log = rig.burst("--pool", pool, modules=(MODULE,))
 
-    before, after = map(json.loads, rig.lines())
-    assert after == before
-    assert [line for line in log.splitlines() if "slots replaced" in line and SPOILS[how] in line], log
+    before, *after = map(json.loads, rig.lines())
+    assert after == [before] * len(ways)
+    replaced = [line for line in log.splitlines() if "slots replaced" in line]
+    assert [SPOILS[how] in line for how, line in zip(ways, replaced, strict=True)] == [True] * len(ways), log
