@@ -48,16 +48,6 @@ def test_a_batch_is_one_call_with_a_list(bench: Bench) -> None:
     assert bench.seen == [([1, 2, 3], ("0", "1", "2")), ([4], ("0",))]
 
 
-def test_one_that_cannot_be_read_fails_alone(bench: Bench) -> None:
-    bench.job(lambda items: bench.seen.append(items), batch=10)
-
-    result = batch(bench, [1], [1, 2], [3])
-
-    assert isinstance(result, BatchResult)
-    assert [type(one) for one in result.results] == [Succeeded, Raised, Succeeded]
-    assert bench.seen == [[1, 3]]
-
-
 def test_what_is_raised_is_decided_for_each_by_its_own_attempts(bench: Bench) -> None:
     told: list[Any] = []
 
@@ -77,7 +67,7 @@ def test_what_is_raised_is_decided_for_each_by_its_own_attempts(bench: Bench) ->
     assert told == [[1], [2]]
 
 
-def test_f4_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
+def test_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
     told: list[Any] = []
 
     class Job:
@@ -95,10 +85,12 @@ def test_f4_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
 
     bench.job(Job, batch=10)
 
-    result = batch(bench, ["good"], ["bad"], ["later"], ["unwanted"])
+    # One that cannot be read is no item of the batch.
+    result = batch(bench, ["good"], ["two", "arguments"], ["bad"], ["later"], ["unwanted"])
 
-    done, failed, later, dropped = result.results
+    done, unread, failed, later, dropped = result.results
     assert done == Succeeded()
+    assert unread.failure.exception_class == "palermo.errors.ArgumentsInvalid"
     assert (failed.failure.exception_class, failed.failure.message) == ("LookupError", "no such row")
     assert isinstance(later, Retrying)
     assert later.delay == 5.0
@@ -106,7 +98,7 @@ def test_f4_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
     assert told == [(LookupError, ["bad"]), (palermo.Retry, ["later"])]
 
 
-def test_f4_what_is_done_does_not_run_again_when_the_call_raises(bench: Bench) -> None:
+def test_what_is_done_does_not_run_again_when_the_call_raises(bench: Bench) -> None:
     def job(items: "palermo.Batch[int]") -> None:
         items.done(0)
         items.fail(1, KeyError("own"))
@@ -121,17 +113,7 @@ def test_f4_what_is_done_does_not_run_again_when_the_call_raises(bench: Bench) -
     assert other.failure.exception_class == "ValueError"
 
 
-def test_f4_one_that_cannot_be_read_is_no_item_of_the_batch(bench: Bench) -> None:
-    bench.job(lambda items: items.fail(1, ValueError("the third")), batch=10)
-
-    first, unread, third = batch(bench, [1], [1, 2], [3]).results
-
-    assert first == Succeeded()
-    assert unread.failure.exception_class == "palermo.errors.ArgumentsInvalid"
-    assert third.failure.message == "the third"
-
-
-def test_f4_a_mark_that_means_nothing_is_refused_in_words() -> None:
+def test_a_mark_that_means_nothing_is_refused_in_words() -> None:
     items = palermo.Batch(["a"])
 
     with pytest.raises(IndexError, match="item 1 of a batch of 1"):
@@ -143,8 +125,7 @@ def test_f4_a_mark_that_means_nothing_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_f4_one_bad_row_does_not_run_the_others_again(any_rig: Rig, pool: str) -> None:
-    rig = any_rig
+def test_one_bad_row_does_not_run_the_others_again(rig: Rig, pool: str) -> None:
     for row in ("1", "bad", "2", "3"):
         rig.enqueue("store", [str(rig.notes_path), row], module="crew_batches")
 
@@ -156,10 +137,7 @@ def test_f4_one_bad_row_does_not_run_the_others_again(any_rig: Rig, pool: str) -
 
 
 @pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_f4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_are_done(
-    any_rig: Rig, pool: str
-) -> None:
-    rig = any_rig
+def test_a_row_that_crashes_the_process_fails_alone(rig: Rig, pool: str) -> None:
     for row in ("1", "2", "bad", "3", "4"):
         rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
 
@@ -173,8 +151,7 @@ def test_f4_a_row_that_crashes_the_process_fails_alone_and_rows_marked_as_done_a
     eventually(lambda: rig.pending() == 0)
 
 
-def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(any_rig: Rig) -> None:
-    rig = any_rig
+def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(rig: Rig) -> None:
     for row in ("1", "2"):
         rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
     rig.enqueue("exits", 3)
@@ -186,7 +163,7 @@ def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(any_r
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_f4_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench, index: int) -> None:
+def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench, index: int) -> None:
     marks = BatchMarks(slots=2)
     messages = [replace(bench.message([]), id=str(number)) for number in range(3)]
     marks.clear(2, 3)
@@ -229,13 +206,12 @@ def test_a_job_that_does_not_take_one_list_cannot_take_batches() -> None:
         define(lambda a: None, name="x", batch=5, keep_result=True)
 
 
-@pytest.mark.parametrize("pool", ["process", "thread"])
-def test_a_worker_runs_batches(any_rig: Rig, pool: str) -> None:
+def test_a_worker_runs_batches(any_rig: Rig) -> None:
     rig = any_rig
     for number in range(25):
         rig.enqueue("gather", [str(rig.notes_path), number], module="crew_batches", tenant="ab"[number % 2])
     rig.enqueue("gather", [str(rig.notes_path), "bad"], module="crew_batches")
-    rig.burst("--pool", pool, modules=("crew_batches",))
+    rig.burst(modules=("crew_batches",))
 
     batches = [json.loads(line) for line in rig.lines()]
 

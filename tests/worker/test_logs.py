@@ -293,12 +293,6 @@ def test_a_worker_that_is_ended_has_logged_each_of_its_jobs_once(rig: Rig, numbe
     assert [process.log.count(line) for line in told] == [1, 1, 1]
 
 
-def test_the_level_keeps_lines_out(rig: Rig) -> None:
-    rig.enqueue("nothing")
-
-    assert rig.burst("--log-level", "error") == ""
-
-
 def test_debug_follows_jobs_and_the_connection(any_rig: Rig) -> None:
     done, failed = any_rig.enqueue("nothing"), any_rig.enqueue("raises", "x")
 

@@ -22,13 +22,12 @@ def _holding(rig: Rig, *arguments: str) -> WorkerProcess:
     return worker
 
 
-@pytest.mark.parametrize("number", ENDING)
-def test_an_idle_worker_ends_at_once(rig: Rig, number: signal.Signals) -> None:
+def test_an_idle_worker_ends_at_once(rig: Rig) -> None:
     worker = rig.worker("-c", "2")
     rig.ready(worker)
     children = worker.grown(3)
 
-    worker.send(number)
+    worker.send(signal.SIGTERM)
 
     assert worker.wait() == 0
     assert not any(exists(pid) for pid in children)
@@ -51,7 +50,7 @@ def test_the_running_job_is_finished_and_no_other_is_taken(rig: Rig, pool: str, 
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig, pool: str) -> None:
-    worker = _holding(rig, "--pool", pool)
+    worker = _holding(rig, "--pool", pool, "--shutdown-timeout", "1h")
 
     worker.send(signal.SIGINT)
     eventually(lambda: "finishing 1 running job and ending; a second Ctrl-C kills what still runs" in worker.log)
@@ -66,11 +65,10 @@ def test_a_second_int_kills_at_once_and_gives_the_job_back_unharmed(rig: Rig, po
     assert rig.lines() == ["held begins", "held begins", "held ends", "next"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_outlasts_the_shutdown_timeout_is_killed_and_given_back(rig: Rig, number: signal.Signals) -> None:
+def test_after_int_a_job_that_outlasts_the_shutdown_timeout_is_given_back(rig: Rig) -> None:
     worker = _holding(rig, "--shutdown-timeout", "0.3s")
 
-    worker.send(number)
+    worker.send(signal.SIGINT)
 
     assert worker.wait() == 1
     assert rig.errors() == {}
