@@ -36,16 +36,6 @@ def crashes(path):
     ctypes.string_at(0)
 
 
-@palermo.job(retries=1, backoff=0, timeout=1)
-def overruns(path):
-    write(path, f"overruns {palermo.current_job().attempt}")
-    while True:
-        try:
-            time.sleep(60)
-        except palermo.errors.JobTimeout:
-            continue
-
-
 @palermo.job(retries=2, backoff=0.2)
 def recovers(path):
     attempt = palermo.current_job().attempt
@@ -77,15 +67,3 @@ def discards(kind):
     if kind == "raises":
         raise KeyError("gone")
     raise palermo.Discard("user is gone")
-
-
-@palermo.job(retries=30, backoff=30)
-def waits(path):
-    write(path, "ran")
-    raise ConnectionError("refused")
-
-
-@palermo.job
-def asks(path):
-    write(path, f"asks {palermo.current_job().attempt}")
-    raise palermo.Retry("not there yet", delay=0)
