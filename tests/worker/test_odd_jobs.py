@@ -9,7 +9,7 @@ from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 
 
-def test_odd_names_ids_and_errors_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> None:
+def test_odd_jobs_end_in_failed_and_the_jobs_behind_them_run(any_rig: Rig) -> None:
     enqueue = any_rig.client.enqueue
     ids = [
         enqueue("hostile.no\0te", ("a",), {}).id,

@@ -20,7 +20,7 @@ def spans(path: Path) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("any_rig", "pool"), [("sqlite", "process"), ("rabbitmq", "thread"), ("sqlite", "async")], indirect=["any_rig"]
 )
-def test_a_trace_goes_from_the_enqueue_through_the_run_to_what_the_job_does(
+def test_a_trace_goes_from_the_enqueue_to_what_the_job_does(
     any_rig: Rig, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig, path = any_rig, any_rig.path / "spans"

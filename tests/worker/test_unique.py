@@ -33,7 +33,7 @@ def states(rig: Rig) -> list[tuple[str, str]]:
     return [(row["id"], row["state"]) for row in rig.inspector.unique_keys() if row["id"] and row["state"] != "closed"]
 
 
-def test_of_two_more_enqueues_of_one_id_while_it_runs_the_second_says_that_it_replaces_the_first(patient: Rig) -> None:
+def test_the_second_rerun_of_one_id_says_that_it_replaces_the_first(patient: Rig) -> None:
     rig = patient
     rig.worker()
     enqueue(rig, "first", id="mine")

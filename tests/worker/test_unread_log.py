@@ -3,24 +3,21 @@
 import os
 import signal
 import subprocess
-import sys
 
 import pytest
 
 from palermo.worker.line_writer import LineWriter
-from tests.harness.processes import HANGS
-from tests.harness.rig import PROGRAMS, Rig
-from tests.helpers import eventually
+from tests.harness.rig import COMMAND, Rig
+from tests.helpers import HANGS, eventually
 
 
 @pytest.mark.parametrize("pool", ["process", "async"])
 def test_a_worker_whose_log_nothing_reads_works_on_and_obeys_term(rig: Rig, pool: str) -> None:
     for number in range(600):  # two lines each: three times what a pipe holds
         rig.enqueue("note", str(rig.notes_path), str(number))
-    command = [sys.executable, "-m", "palermo", "worker", "crew", "--pool", pool, "--log-level", "debug"]
-    environment = {**os.environ, "PALERMO_URL": rig.settings.url}
+    command = [COMMAND, "worker", "crew", "--pool", pool, "--log-level", "debug"]
 
-    with subprocess.Popen(command, cwd=PROGRAMS, env=environment, stderr=subprocess.PIPE) as worker:
+    with subprocess.Popen(command, env=rig.environment, stderr=subprocess.PIPE) as worker:
         try:
             eventually(lambda: len(rig.lines()) == 600)
             eventually(lambda: [row["state"] for row in rig.workers()] == ["idle"])

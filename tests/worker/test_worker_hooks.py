@@ -67,15 +67,6 @@ def test_queue_empty_is_told_once_each_time_the_queues_become_empty(rig: Rig) ->
     assert told() == 3
 
 
-def test_a_failing_job_is_told_to_its_hooks_and_back_ends_in_the_slot(rig: Rig) -> None:
-    rig.enqueue("raises", "x")
-
-    rig.burst(modules=MODULES)
-
-    told = [line for line in rig.trace() if line[0] in ("on_failure", "tracker")]
-    assert [line[2:] for line in told] == [["ValueError", "('x',)"], ["ValueError", "'x'"]]
-
-
 @pytest.mark.parametrize(
     ("hook", "code"), [("before_first_fork", 1), ("before_fork", 0), ("after_fork", 0), ("worker_exit", 0)]
 )
@@ -89,7 +80,7 @@ def test_a_worker_hook_that_raises(rig: Rig, hook: str, code: int) -> None:
     assert rig.lines() == (["ran"] if code == 0 else [])
 
 
-def test_R7_a_worker_exit_hook_that_hangs_does_not_keep_the_worker(rig: Rig) -> None:
+def test_a_worker_exit_hook_that_hangs_does_not_keep_the_worker(rig: Rig) -> None:
     worker = rig.worker("--burst", modules=("crew", "crew_hanging_hook"))
 
     assert worker.wait() == 0
