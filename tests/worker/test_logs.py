@@ -230,6 +230,16 @@ def test_whoever_watches_the_log_sees_the_lines_of_each_job(watch: Callable[[Wat
     assert watching.seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
 
 
+def test_whoever_replaces_loggings_own_function_sees_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.configure(stream=io.StringIO())
+    watching = Watching()
+    monkeypatch.setattr(logging.Logger, "callHandlers", lambda _, record: watching.emit(record))
+
+    logs.log_event(WATCHED, logging.INFO, EVENT, "finished", "1", "shop.send", "mail", 2, 0.5)
+
+    assert watching.seen == ["job finished id=1 job=shop.send queue=mail slot=2 duration=0.5"]
+
+
 def test_a_log_whose_reader_is_gone_stops_nobody() -> None:
     class Gone(io.StringIO):
         def write(self, text: str) -> int:
