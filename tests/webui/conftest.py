@@ -27,8 +27,9 @@ BROKER_PATIENCE = 30.0
 
 @pytest.fixture(autouse=True)
 def _own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("PALERMO_") and "TEST" not in name]:
-        monkeypatch.delenv(name)
+    for name in list(os.environ):
+        if name.startswith("PALERMO_") and not name.startswith(("PALERMO_TEST", "PALERMO_GOLDEN")):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", f"{BROKER_PATIENCE:g}")
     # A page shows what there is at the end, however slow the machine is.
     for module, name in ((scheduled, "PATIENCE"), (search, "_PATIENCE")):

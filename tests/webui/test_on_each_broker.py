@@ -1,0 +1,89 @@
+"""One story of the pages and the API with a real worker, on each broker; the other tests here run on SQLite."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from palermo.settings.settings import Settings
+from tests.brokers import BROKERS, url_of_broker
+from tests.harness.rig import Rig
+from tests.helpers import eventually
+from tests.webui.conftest import BROKER_PATIENCE
+from tests.webui.scheduled_jobs import DAY
+from tests.webui.server import Web
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+@pytest.fixture(params=BROKERS)
+def settings(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> Settings:
+    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
+
+
+@pytest.fixture
+def rig(settings: Settings, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(tmp_path, url=settings.url, exchange=settings.exchange) as rig:
+        yield rig
+
+
+def ids(web: Web, path: str) -> list[str]:
+    answer = web.http.get(path)
+    assert answer.status_code == 200, answer.text
+    return [row["id"] for row in answer.json()["rows"]]
+
+
+def shows(web: Web, path: str, *texts: str) -> None:
+    """Wait until the page shows these texts."""
+    eventually(lambda: all(text in page for text in texts) if (page := web.http.get(path).text) else False)
+
+
+def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> None:
+    notes = str(rig.notes_path)
+
+    # A queue without a worker: jobs wait, and all pages of it say so.
+    first = web.http.post("/api/jobs", json={"job": "crew.note", "args": [notes, "first"]}).json()["id"]
+    bad = rig.enqueue("raises", "no such order")
+    shows(web, "/queues", 'href="/queues/jobs"', ">2<")
+    shows(web, "/queues/jobs", first, bad)
+    eventually(lambda: ids(web, "/api/queues/jobs/jobs") == [first, bad])
+    shows(web, "/problems", 'href="/queues/jobs"')
+
+    # Scheduled jobs are listed soonest first, and run, moved and cancelled by their ids.
+    later = {name: rig.enqueue("note", notes, name, delay=DAY * nth) for nth, name in enumerate("abc", start=1)}
+    again = rig.client.enqueue("crew.note", [notes, "d"], {}, delay=9 * DAY).id
+    assert ids(web, "/api/scheduled") == [*later.values(), again]
+    shows(web, "/scheduled", *later.values())
+    web.form("/scheduled", "/scheduled/act", act="run", id=later["a"])
+    web.form("/scheduled", "/scheduled/act", act="cancel", id=later["b"])
+    assert web.http.post(f"/api/scheduled/{later['c']}/move", json={"delay": 20 * DAY}).json()["state"] == "moved"
+    eventually(lambda: ids(web, "/api/scheduled") == [again, later["c"]])
+
+    # A worker takes what waits; one job fails.
+    web.http.post("/api/queues/jobs/pause")
+    worker = rig.worker()
+    rig.ready(worker)
+    name = rig.only_worker()["id"]
+    shows(web, "/workers", f"/workers/{quote(name, safe='')}")
+    eventually(lambda: ids(web, "/api/workers") == [name])
+    assert rig.lines() == []
+    web.http.post("/api/queues/jobs/resume")
+    assert sorted(rig.await_lines(2)) == ["a", "first"]
+    eventually(lambda: ids(web, "/api/failed") == [bad])
+    shows(web, "/failures", bad, "no such order")
+    shows(web, f"/jobs/{first}", "done")
+
+    # It is requeued from its page with right arguments, and fails again; then it is discarded.
+    web.form(f"/failures/{bad}/edit", f"/failures/{bad}/edit", args='["again"]')
+    shows(web, "/failures", bad, "again")
+    eventually(lambda: [row["retries"] for row in web.http.get("/api/failed").json()["rows"]] == [1])
+    assert web.http.delete(f"/api/failed/{bad}").status_code == 200
+    eventually(lambda: ids(web, "/api/failed") == [])
+
+    # What was done is written down, and the worker stops when told to.
+    actions = {"pause", "resume", "requeue", "discard"}
+    eventually(lambda: actions <= {row["action"] for row in web.http.get("/api/audit").json()["rows"]})
+    eventually(lambda: web.http.post(f"/api/workers/{quote(name, safe='')}/stop").status_code == 200)
+    assert worker.wait() == 0
+    eventually(lambda: ids(web, "/api/workers") == [])
