@@ -1,24 +1,26 @@
 """The API: the rows of the command line, over HTTP; everything that the pages do, programs can do too."""
 
-import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import pika
 import pytest
-from click.testing import CliRunner
 
 import palermo
-from palermo.cli import main
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.errors import ArgumentsInvalid
+from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import unmasked
 from palermo.jobs.redaction import MASK, masked_row
 from palermo.settings.settings import Settings
 from tests.harness.rig import Rig
 from tests.helpers import eventually
+from tests.history.written import ended, failed, write
+from tests.inspector.jobs import failure, message, publish_failed
 from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
+from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import Web
 
 
@@ -35,41 +37,54 @@ _IDS = ["a", "a/b", "..a", "100 %", "%2F", "ä€😀", "x" * 255, "€" * 85, "
 def greet(name: str, password: str = "", *, greeting: str = "hi") -> None: ...
 
 
-def cli(settings: Settings, *arguments: str) -> Any:
-    flags = ("--url", settings.url, "--exchange", settings.exchange, "--json")
-    result = CliRunner().invoke(main, [*arguments, *flags])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
+#: What answers hold, by their addresses.
+ROWS: dict[str, Callable[[Inspector], Any]] = {
+    "/api/queues": lambda known: known.queues(),
+    "/api/queues/mail/jobs?limit=2": lambda known: known.jobs("mail", limit=2).rows,
+    "/api/queues/mail/jobs?newest=true": lambda known: known.jobs("mail").rows[::-1],
+    "/api/failed": lambda known: known.failed().rows,
+    "/api/scheduled": lambda known: known.scheduled().rows,
+    "/api/retries": lambda known: known.retries().rows,
+    "/api/recurring": lambda known: known.recurring(),
+    "/api/history": lambda known: known.history().rows,
+    "/api/audit": lambda known: known.audit().rows,
+}
+
+#: The same of one.
+ONE: dict[str, Callable[[Inspector], Any]] = {
+    "/api/failed/bad": lambda known: known.failed_job("bad"),
+    "/api/scheduled/later": lambda known: known.scheduled().rows[0],
+    "/api/jobs/later": lambda known: known.scheduled().rows[0],
+    "/api/recurring/a%2Fb": lambda known: known.recurring()[0],
+}
 
 
-def test_rows_are_those_of_the_command_line(settings: Settings, web: Web) -> None:
+def test_rows_are_those_of_the_library(settings: Settings, serve: Serve) -> None:
+    web = serve(settings)
+    publish_failed(web.client, (message("bad", "a@b.c"), failure()))
     for n in range(3):
         web.client.enqueue("shop.mail", [n], {"subject": "hi"}, queue="mail")
+    schedule(web.client, due("later", 900), retrying("again", 1_800, times=2))
+    web.inspector.put_recurring("a/b", "shop.sweep", every=3_600)
+    web.inspector.put_recurring(
+        "b", "shop.sweep", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}
+    )
+    write(web.client, [ended("done"), failed("over")])
 
-    queues = web.http.get("/api/queues").json()
-    jobs = web.http.get("/api/queues/mail/jobs?limit=2").json()
+    def told(path: str) -> Any:
+        return web.http.get(path).json()
 
-    assert queues["rows"] == cli(settings, "queues")
-    assert jobs["rows"] == cli(settings, "jobs", "mail", "--limit", "2")
-    assert (jobs["total"], jobs["page"], jobs["limit"]) == (3, 1, 2)
-
-    def newest() -> list[Any]:
-        return [row["args"] for row in web.http.get("/api/queues/mail/jobs?newest=true").json()["rows"]]
-
-    # After one look RabbitMQ may count a job less for an instant.
-    eventually(lambda: newest() == [[2], [1], [0]])
-
-
-def test_looking_at_a_queue_leaves_it_as_it_was(web: Web) -> None:
-    ids = [web.client.enqueue("shop.mail", [n], queue="mail").id for n in range(30)]
-
-    for page in range(1, 5):
-        web.http.get(f"/api/queues/mail/jobs?limit=10&page={page}")
-        web.http.get(f"/api/jobs/{ids[page]}")
-        web.http.get("/api/queues")
-
-    # After one look RabbitMQ may count a job less for an instant.
-    eventually(lambda: [row["id"] for row in web.inspector.jobs("mail").rows] == ids)
+    for path, rows in ROWS.items():
+        wanted = eventually(lambda rows=rows: rows(web.inspector))
+        eventually(lambda path=path, wanted=wanted: told(path)["rows"] == wanted)
+    for path, row in ONE.items():
+        assert told(path) == row(web.inspector), path
+    first = told("/api/queues/mail/jobs?limit=2")
+    assert (first["total"], first["page"], first["limit"]) == (3, 1, 2)
+    assert [one["message"] for one in told("/api/retries")["rows"][0]["attempts"]] == ["try 1", "try 2"]
+    assert told("/api/recurring/b")["words"] == "Every fifth minute of every hour (Europe/Rome)"
+    for path in ("/api/queues/none/jobs", "/api/jobs/none", "/api/recurring/none", "/api/none", "/api"):
+        assert web.http.get(path).status_code == 404, path
 
 
 @pytest.mark.parametrize("id", _IDS)
@@ -91,17 +106,7 @@ def test_a_job_whose_code_is_here_is_bound_to_its_signature(web: Web) -> None:
     assert right.json()["queue"] == "greetings"
 
 
-def test_a_queue_is_paused_resumed_and_deleted(web: Web) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-
-    assert web.http.post("/api/queues/mail/pause").json()["paused"] is True
-    eventually(lambda: web.http.get("/api/queues").json()["rows"][1]["paused"])
-    assert web.http.post("/api/queues/mail/resume").json()["paused"] is False
-    assert web.http.delete("/api/queues/mail").json() == {"removed": 1}
-    assert web.http.delete("/api/queues/mail").status_code == 404
-
-
-def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(web: Web) -> None:
+def test_a_job_is_enqueued_with_the_options_that_options_takes(web: Web) -> None:
     options = {"queue": "mail", "tenant": "acme", "priority": 3, "unique": "until_done", "unique_key": "eu", "limit": 2}
     sync = {"job": "shop.never_seen", **options}
     first = web.http.post("/api/jobs", json={**sync, "id": "mine"})
@@ -119,7 +124,7 @@ def test_c1_a_job_is_enqueued_with_the_options_that_options_takes(web: Web) -> N
     assert (raising.status_code, "mine" in raising.json()["error"]) == (409, True)
 
 
-def test_c1_a_job_is_enqueued_for_an_instant(web: Web) -> None:
+def test_a_job_is_enqueued_for_an_instant(web: Web) -> None:
     web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail", "id": "a", "run_at": "2126-12-01T09:00Z"})
     web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail", "id": "b", "delay": 3600})
 
@@ -150,7 +155,7 @@ def test_c1_a_job_is_enqueued_for_an_instant(web: Web) -> None:
         {"frob": 1},
     ],
 )
-def test_c1_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong: dict[str, Any]) -> None:
+def test_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong: dict[str, Any]) -> None:
     answer = shared_web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "wrong", **wrong})
 
     assert answer.status_code == 422, answer.text
@@ -158,14 +163,15 @@ def test_c1_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong:
     assert shared_web.http.get("/api/queues/wrong/jobs").status_code == 404
 
 
-def test_c1_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
+def test_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
     answer = web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "mail"})
 
     assert "nothing is known of the code of" in answer.json()["note"]
     assert "nothing is known of the code of" in web.form("/queues", "/enqueue", job="shop.never_seen").text
 
 
-def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(web: Web) -> None:
+def test_a_job_announced_as_unique_is_unique_by_its_name(settings: Settings, serve: Serve) -> None:
+    web = serve(settings)
     sync = UniqueJob(name="shop.sync_by_name", options={"unique": "until_done"}, parameters=(("shop", 1),))
     index = UniqueJob(name="shop.index_by_name", options={"unique": "until_done"}, keyed_by_code=True)
     web.client.run(lambda broker: broker.keys.announce([sync.name, index.name], [sync, index]))
@@ -185,19 +191,12 @@ def test_c1_a_job_that_a_worker_announced_as_unique_is_unique_by_its_name(web: W
     assert web.http.get("/api/queues/jobs/jobs").json()["total"] == 2
 
 
-def test_c8_all_queues_are_purged_at_once(web: Web) -> None:
+def test_all_queues_are_purged_at_once(web: Web) -> None:
     for queue in ("mail", "slow", "slow"):
         web.client.enqueue("shop.mail", queue=queue)
 
     assert web.http.post("/api/queues/purge").json() == {"removed": 3}
     assert web.http.get("/api/queues/slow/jobs").json()["total"] == 0
-
-
-def test_what_waits_is_cancelled(web: Web) -> None:
-    id = web.client.enqueue("shop.mail", queue="mail").id
-
-    assert web.http.post(f"/api/jobs/{id}/cancel").json()["state"] == "marked"
-    assert web.http.get(f"/api/jobs/{id}").json()["state"] == "cancelled"
 
 
 def test_workers_are_listed_and_told_what_to_do(settings: Settings, serve: Serve, rig: Rig) -> None:
@@ -228,11 +227,6 @@ def test_workers_are_listed_and_told_what_to_do(settings: Settings, serve: Serve
     assert process.wait() == 0
     eventually(lambda: not web.inspector.workers())
     eventually(lambda: web.http.post(f"/api/workers/{worker}/stop").status_code == 404)
-
-
-@pytest.mark.parametrize("path", ["/api/queues/none/jobs", "/api/jobs/none", "/api/none", "/api"])
-def test_what_is_not_there_is_404_in_words(web: Web, path: str) -> None:
-    assert web.http.get(path).status_code == 404
 
 
 def test_a_method_that_an_address_does_not_take_is_405(web: Web) -> None:

@@ -3,18 +3,23 @@
 import asyncio
 import base64
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from msgspec.structs import replace
 from starlette.requests import Request
 
-from palermo.core.message import Message
+from palermo.contract.events import Subscription
 from palermo.settings.settings import Settings
 from palermo.webui import Role, User
 from palermo.webui.security.auth import CLIENT, FileAuthentication, Throttle
 from palermo.webui.security.request import MAX_BODY
 from palermo.webui.security.user_file import password_line
-from tests.webui.conftest import Serve
+from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.webui.conftest import BROKER_PATIENCE, Serve
+from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import CHEAP, Web
 
 _XSS = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*7}}"
@@ -26,26 +31,67 @@ def web(shared_web: Web) -> Web:
     return shared_web
 
 
-def test_markup_in_any_field_of_a_job_is_text(web: Web) -> None:
-    strange = Message(id=_XSS, queue=_XSS, job=_XSS, body=b"[]", content_type=_XSS, preview=_XSS, created_at=1)
-    web.client.run(lambda broker: broker.publish(strange))
-    web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue="mail", id=f"2{_XSS}")
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """Pages of jobs in all states whose every text is markup."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('marked')}/jobs.db"
+    texts = {"job": _XSS, "preview": _XSS, "content_type": _XSS}
+    trace = f'Traceback\n  File "{_XSS}", line 1, in {_XSS}\n{_XSS}: {_XSS}\n'
+    with Web(Settings(url=url, publish_timeout=BROKER_PATIENCE)) as web:
+        reason = replace(failure(_XSS, _XSS), stack_trace=trace)
+        publish_failed(web.client, (message("bad", _XSS, **texts), reason), (message(f"1{_XSS}", **texts), reason))
+        publish(web.client, message(f"2{_XSS}", _XSS, queue=_XSS, **texts), message("3", tenant=_XSS, **texts))
+        web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue="mail", id=f"4{_XSS}")
+        schedule(web.client, due(f"5{_XSS}", 900, _XSS, queue=_XSS, **texts), retrying("6", 900, queue=_XSS, **texts))
+        web.inspector.put_recurring(_XSS, _XSS, every=3_600, args=[_XSS], queue=_XSS.replace("*", "x"))
+        topics = Subscription(group=f"g{_XSS}", queue=f"palermo_g{_XSS}", topics=(f"o.{_XSS}",), function=_XSS)
+        web.client.run(lambda broker: broker.events.subscribe(topics))
+        yield web
 
-    for path in (
-        "/queues",
-        "/api/docs",
-        f"/queues/{_XSS}",
-        "/queues/mail",
-        f"/jobs/{_XSS}",
-        f"/{_XSS}",
-        f"/failures?text={_XSS}",
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/",
+            "/queues",
+            "/queues/mail",
+            "/queues/{}",
+            "/api/docs",
+            "/{}",
+            "/tenants?queue=mail",
+            "/topics",
+            "/classes",
+        ),
+        *("/problems", "/history", "/audit", "/search?q={}", "/recurring", "/recurring?ask=add", "/recurring?ask={}"),
+        *("/recurring/{}", "/recurring/{}?ask=edit", "/classes/{}", "/scheduled", "/retries"),
+        "/scheduled?queue={}&job={}&retries=yes",
+        *("/scheduled/confirm?act=cancel&id=5{}", "/scheduled/confirm?act=cancel&all=1&queue={}"),
+        *("/retries/confirm?act=retry&id=6", "/jobs/bad", "/jobs/2{}?queue={}", "/jobs/4{}", "/jobs/5{}", "/jobs/6"),
+        *("/failures", "/failures?by=groups", "/failures?text={}&queue={}&since=", "/failures/bad/edit"),
+        *("/failures/confirm?act=discard&id=1{}", "/failures/1{}/edit"),
+    ],
+)
+def test_markup_in_any_field_is_text_on_every_page(marked: Web, path: str) -> None:
+    page = marked.http.get(path.replace("{}", quote(_XSS, safe="")))
+
+    assert page.status_code == (404 if path == "/{}" else 200), page.text
+    assert page.headers["content-type"].startswith("text/html")
+    assert "<script>alert" not in page.text
+    assert "<img" not in page.text
+
+
+def test_jobs_whose_ids_are_markup_can_be_acted_on(marked: Web) -> None:
+    for page, to, act, id in (
+        ("/failures", "/failures/act", "discard", f"1{_XSS}"),
+        ("/scheduled", "/scheduled/act", "cancel", f"5{_XSS}"),
     ):
-        page = web.http.get(path)
+        assert marked.form(page, to, act=act, id=id, number="1").status_code == 200
+    marked.form("/recurring", f"/recurring/{quote(_XSS, safe='')}/remove")
 
-        assert page.status_code < 500
-        assert page.headers["content-type"].startswith("text/html")
-        assert "<script>alert" not in page.text
-        assert "<img" not in page.text
+    assert [row["id"] for row in marked.inspector.failed()] == ["bad"]
+    assert [row["id"] for row in marked.inspector.scheduled()] == ["6"]
+    assert marked.inspector.recurring() == []
 
 
 @pytest.mark.parametrize("path", ["/api/queues/%3Cscript%3E/jobs", "/api/jobs/%3Cscript%3E", "/api/%3Cscript%3E"])

@@ -1,7 +1,6 @@
 """The application in another one, and behind proxies."""
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,23 +56,25 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     assert (done.status_code, done.headers["location"]) == (303, f"{seen}/queues/a%2Fb")
 
 
-@pytest.mark.parametrize("around", [in_starlette, in_fastapi, by_hand])
-def test_it_works_below_any_path_of_another_application(
-    settings: Settings, serve: Serve, around: Callable[[ASGIApp], ASGIApp]
+@pytest.mark.parametrize(
+    ("options", "root", "seen"),
+    [
+        ({"around": in_starlette}, "/ops/jobs", "/ops/jobs"),
+        ({"around": in_fastapi}, "/ops/jobs", "/ops/jobs"),
+        ({"around": by_hand}, "/ops/jobs", "/ops/jobs"),
+        ({"prefix": "/ops/jobs"}, "", "/ops/jobs"),
+        ({"around": in_starlette, "prefix": "/x"}, "/ops/jobs", "/ops/jobs/x"),
+    ],
+    ids=["Starlette", "FastAPI", "by hand", "a proxy that strips a prefix", "an application behind a proxy"],
+)
+def test_it_works_below_any_path(
+    settings: Settings, serve: Serve, options: dict[str, Any], root: str, seen: str
 ) -> None:
-    check_whole(serve(settings, around=around), "/ops/jobs", "/ops/jobs")
-
-
-def test_it_works_behind_a_proxy_that_strips_a_configured_prefix(settings: Settings, serve: Serve) -> None:
-    check_whole(serve(settings, prefix="/ops/jobs"), "", "/ops/jobs")
+    check_whole(serve(settings, **options), root, seen)
 
 
 def test_it_works_behind_a_trusted_proxy_that_says_what_it_strips(settings: Settings, serve: Serve) -> None:
     check_whole(serve(settings, trust_proxy=True, auth=ANYONE), "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})
-
-
-def test_it_works_in_another_application_behind_a_proxy(settings: Settings, serve: Serve) -> None:
-    check_whole(serve(settings, around=in_starlette, prefix="/x"), "/ops/jobs", "/ops/jobs/x")
 
 
 @pytest.mark.parametrize(
