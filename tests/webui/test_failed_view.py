@@ -87,11 +87,6 @@ def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: I
     assert [row["id"] for row in inspector.failed(limit=1_000)] == [str(n) for n in range(300)]
 
 
-def test_an_empty_place_is_ready_at_once(view: FailedView) -> None:
-    assert view.update(20).ready
-    assert ids(view) == []
-
-
 def test_new_failures_appear_and_what_others_took_disappears(
     client: Client, inspector: Inspector, view: FailedView, clock: Clock
 ) -> None:
@@ -205,20 +200,6 @@ def test_a_requeue_is_known_at_once_and_costs_no_reading(
     assert ids(view) == [str(n) for n in reversed(range(10)) if n not in (2, 5)]
     assert (state.at, state.behind) == (at, 0)
     assert [row["id"] for row in inspector.jobs("mail")] == ["2", "5"]
-
-
-def test_all_that_match_are_discarded_and_the_others_stay(
-    client: Client, inspector: Inspector, view: FailedView, clock: Clock
-) -> None:
-    jobs = [(message(str(n)), failure("KeyError" if n % 2 else "ValueError")) for n in range(10)]
-    publish_failed(client, *jobs)
-    later(view, clock)
-
-    done = finished(Operations(inspector, view), command("discard", FailedFilter(error="KeyError"), expected=7))
-
-    assert done.outcome() == "Discarded 5 jobs, 2 had gone."
-    assert ids(view) == ["8", "6", "4", "2", "0"]
-    assert inspector.size(FAILED_QUEUE) == 5
 
 
 def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(

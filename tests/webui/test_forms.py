@@ -77,16 +77,6 @@ def test_each_error_of_an_enqueue_is_at_its_field_and_what_was_typed_stays(web: 
     assert web.inspector.queues()[0]["name"] == "failed"
 
 
-def test_each_error_of_an_edit_is_at_its_field_and_the_first_one_has_the_focus(web: Web) -> None:
-    schedule(web.client, due("later", DAY, 1))
-
-    again = web.form("/jobs/later/edit", "/jobs/later/edit", **WRONG_JOB)
-
-    assert again.status_code == 422
-    assert list(problems_at(again)) == ["args", "kwargs", "queue", "priority", "when"]
-    assert focused(again) == ["args"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "field", "said"),
     [
@@ -322,12 +312,6 @@ def test_a_time_that_cannot_be_is_refused_at_its_field(web: Web, fields: dict[st
         assert list(found := problems_at(again)) == [field]
         assert said in found[field]
     assert web.inspector.scheduled().rows == before
-
-
-def test_who_may_only_look_gets_no_form(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, read_only=True)
-
-    assert web.http.get("/enqueue").status_code == 403
 
 
 def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web) -> None:

@@ -103,6 +103,7 @@ _MOVING = (
     (r"\b20\d\d-\d\d-\d\d\b", "<time>"),
     (r"(?<=^file system\n).*|(?<=^disk space\n).*", "<disk>"),
     (r"\b1[678]\d{8}(?:\.\d+)?\b", "<instant>"),
+    (r"^[–\d.]+ jobs/s$", "<rate> jobs/s"),
     (r"\S+@\S+(?= via python)", "<user>"),
     (r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b", "<day>"),
     (r"\bSQLite 3[\d.]+", "SQLite <version>"),
@@ -151,6 +152,7 @@ def shop(folder: Path) -> Iterator[Web]:
     with Web(Settings(url=f"sqlite:///{folder}/shop.db", publish_timeout=BROKER_PATIENCE)) as web:
         fill(web)
         assert journal_views(web.app.state.site).following.wait(60)
+        eventually(lambda: web.http.get("/api/audit").json()["total"] == 5)
         yield web
 
 

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from palermo.client import status
 from palermo.client.client import Client
 from palermo.core.topology import internal
-from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui.pages import job
 from palermo.webui.state.journal_views import journal_views
@@ -152,46 +151,6 @@ def test_rows_and_lives_and_actions_for_programs(told: Web) -> None:
 
     assert [row["action"] for row in answer(told, "/api/audit", by="b*")["rows"]] == ["pause"]
     assert answer(told, "/api/audit")["total"] == 3
-
-
-def test_the_library_tells_the_same(told: Web) -> None:
-    inspector = Inspector(told.client)
-
-    assert inspector.history(limit=3).rows == answer(told, "/api/history", limit=3)["rows"]
-    assert [row["kind"] for row in inspector.life("a")] == [
-        row["kind"] for row in answer(told, "/api/history/a")["rows"]
-    ]
-    assert [dict(row) for row in inspector.audit()] == answer(told, "/api/audit")["rows"]
-
-
-def test_another_web_process_shows_the_same(told: Web, serve: Serve) -> None:
-    another = serve(told.client.settings)
-
-    for path in ("/api/history?limit=500", "/api/history/a", "/api/audit"):
-        assert answer(another, path) == answer(told, path)
-
-
-def test_before_anything_was_written_the_pages_say_what_would_be(web: Web) -> None:
-    eventually(lambda: "The journal has no finished job." in shown(web, "/history"))
-    assert "The journal has no action." in shown(web, "/audit")
-
-
-def test_pages_that_would_show_failures_alone_say_how_to_see_all_jobs(settings: Settings, serve: Serve) -> None:
-    web = serve(replace(settings, journal="failures"))
-
-    eventually(lambda: "no failed, discarded or cancelled job" in shown(web, "/history"))
-    assert 'Set journal = "all" for workers and clients' in shown(web, "/history").replace("&#34;", '"')
-
-
-def test_an_id_that_no_job_has_is_answered_with_nothing_found_and_without_a_timeline(web: Web) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-
-    # Before the journal has been read the page says so instead.
-    eventually(lambda: "Look for a result in the journal" in web.http.get("/jobs/nowhere").text)
-    answer = web.http.get("/jobs/nowhere")
-
-    assert (answer.status_code, "Nothing was found for this id." in answer.text) == (404, True)
-    assert "Enqueued" not in answer.text
 
 
 def test_the_page_of_a_job_amid_a_long_queue_tells_what_the_journal_knows(

@@ -1,6 +1,5 @@
 """The story of a job on its page: its arguments, its attempts, where it came from; and to run it again or edit it."""
 
-import re
 import time
 from typing import Any
 
@@ -199,59 +198,6 @@ def test_a_job_that_still_waits_is_not_run_again(web: Web) -> None:
     assert "not over" in web.form("/queues/mail?ask=clear", "/jobs/a/again").text
 
     assert [row["id"] for row in web.inspector.jobs("mail")] == ["a"]
-
-
-def test_a_scheduled_job_that_was_cancelled_can_be_run_again(web: Web) -> None:
-    job = web.client.enqueue("shop.charge", [1058], queue="mail", delay=DAY)
-    web.inspector.cancel_scheduled(job.id)
-
-    page = eventually(lambda: found if "Run again" in (found := web.http.get(f"/jobs/{job.id}").text) else "")
-    assert ">cancelled</span>" in page
-    answer = web.form(f"/jobs/{job.id}", f"/jobs/{job.id}/again")
-
-    new = row_of(web, new_id(answer))
-    assert (new["args"], new["state"], new["run_at"]) == ([1058], "pending", None)
-
-
-def test_attempts_are_rows_with_their_errors(web: Web) -> None:
-    for number, kind in enumerate(("retried", "retried", "succeeded"), start=1):
-        said = {"error": "builtins.KeyError", "message": f"try {number}"} if kind == "retried" else {}
-        write(web, "a", kind, attempt=number, took=1.5, slot=1, **said)
-    eventually(lambda: "try 2" in web.http.get("/jobs/a").text)
-
-    page = web.http.get("/jobs/a").text
-    table = page[page.index('id="attempts-title"') : page.index('id="args-title"')]
-
-    assert re.findall(r">(done|failed)</span>", table) == ["done", "failed", "failed"]
-    assert re.findall(r": (try \d)", table) == ["try 2", "try 1"]
-    assert 'href="/workers/pid:1@h"' in table.replace("%3A", ":").replace("%40", "@")
-
-
-def test_progress_is_one_line_and_the_rest_behind_a_click(web: Web) -> None:
-    for part in (0.25, 0.5, 0.75):
-        write(web, "a", "progress", fraction=part, text=f"{part:.0%} of it")
-    write(web, "a")
-
-    page = eventually(lambda: found if "75% of it" in (found := web.http.get("/jobs/a").text) else "")
-
-    assert page.count('class="job wide"') == 1
-    assert "<summary>3 steps</summary>" in page
-
-
-def test_a_kept_result_is_shown_at_once_and_where_the_job_came_from(web: Web) -> None:
-    write(
-        web,
-        "a",
-        body="[]",
-        headers={"recurring": "nightly"},
-        result={"content_type": "application/json", "text": "[42]"},
-    )
-
-    page = web.http.get("/jobs/a").text
-
-    assert 'id="result"' in page
-    assert "nightly</a>" in page
-    assert re.search(r'id="job-link" hidden>http://127.0.0.1:\d+/jobs/a<', page)
 
 
 # -- edit

@@ -192,11 +192,3 @@ def test_a_page_of_jobs_with_long_ids_is_selected_as_a_whole(web: Web) -> None:
 
 def remaining(inspector: Inspector) -> tuple[int, int]:
     return len(inspector.failed()), len(inspector.scheduled())
-
-
-def test_a_link_to_one_job_still_asks(web: Web) -> None:
-    publish_failed(web.client, (message("x" * LONG), failure()))
-
-    asked = web.http.get(f"/failures/confirm?act=requeue&id={'x' * LONG}")
-
-    assert "Requeue 1 job?" in asked.text

@@ -99,16 +99,6 @@ def test_a_job_that_waits_too_long_is_late(web: Web, monkeypatch: pytest.MonkeyP
     assert (row["kind"], row["text"][:36]) == ("late", "its first job has waited for 33 min ")
 
 
-def test_the_broker_is_examined_when_somebody_looks_and_not_by_other_pages(web: Web) -> None:
-    web.http.get("/")
-    page = eventually(lambda: found if "found nothing wrong" in (found := web.http.get("/problems").text) else None)
-
-    assert page is not None
-    assert "<dt>publish</dt>" in page
-    assert "as user" not in page
-    assert "The broker was examined" in page
-
-
 def test_read_only_pages_do_not_store_a_job_to_examine_the_broker(settings: Settings, serve: Serve) -> None:
     page = serve(settings, read_only=True).http.get("/problems").text
 

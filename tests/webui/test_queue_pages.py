@@ -5,16 +5,13 @@ import time
 from html import unescape
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.contract.rows import Row
-from palermo.settings.settings import Settings
 from palermo.webui.state import live_state
 from palermo.webui.state.live_state import OldestJobs
 from tests.helpers import eventually
 from tests.history.written import write
 from tests.inspector.jobs import message, publish
-from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
@@ -52,16 +49,6 @@ def test_of_many_queues_100_are_on_a_page_and_all_are_counted(web: Web) -> None:
     assert "201 to 250 of 250 queues" in last
     assert "Page 9 is past the end: there are 250 queues." in web.http.get("/queues?page=9").text
     assert web.http.get("/api/queues").json()["total"] == 251
-
-
-def test_up_to_100_queues_are_on_one_page_without_a_word_of_others(web: Web) -> None:
-    names = many(100)
-    publish(web.client, *(message(name, queue=name) for name in names))
-
-    pages = [web.http.get(path).text for path in ("/", "/queues")]
-
-    assert listed(web, "/") == listed(web, "/queues") == [*names, "failed"]
-    assert not any('class="pager"' in text or "of 100 queues" in text for text in pages)
 
 
 def test_a_filter_by_name_stays_from_page_to_page(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,16 +118,6 @@ def test_a_queue_whose_first_job_waits_too_long_comes_before_paused_ones(
     eventually(lambda: listed(web, "/")[:3] == ["z-late", "p", "q-000"])
 
 
-def test_rows_keep_their_places_while_counts_change(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = many(120)
-    queue_rows(monkeypatch, *({"name": name, "pending": number} for number, name in enumerate(names)))
-    before = listed(web, "/queues")
-    queue_rows(monkeypatch, *({"name": name, "pending": 500 - number} for number, name in enumerate(names)))
-    eventually(lambda: '<td class="num strong" data-label="waiting">500</td>' in web.http.get("/queues").text)
-
-    assert listed(web, "/queues") == before == names[:100]
-
-
 def test_of_many_queues_of_failed_jobs_those_with_jobs_are_shown(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     apart = [f"failed:{name}" for name in many(150)]
     queue_rows(
@@ -205,13 +182,3 @@ def test_queues_that_share_a_worker_each_have_their_own_rates(web: Web) -> None:
     assert mail_in / mail_out == pytest.approx(2, rel=0.1)
     assert payments_in / payments_out == pytest.approx(2, rel=0.1)
     assert mail_in / payments_in == pytest.approx(10, rel=0.1)
-
-
-def test_without_a_journal_a_queue_shows_no_rate(settings: Settings, serve: Serve) -> None:
-    web = serve(replace(settings, journal="off"))
-    publish(web.client, message("a", queue="mail"))
-
-    row = re.search(r"<tr id=.*?>mail</a>.*?</tr>", web.http.get("/queues").text, re.DOTALL)
-
-    assert row is not None
-    assert re.findall(r'data-label="(?:in|out)">([^<]*)<', row[0]) == ["–", "–"]

@@ -20,27 +20,6 @@ def published(web: Web, name: str) -> None:
     publish(web.client, message("1", queue=name))
 
 
-@pytest.fixture
-def web(shared_web: Web) -> Web:
-    """One server for the module."""
-    return shared_web
-
-
-def test_the_api_lists_the_rows_of_the_command_line(web: Web) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-
-    listed = web.http.get("/api/queues").json()
-
-    assert listed == {"rows": web.inspector.queues(), "total": 2, "page": 1, "limit": 2}
-
-
-def test_the_page_of_a_queue_that_is_not_known_says_how_a_queue_gets_known(web: Web) -> None:
-    answer = web.http.get("/queues/foreign")
-
-    assert answer.status_code == 404
-    assert "one that another program has made is known once a worker serves it" in answer.text
-
-
 def test_the_page_of_an_address_that_there_is_not_does_not_look_again(web: Web) -> None:
     wrong, missing = web.http.get("/quues"), web.http.get("/queues/foreign")
 
@@ -69,15 +48,6 @@ def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
     assert "Removed 1 job from" in page.text
     assert f'hx-get="/queues/{quote(name, safe="")}"' in page.text
     assert web.inspector.size(name) == 0
-
-
-def test_P14_the_page_of_a_queue_says_how_its_jobs_are_serialized(web: Web) -> None:
-    for serializer in ("json", "json", "msgpack"):
-        web.client.enqueue("shop.mail", ["a@b.c"], queue="mail", serializer=serializer)
-    web.client.enqueue("shop.bill", queue="bills")
-
-    assert "Serialized as application/json (2 jobs), application/msgpack (1 job)." in web.http.get("/queues/mail").text
-    assert "Serialized as application/json (1 job)." in web.http.get("/queues/bills").text
 
 
 def events_of(web: Web) -> str:
@@ -182,7 +152,7 @@ def test_the_page_of_a_queue_has_its_last_hour_its_failed_jobs_and_its_tenants(w
     assert "acme" not in web.http.get("/queues/bills").text
 
 
-def test_r11_a_button_pauses_all_queues_and_resumes_them(web: Web) -> None:
+def test_a_button_pauses_all_queues_and_resumes_them(web: Web) -> None:
     web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
 
     paused = web.form("/queues", "/queues/pause")
@@ -198,7 +168,7 @@ def test_r11_a_button_pauses_all_queues_and_resumes_them(web: Web) -> None:
     eventually(lambda: [(row["action"], row["by"]) for row in web.inspector.audit().rows] == wanted)
 
 
-def test_r11_the_api_pauses_and_resumes_all_queues(web: Web) -> None:
+def test_the_api_pauses_and_resumes_all_queues(web: Web) -> None:
     assert web.http.post("/api/queues/pause").json() == {"all_paused": True}
     assert web.inspector.all_paused()
     assert web.http.post("/api/queues/resume").json() == {"all_paused": False}

@@ -9,31 +9,15 @@ from urllib.parse import quote
 import pytest
 
 from palermo.inspector.masking import MASK
-from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.history.written import ended, write
-from tests.webui.conftest import Serve
 from tests.webui.server import Web
 from tests.webui.test_scheduled_pages import shown, text_of
-
-XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
 
 def add(web: Web, name: str = "sweep", **more: Any) -> None:
     times = {} if "cron" in more else {"every": 3_600}
     web.inspector.put_recurring(name, more.pop("job", "shop.sweep"), **times, **more)
-
-
-def test_rows_are_those_of_the_library(web: Web) -> None:
-    add(web, "b", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}, queue="slow")
-    add(web, "a/b")
-
-    answer = web.http.get("/api/recurring").json()
-
-    assert answer == {"rows": web.inspector.recurring(), "total": 2, "page": 1, "limit": 2}
-    assert answer["rows"][1]["words"] == "Every fifth minute of every hour (Europe/Rome)"
-    assert web.http.get(f"/api/recurring/{quote('a/b', safe='')}").json() == answer["rows"][0]
-    assert web.http.get("/api/recurring/none").status_code == 404
 
 
 def test_one_is_added_run_disabled_enabled_and_removed(web: Web) -> None:
@@ -82,19 +66,6 @@ def test_what_cannot_recur_is_refused(shared_web: Web, body: dict[str, Any]) -> 
     assert shared_web.inspector.recurring() == []
 
 
-def test_the_page_says_when_in_words_and_what_is_next(web: Web) -> None:
-    add(web, "nightly", cron="0 3 * * *", tz="Europe/Rome", args=["eu"], kwargs={"password": "hunter2"})
-    add(web, "off")
-    web.inspector.switch_recurring("off", on=False)
-
-    text = shown(web, "/recurring")
-
-    for said in ("Recurring 2", "nightly", "shop.sweep", "At 03:00 every day (Europe/Rome)", "0 3 * * *", "never"):
-        assert said in text, said
-    assert re.search(r"enabled .* – disabled", text)
-    assert "hunter2" not in web.http.get("/recurring").text + web.http.get("/api/recurring").text
-
-
 def test_everything_is_done_on_the_page(web: Web) -> None:
     fields = {"name": "a b/c", "job": "shop.sweep", "every": "5m", "queue": "slow", "args": '["eu"]', "kwargs": ""}
 
@@ -111,29 +82,6 @@ def test_everything_is_done_on_the_page(web: Web) -> None:
     assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in web.http.get(f"/recurring?ask={ask}").text
     assert "Removed a b/c." in web.form("/recurring", f"{path}/remove").text
     assert "There is no recurring job." in shown(web, "/recurring")
-
-
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [
-        ({"every": "soon"}, "no duration"),
-        ({"cron": "x"}, "cron="),
-        ({"every": "5m", "cron": "* * * * *"}, "and not both"),
-        ({"every": "5m", "args": "{}"}, "must be a JSON list"),
-        ({"every": "5m", "name": "taken"}, "already"),
-        ({"every": "5m", "job": ""}, "job"),
-    ],
-)
-def test_a_form_that_is_wrong_comes_back_as_it_was_filled_in(web: Web, wrong: dict[str, str], said: str) -> None:
-    add(web, "taken")
-
-    again = web.form("/recurring", "/recurring/add", **{"name": "new", "job": "shop.kept", **wrong})
-
-    assert again.status_code == 422
-    assert said in text_of(again)
-    assert '<dialog id="add" aria-labelledby="add-title" open>' in again.text
-    assert all(f'value="{value}"' in again.text for name, value in wrong.items() if value and name != "args")
-    assert [row["name"] for row in web.inspector.recurring()] == ["taken"]
 
 
 def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: Web) -> None:
@@ -231,31 +179,6 @@ def test_a_wrong_change_comes_back_in_its_dialog_and_changes_nothing(
     assert said in text_of(again)
     assert f'<dialog id="{action}" aria-labelledby="{action}-title" open>' in again.text
     assert web.inspector.recurring() == before
-
-
-def test_names_and_arguments_are_text_and_never_markup(web: Web) -> None:
-    add(web, XSS, job=XSS, args=[XSS], queue=XSS)
-
-    own = f"/recurring/{quote(XSS, safe='')}"
-    for path in ("/recurring", "/recurring?ask=add", f"/recurring?ask={quote(XSS)}", own, f"{own}?ask=edit"):
-        page = web.http.get(path)
-        assert page.status_code == 200
-        assert "<script>alert" not in page.text
-        assert "<img" not in page.text
-    assert "Removed" in web.form("/recurring", f"/recurring/{quote(XSS, safe='')}/remove").text
-
-
-def test_who_may_only_look_changes_nothing(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, read_only=True)
-    add(web)
-
-    for action in ("run", "disable", "enable"):
-        assert web.http.post(f"/api/recurring/sweep/{action}").status_code == 403
-    assert web.http.delete("/api/recurring/sweep").status_code == 403
-    assert web.http.post("/api/recurring", json={"name": "a", "job": "b.c", "every": 5}).status_code == 403
-    for page in ("/recurring", "/recurring/sweep"):
-        assert '<form method="post"' not in web.http.get(page).text
-    assert [row["enabled"] for row in web.inspector.recurring()] == [True]
 
 
 def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture) -> None:

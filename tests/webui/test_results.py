@@ -14,12 +14,6 @@ from tests.helpers import eventually
 from tests.webui.server import Web
 
 
-@pytest.fixture
-def web(shared_web: Web) -> Web:
-    """One server for the module."""
-    return shared_web
-
-
 def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
     record = {"kind": kind, "at": time.time(), "id": id, "job": "shop.resize", "queue": "jobs", **more}
     web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [encode_record(record)])))
@@ -62,7 +56,7 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> 
     }
 
 
-def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(web: Web, rig: Rig) -> None:
+def test_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning")
     args = [str(rig.notes_path), str(rig.gate), {"password": "hunter2", "to": "anna"}]
     id = rig.client.enqueue("crew.hold", args, {}).id
@@ -85,7 +79,7 @@ def test_k4_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(web
     eventually(lambda: not any(row["jobs"] for row in rig.workers()))
 
 
-def test_r10_a_worker_that_is_stopped_is_on_the_pages_with_its_job(web: Web, rig: Rig) -> None:
+def test_a_worker_that_is_stopped_is_on_the_pages_with_its_job(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning")
     id = rig.hold()
     eventually(lambda: any(row["jobs"] for row in web.http.get("/api/workers").json()["rows"]))
@@ -122,7 +116,7 @@ def test_a_worker_that_serves_a_queue_by_a_pattern_or_a_weight_is_on_the_queues_
     eventually(shown)
 
 
-def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: Web, rig: Rig) -> None:
+def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning")
     rig.ready(process)
     web.client.enqueue("shop.mail", queue="mail")
@@ -154,28 +148,6 @@ def test_r10_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web
         return True
 
     eventually(advised)
-
-
-def test_r9_a_worker_has_a_page_with_its_memory_and_its_jobs_of_the_last_hour(web: Web, rig: Rig) -> None:
-    process = rig.worker("--log-level", "warning", PALERMO_JOURNAL="all")
-    rig.ready(process)
-    id = rig.enqueue("note", str(rig.notes_path), "ran")
-    eventually(lambda: rig.only_worker()["processed"] == 1)
-    worker = rig.only_worker()["id"]
-
-    def told() -> bool:
-        page = web.http.get(f"/workers/{worker}")
-        return page.status_code == 200 and f"/jobs/{id}" in page.text and "Jobs of the last hour" in page.text
-
-    eventually(told)
-    # A worker that does not run for a second does not answer.
-    row = eventually(lambda: row if (row := web.http.get(f"/api/workers/{worker}").json()).get("memory") else {})
-    assert row["memory"] > 10_000_000
-    assert row["last_seen"] >= row["started_at"]
-    assert web.http.get("/workers/pid:0@nowhere").status_code == 404
-    rows = web.http.get("/api/history", params={"worker": worker}).json()["rows"]
-    assert [each["id"] for each in rows] == [id]
-    assert web.http.get("/api/history", params={"worker": "pid:0@nowhere"}).json()["rows"] == []
 
 
 def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from html import unescape
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import pytest
@@ -74,44 +73,6 @@ def test_P14_a_page_past_the_end_of_a_list_says_so_and_leads_to_the_last_one(web
     for path in ("/scheduled", "/retries", "/queues/mail", "/failures", "/failures?by=groups"):
         eventually(lambda path=path: past_end(f"{path}{'&' if '?' in path else '?'}page=9"))  # type: ignore[misc]
         assert "is past the end" not in web.http.get(path).text, path
-
-
-def test_scheduled_jobs_are_listed_soonest_first_with_relative_and_exact_times(web: Web) -> None:
-    schedule(web.client, due("far", 3 * DAY + 60, "b"), due("near", 235, "a"), retrying("again", 400))
-
-    page = web.http.get("/scheduled")
-
-    assert listed(web, "/scheduled") == ["near", "again", "far"]
-    text = text_of(page)
-    assert "Scheduled 3" in text
-    assert "in 3 min" in text
-    assert "in 3 d" in text
-    exact = r'<time datetime="20\d\d-[^"]+" title="20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC" data-due>in 3 d'
-    assert re.search(exact, page.text)
-    assert listed(web, "/scheduled?retries=no") == ["near", "far"]
-    assert listed(web, "/scheduled?retries=yes") == ["again"]
-
-
-def test_pages_and_filters(web: Web) -> None:
-    schedule(web.client, *(due(f"{n:02}", 100 + n, queue="slow" if n % 2 else "mail") for n in range(60)))
-
-    assert "1 to 50 of 60 scheduled jobs" in shown(web, "/scheduled")
-    assert listed(web, "/scheduled?page=2") == [f"{n}" for n in range(50, 60)]
-    assert len(listed(web, "/scheduled?queue=slow")) == 30
-    assert "No scheduled job matches." in shown(web, "/scheduled?queue=none")
-
-
-def test_one_is_run_now_another_moved_and_one_cancelled(web: Web) -> None:
-    schedule(web.client, due("a", 100), due("b", 200), due("c", 300))
-
-    assert "Enqueued 1 job." in web.form("/scheduled", "/scheduled/act", act="run", id="a").text
-    assert "Move 1 scheduled job?" in shown(web, "/scheduled/confirm?act=move&id=b")
-    assert "Moved 1 job." in confirmed(web, "/scheduled/confirm?act=move&id=b", when="2d").text
-    assert "Cancelled 1 job." in confirmed(web, "/scheduled/confirm?act=cancel&id=c").text
-
-    [left] = web.inspector.scheduled().rows
-    assert (left["id"], left["run_at"] > "2026") == ("b", True)
-    assert [row["id"] for row in web.inspector.jobs("mail")] == ["a"]
 
 
 def test_all_that_match_are_cancelled_and_the_filter_stays(web: Web) -> None:
@@ -189,17 +150,6 @@ def test_a_form_that_does_not_say_what_is_meant_does_nothing(shared_web: Web, fi
     assert len(shared_web.inspector.cancel_scheduled(["a"])) == 1
 
 
-def test_retries_say_what_why_and_when(web: Web) -> None:
-    schedule(web.client, retrying("r", 235, times=3), due("plain", 100))
-
-    text = shown(web, "/retries")
-
-    assert listed(web, "/retries") == ["r"]
-    for said in ("Retries 1", "ValueError try 3", "KeyError try 2", "try 1", "shop.send", "mail", "in 3 min"):
-        assert said in text, said
-    assert re.search(r'data-label="attempt">4<', web.http.get("/retries").text)
-
-
 def test_retries_are_retried_now_or_given_up(web: Web) -> None:
     schedule(web.client, *(retrying(str(n), 100 + n) for n in range(4)), due("plain", 100))
 
@@ -215,28 +165,6 @@ def test_retries_are_retried_now_or_given_up(web: Web) -> None:
     assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
 
 
-def test_retries_are_moved_and_cancelled_by_a_filter(web: Web) -> None:
-    schedule(web.client, *(retrying(str(n), 100 + n) for n in range(3)), due("plain", 100))
-
-    assert "Move 2 retrying jobs?" in shown(web, "/retries/confirm?act=move&id=0&id=1")
-    assert "Moved 1 job." in web.form("/retries", "/retries/act", act="move", id="0", when="3d").text
-    assert "Cancel 3 retrying jobs?" in shown(web, "/retries/confirm?act=cancel&all=1")
-    assert "Cancelled 3 jobs." in confirmed(web, "/retries/confirm?act=cancel&all=1").text
-
-    assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
-
-
-def test_the_page_of_a_job_shows_when_it_runs_and_what_went_wrong_before(web: Web) -> None:
-    schedule(web.client, due("plain", 235), retrying("again", 415, times=3))
-
-    text = shown(web, "/jobs/plain")
-    assert all(said in text for said in ("scheduled", "Due in 3 min", "Run now", "Move", "Cancel"))
-    text = shown(web, "/jobs/again")
-    for said in ("retrying", "Next try in 6 min", "Attempts", "KeyError : try 2", "try 1", "Give up"):
-        assert said in text, said
-    assert text.index("try 3") < text.index("try 2") < text.index("try 1")
-
-
 def test_a_job_that_is_due_is_changed_on_its_own_page(web: Web) -> None:
     schedule(web.client, due("a", 100), due("b", 100), retrying("c", 100), due("d", 100))
 
@@ -247,64 +175,6 @@ def test_a_job_that_is_due_is_changed_on_its_own_page(web: Web) -> None:
     assert 'badge bad">failed' in given_up.text
     assert "Enqueued 1 job." in web.form("/jobs/d", "/jobs/d/due/run").text
     assert "Too late: job d has come due already" in web.form("/jobs/a", "/jobs/d/due/cancel").text
-
-
-def test_a_failed_job_shows_all_its_attempts(web: Web) -> None:
-    tried = retrying("again", -5, times=2)
-    publish_failed(web.client, (tried, failure("OSError", "the last", at=1_700_000_500)))
-
-    text = shown(web, "/jobs/again")
-
-    assert all(said in text for said in ("OSError : the last", "KeyError : try 2", "ValueError : try 1"))
-
-
-def test_a_retry_that_waits_in_its_queue_is_shown_as_that(web: Web) -> None:
-    schedule(web.client, retrying("again", -5))
-
-    text = shown(web, "/jobs/again")
-
-    assert "retrying" in text
-    assert "Waiting again" in text
-    assert web.http.get("/api/queues/mail/jobs").json()["rows"][0]["state"] == "retrying"
-
-
-def test_the_overview_counts_what_is_scheduled(web: Web) -> None:
-    schedule(web.client, *(due(str(n), 100) for n in range(7)))
-    scheduled_view(web.app.state.site).page(_all(), limit=0)
-
-    assert "Scheduled 7" in shown(web, "/")
-
-
-def test_what_a_job_holds_is_text_and_never_markup(web: Web) -> None:
-    schedule(web.client, due(XSS, 100, XSS, queue=XSS, job=XSS, preview=XSS, content_type=XSS))
-    odd = message("r", XSS, queue=XSS, job=XSS, preview=XSS)
-    schedule(web.client, retrying("r", 100, XSS, queue=XSS, job=XSS, preview=XSS), odd)
-
-    for path in (
-        "/scheduled",
-        "/retries",
-        f"/scheduled?queue={quote(XSS)}&job={quote(XSS)}&retries={quote(XSS[:9])}",
-        f"/scheduled/confirm?act=cancel&id={quote(XSS)}",
-        f"/scheduled/confirm?act=cancel&all=1&queue={quote(XSS)}",
-        f"/retries/confirm?act=retry&id={quote(XSS)}",
-        f"/jobs/{quote(XSS, safe='')}",
-        "/jobs/r",
-    ):
-        page = web.http.get(path)
-        assert page.status_code == 200, (path, page.text)
-        assert "<script>alert" not in page.text
-        assert "<img" not in page.text
-    assert "Cancelled 1 job." in web.form("/scheduled", "/scheduled/act", act="cancel", id=XSS).text
-
-
-def test_the_list_is_told_of_by_the_stream_when_it_changes(web: Web) -> None:
-    schedule(web.client, due("a", 100))
-    with web.http.stream("GET", "/live?every=1&of=scheduled", timeout=60) as stream:
-        lines = stream.iter_lines()
-        next(line for line in lines if line == ": ")
-        web.inspector.cancel_scheduled("a")
-
-        assert next(line for line in lines if line.startswith("event:")) == "event: change"
 
 
 def test_a_page_is_told_of_what_changed_between_its_drawing_and_its_stream(web: Web) -> None:

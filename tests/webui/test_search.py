@@ -79,20 +79,19 @@ def filled(web: Web) -> Web:
     return web
 
 
-def test_an_order_is_found_by_its_arguments_and_errors_whatever_the_state_of_its_job(filled: Web) -> None:
-    wanted = {
-        "failed": ["bad-1"],
-        "retrying": ["again-1"],
-        "scheduled": ["later-1"],
-        "waiting": ["wait-1"],
-        "finished": ["over-1"],
-    }
-    finds(filled, "order 1058", wanted)
-
-
 @pytest.mark.parametrize(
     ("q", "found"),
     [
+        (
+            "order 1058",
+            {
+                "failed": ["bad-1"],
+                "retrying": ["again-1"],
+                "scheduled": ["later-1"],
+                "waiting": ["wait-1"],
+                "finished": ["over-1"],
+            },
+        ),
         ("bad", {"failed": ["bad-1", "bad-2"]}),
         ("later-1", {"scheduled": ["later-1"]}),
         ("done-", {"finished": ["done-1"]}),
@@ -171,14 +170,6 @@ def test_failed_jobs_found_by_their_name_have_a_list_of_their_own(filled: Web) -
     assert "By their text" not in page
     [to] = re.findall(r'href="(/failures\?[^"]+)"', page)
     assert "bad-2" in filled.http.get(to).text
-
-
-def test_nothing_found_says_what_was_searched(filled: Web) -> None:
-    page = filled.http.get("/search?q=nobody").text
-
-    assert "No job matches" in page
-    assert "“nobody” in ids, names, arguments and errors among failed, retrying, scheduled, waiting, running" in page
-    assert "Not searched" not in page
 
 
 def test_queues_are_looked_at_at_the_same_time(filled: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,16 +298,6 @@ def test_the_field_is_empty_on_pages_that_show_no_search(web: Web, page: str) ->
     assert 'name="q" value="" list="search-offers"' in web.http.get(page).text
 
 
-def test_queues_and_jobs_with_that_name_come_first(web: Web) -> None:
-    for name in ("mail", "mail.bulk", "images"):
-        web.client.enqueue("post.SendLetter", queue=name)
-
-    page = web.http.get("/search?q=mail").text
-
-    assert page.index('href="/queues/mail" autofocus') < page.index('href="/queues/mail.bulk"')
-    assert '<option value="queue:mail.bulk">' in page
-
-
 @pytest.mark.parametrize(
     ("q", "told"),
     [
@@ -371,9 +352,3 @@ def test_a_finished_job_is_found_by_its_arguments_and_never_by_hidden_ones(setti
     assert group["rows"][0]["preview"] == f"'Zoë', password='{MASK}'"
     assert "done-1" in web.http.get("/history?text=1058").text
     assert [row["id"] for row in web.inspector.history(HistoryFilter(text="1058"))] == ["over-1", "done-1"]
-
-
-def test_while_the_journal_is_off_the_search_says_so(settings: Settings, serve: Serve) -> None:
-    web = serve(replace(settings, journal="off"))
-
-    assert "finished jobs: the journal is off here" in search(web, "shop")["not_searched"]

@@ -16,7 +16,7 @@ from palermo.history.series import Cell
 from palermo.history.statistics import Deploy
 from palermo.history.tally import Tally
 from palermo.settings.settings import Settings
-from palermo.webui.render.charts import HEIGHT, WIDTH, bars, in_short, lines, marks
+from palermo.webui.render.charts import HEIGHT, WIDTH, bars, lines, marks
 from tests.helpers import eventually
 from tests.history.written import failed as failed_run
 from tests.webui.conftest import Serve
@@ -101,13 +101,6 @@ def test_every_duration_has_a_place(seconds: float) -> None:
 
 def test_deploys_are_marked_where_they_were() -> None:
     assert [mark.place for mark in marks([Deploy(5.0, "1"), Deploy(20.0, "2")], [cell(0), cell(10)])] == [25.0, 100.0]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.001, "1 ms"), (1, "1 s"), (60, "1 min"), (900, "15 min"), (3_600, "1 h"), (86_400, "1 d")]
-)
-def test_round_durations_in_short(seconds: float, text: str) -> None:
-    assert in_short(seconds) == text
 
 
 def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -> None:
@@ -239,12 +232,3 @@ def test_a_range_of_time_that_means_nothing_is_refused(web: Web, query: str, sai
 
     assert answer.status_code == 422
     assert said in html.unescape(answer.text)
-
-
-def test_the_last_part_of_a_chart_that_has_only_begun_is_faded(web: Web) -> None:
-    write(web, counts("mail", "shop.send", succeeded=5))
-    page = eventually(lambda: found if 'class="begun"' in (found := web.http.get("/statistics").text) else None)
-
-    plots = [json.loads(html.unescape(text)) for text in re.findall(r'data-plot="([^"]*)"', page)]
-    assert plots[0]["begun"]
-    assert plots[0]["detail"] == "/statistics"

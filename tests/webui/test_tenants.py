@@ -65,13 +65,3 @@ def await_turns(settings: Settings, count: int) -> None:
     with pika.BlockingConnection(pika.URLParameters(settings.url)) as connection:
         channel, name = connection.channel(), f"{settings.exchange}.mail"
         eventually(lambda: channel.queue_declare(name, passive=True).method.message_count >= count)
-
-
-def test_links_and_scripts_that_call_tenants_clients_go_on_working(web: Web) -> None:
-    for number in range(2):
-        web.client.enqueue("shop.mail", [number], queue="mail", tenant="acme")
-
-    page = web.http.get("/clients?queue=mail", follow_redirects=True)
-    assert (page.url.path, "acme" in page.text) == ("/tenants", True)
-    assert [row["tenant"] for row in web.http.get("/api/queues/mail/clients").json()["rows"]] == ["acme"]
-    assert web.http.delete("/api/queues/mail/clients/acme").json() == {"removed": 2}

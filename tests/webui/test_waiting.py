@@ -144,17 +144,6 @@ def test_a_move_to_a_mistyped_queue_asks_and_makes_no_queue(web: Web) -> None:
     assert "Moved 1 job." in act(web, "act=move&id=j2", queue="legacy")
 
 
-def test_an_error_of_a_page_without_fields_is_shown_as_one_of_the_whole(web: Web) -> None:
-    fill(web)
-
-    page = "/queues/mail/confirm?act=discard&id=j1"
-    again = web.form(page, "/queues/mail/act", act="discard", id="x" * 300, number="1")
-
-    assert again.status_code == 422
-    assert "has 300 bytes" in text_of(again)
-    assert len(listed(web)) == 6
-
-
 def test_what_a_worker_took_meanwhile_is_told(web: Web) -> None:
     fill(web)
 
@@ -180,12 +169,3 @@ def test_an_operator_moves_and_cancels_and_only_an_administrator_discards(settin
     assert "role admin" in act(web, "act=discard&id=j1")
     assert len(listed(web)) == 6
     assert "Cancelled 1 job." in act(web, "act=cancel&id=j1")
-
-
-def test_who_may_only_look_selects_nothing(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, read_only=True)
-    fill(web)
-
-    page = web.http.get("/queues/mail").text
-
-    assert ("Move selected" in page, 'name="id"' in page) == (False, False)
