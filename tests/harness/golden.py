@@ -10,6 +10,9 @@ from pathlib import Path
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
+#: Read here, since tests of settings take such variables away.
+_WRITING = bool(os.environ.get("PALERMO_GOLDEN"))
+
 #: What differs from one run to the next, and what stands for it in the files.
 _VOLATILE = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "<id>"),
@@ -26,7 +29,7 @@ def assert_golden(surface: str, name: str, text: str) -> None:
         text = pattern.sub(sign, text)
     text = "\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n"
     path = GOLDEN / surface / f"{name}.txt"
-    if os.environ.get("PALERMO_GOLDEN"):
+    if _WRITING:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     assert path.exists(), f"{path} does not exist: `make golden` writes it"
