@@ -89,22 +89,6 @@ def test_p8_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspect
     assert (requeued.id, requeued.retries, requeued.failure) == ("1", 1, None)
 
 
-def test_p8_all_failed_jobs_are_requeued_each_to_its_queue(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1"), failure()), (message("2", queue="slow"), failure()))
-
-    inspector.retry_all()
-
-    assert (ids(inspector, "failed"), ids(inspector, "mail"), ids(inspector, "slow")) == ([], ["1"], ["2"])
-
-
-def test_p8_one_failed_job_is_discarded(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
-
-    inspector.discard(["0", "2"])
-
-    assert ids(inspector, "failed") == ["1"]
-
-
 def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Client, inspector: Inspector) -> None:
     publish_failed(client, (message("1"), failure()))
 
@@ -160,15 +144,6 @@ def test_a_requeue_takes_new_arguments_and_makes_the_preview_anew(client: Client
     (row,) = inspector.jobs("mail")
     assert (row["args"], row["kwargs"], row["preview"]) == (["right"], {"width": 3}, "'right', width=3")
     assert waiting(client, "mail")[0].extra["traceparent"] == "x"
-
-
-def test_new_named_arguments_leave_the_positional_ones(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1", "kept"), failure()))
-
-    inspector.requeue("1", kwargs={"width": 3})
-
-    (row,) = inspector.jobs("mail")
-    assert (row["args"], row["kwargs"]) == (["kept"], {"width": 3})
 
 
 @pytest.mark.parametrize(
@@ -249,15 +224,6 @@ def test_a_long_requeue_tells_how_far_it_is(client: Client, inspector: Inspector
     assert (told[-1].total, told[-1].seen, told[-1].moved) == (30, 30, 30)
 
 
-def test_failures_of_one_kind_are_one_group(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, *((message(str(n)), failure("KeyError" if n == 1 else "ValueError")) for n in range(4)))
-
-    rows = inspector.groups()
-
-    assert [(row["count"], row["error"]) for row in rows] == [(3, "ValueError"), (1, "KeyError")]
-    assert len(ids(inspector, "failed")) == 4
-
-
 def test_failed_is_limited_by_age_and_by_count(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(str(n)), failure(at=1_700_000_000 + n)) for n in range(6)))
 
@@ -272,13 +238,6 @@ def test_r11_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspect
 
     assert inspector.dequeue("shop.send", ["a"], queue="mail") == 2
     assert ids(inspector, "mail") == ["2", "4"]
-
-
-def test_r11_dequeue_without_arguments_takes_all_of_the_job(client: Client, inspector: Inspector) -> None:
-    publish(client, message("1", "a"), message("2"), message("3", job="shop.print"))
-
-    assert inspector.dequeue("shop.send", queue="mail") == 2
-    assert ids(inspector, "mail") == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -308,15 +267,6 @@ def test_r11_dequeue_knows_values_that_json_lacks(client: Client, inspector: Ins
     publish(client, message("1", body=encoded.body))
 
     assert inspector.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
-
-
-def test_purge_and_delete_say_how_many_they_took(client: Client, inspector: Inspector) -> None:
-    publish(client, message("1"), message("2"), message("3", queue="slow"))
-
-    assert inspector.purge("mail") == 2
-    assert inspector.size("mail") == 0
-    assert inspector.delete_queue("slow") == 1
-    assert "slow" not in [row["name"] for row in inspector.queues()]
 
 
 def test_p15_the_original_names_are_there(client: Client, inspector: Inspector) -> None:

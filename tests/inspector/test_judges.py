@@ -29,13 +29,6 @@ def kinds(judge: object, *messages: Message) -> list[type[SweepDecision]]:
     return [type(judge(message)) for message in messages]  # type: ignore[operator]
 
 
-def test_requeueing_one_id_moves_it_and_leaves_the_others() -> None:
-    judge = RequeueJudge(Selection("2"), queue=None)
-
-    assert kinds(judge, failed("1"), failed("2"), failed("3")) == [Keep, Move, Keep]
-    assert [taken.id for taken in judge.taken] == ["2"]
-
-
 def test_a_requeued_message_has_no_error_and_one_more_retry() -> None:
     move = RequeueJudge(Selection("1"), queue="slow")(failed("1"))
 
