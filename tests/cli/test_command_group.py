@@ -5,7 +5,7 @@ import click
 import pytest
 
 from palermo import errors
-from palermo.cli import COMMANDS, main
+from palermo.cli import main
 from palermo.cli.command_group import exit_code
 from palermo.cli.options import parse_duration, parse_instant
 from palermo.core.address import masked
@@ -40,27 +40,12 @@ def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
     assert exit_code(error) == code
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
-def test_help_of_every_command_begins_with_what_the_overview_says(palermo: Palermo, name: str) -> None:
-    assert palermo(name, "--help").stdout.startswith(f"Usage: main {name}")
-    assert f"  {name} " in palermo("--help").stdout
-
-
 def test_a_program_that_runs_the_command_line_within_itself_keeps_its_signals(palermo: Palermo) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
     palermo("worker", "--help")
 
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
-
-
-@pytest.mark.parametrize(
-    "arguments", [["publishes"], ["scheduled", "frobnicate"], ["frobnicate"], ["failed", "frobnicate"]]
-)
-def test_a_command_that_is_not_there_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
-    (line,) = palermo(*arguments, code=2).stderr.splitlines()
-
-    assert "No such command" in line
 
 
 @pytest.mark.parametrize("arguments", [["worker"], ["jobs"], ["enqueue"], ["queues", "more"], ["queues", "--frob"]])

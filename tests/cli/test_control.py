@@ -61,14 +61,6 @@ def test_several_queues_at_once_as_json(palermo: Palermo, client: Client) -> Non
     assert [(row["name"], row["paused"]) for row in rows] == [("mail", False), ("later", False)]
 
 
-def test_a_queue_that_is_not_there_can_be_paused_and_that_is_said(palermo: Palermo) -> None:
-    assert "no queue 'typo' yet" in palermo("pause", "typo").stderr
-    assert queues(palermo)["typo"]
-    palermo("resume", "typo")
-
-    assert "'typo'" in palermo("resume", "typo", code=4).stderr
-
-
 def test_r11_all_queues_are_paused_and_resumed(palermo: Palermo, client: Client) -> None:
     publish(client, message("1"), message("2"))
     palermo("pause", "images")
@@ -109,12 +101,6 @@ def test_r11_a_queue_named_as_a_pattern_is_not_enqueued_to_but_read_and_deleted(
     assert [row["id"] for row in json.loads(palermo("jobs", name, "--json").stdout)] == ["1"]
     palermo("delete", name, "--yes")
     assert queues(palermo) == {"failed": False}
-
-
-@pytest.mark.parametrize("command", ["pause", "resume"])
-def test_failed_jobs_are_not_paused(palermo: Palermo, command: str) -> None:
-    assert "failed" in palermo(command, "failed", code=2).stderr
-    palermo(command, code=2)
 
 
 def test_cancelled_jobs_are_marked_and_shown(palermo: Palermo, client: Client) -> None:

@@ -31,13 +31,6 @@ def ids(palermo: Palermo, queue: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("three")
-def test_p8_requeue_by_id(palermo: Palermo) -> None:
-    assert palermo("failed", "requeue", "1", "2").stdout == "requeued 2 jobs.\n"
-
-    assert (ids(palermo, "mail"), ids(palermo, "slow"), ids(palermo, "failed")) == (["1"], ["2"], ["3"])
-
-
-@pytest.mark.usefixtures("three")
 def test_p8_requeue_all(palermo: Palermo) -> None:
     rows = json.loads(palermo("failed", "requeue", "--all", "--yes", "--json").stdout)
 
@@ -78,13 +71,6 @@ def test_requeue_to_a_mistyped_queue_asks_and_without_a_yes_does_nothing(
 
 
 @pytest.mark.usefixtures("three")
-def test_requeue_what_a_filter_matches(palermo: Palermo) -> None:
-    palermo("failed", "requeue", "--all", "--yes", "--queue", "slow")
-
-    assert (ids(palermo, "slow"), ids(palermo, "failed")) == (["2"], ["1", "3"])
-
-
-@pytest.mark.usefixtures("three")
 @pytest.mark.parametrize("action", ["discard", "requeue"])
 @pytest.mark.parametrize("option", ["--text", "--queue", "--error", "--job", "--tenant", "--worker"])
 def test_a_filter_whose_value_is_blank_chooses_nothing(palermo: Palermo, action: str, option: str) -> None:
@@ -102,18 +88,6 @@ def test_a_page_past_the_end_says_how_many_pages_there_are(palermo: Palermo) -> 
     filtered = "no more failed jobs with error='ValueError': 2 in all, on 1 page.\n"
     assert palermo(*beyond, "2", "--error", "ValueError").stderr == filtered
     assert palermo("failed", "list", "--error", "Other").stderr == "no failed jobs with error='Other'.\n"
-
-
-def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_else(
-    palermo: Palermo, client: Client
-) -> None:
-    publish_failed(client, *((message(id, tenant=id), failure("Timeout")) for id in ("acme", "shop")))
-
-    assert ids(palermo, "failed") == ["acme", "shop"]
-    assert palermo("failed", "list", "--worker", "*@elsewhere").stderr.startswith("no failed jobs")
-    palermo("failed", "requeue", "--all", "--yes", "--worker", "*@test", "--tenant", "ac*")
-
-    assert ids(palermo, "failed") == ["shop"]
 
 
 def test_a_group_of_failed_jobs_is_listed_requeued_and_discarded_by_the_key_that_groups_shows(
@@ -161,11 +135,6 @@ def test_ids_that_are_not_there_end_in_4_after_the_others(palermo: Palermo) -> N
     assert "nobody" in result.stderr
     assert result.stdout == "requeued 1 job.\n"
     assert ids(palermo, "mail") == ["1"]
-
-
-@pytest.mark.usefixtures("three")
-def test_ids_that_are_not_there_leave_json_on_stdout_whole(palermo: Palermo) -> None:
-    assert json.loads(palermo("failed", "requeue", "nobody", "--json", code=4).stdout) == []
 
 
 @pytest.mark.parametrize("command", [["requeue", "--yes"], ["discard", "--yes"]])
@@ -230,11 +199,6 @@ def test_what_destroys_or_changes_many_needs_yes_without_a_terminal(palermo: Pal
     assert ids(palermo, "failed") == ["1", "2", "3"]
 
 
-@pytest.mark.usefixtures("three")
-def test_show_of_an_unknown_id_ends_in_4(palermo: Palermo) -> None:
-    assert "nobody" in palermo("failed", "show", "nobody", code=4).stderr
-
-
 def test_show_tells_of_every_attempt_where_there_was_more_than_one(palermo: Palermo, client: Client) -> None:
     tried = tuple(Attempt.of(replace(failure(), message=f"no\n{number}"), number) for number in (1, 2))
     publish_failed(client, (message("7c9e", attempts=tried, retries=2), failure()))
@@ -263,3 +227,15 @@ def test_a_requeue_that_the_broker_ends_says_how_far_it_came(capsys: pytest.Capt
         "requeued 2 jobs before the error below. The others stay: give the command again."
         " Some may be both requeued and still failed.\n"
     )
+
+
+def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_else(
+    palermo: Palermo, client: Client
+) -> None:
+    publish_failed(client, *((message(id, tenant=id), failure("Timeout")) for id in ("acme", "shop")))
+
+    assert ids(palermo, "failed") == ["acme", "shop"]
+    assert palermo("failed", "list", "--worker", "*@elsewhere").stderr.startswith("no failed jobs")
+    palermo("failed", "requeue", "--all", "--yes", "--worker", "*@test", "--tenant", "ac*")
+
+    assert ids(palermo, "failed") == ["shop"]

@@ -166,6 +166,7 @@ SAID = {
         "purge mail --yes",
         "purge images --tenant acme --yes",
         "purge --all --yes",
+        "purge nowhere --yes",
     ],
     "delete": ["delete mail", "? delete mail", "delete mail --yes", "delete nowhere --yes"],
     "migrate": ["migrate mail --type quorum"],

@@ -36,15 +36,6 @@ def test_the_life_of_one_job(palermo: Palermo) -> None:
     assert "nobody" in palermo("history", "nobody", code=4).stderr
 
 
-def test_of_an_unknown_id_the_history_says_that_only_people_named_it(palermo: Palermo, client: Client) -> None:
-    write(client, [done_by("anna", "cancel", ids=["order-7"], count=1)], writer="")
-
-    told = palermo("history", "order-7")
-
-    assert "cancel" in told.stdout
-    assert "the journal has no record of job order-7 itself, only what people did to that id." in told.stderr
-
-
 @pytest.mark.usefixtures("told")
 def test_who_did_what(palermo: Palermo) -> None:
     rows = json.loads(palermo("audit", "--json").stdout)
@@ -67,8 +58,3 @@ def test_who_did_what(palermo: Palermo) -> None:
 )
 def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list[str]) -> None:
     assert len(palermo(*arguments, code=2).stderr.splitlines()) == 1
-
-
-def test_before_anything_was_written(palermo: Palermo) -> None:
-    assert json.loads(palermo("history", "--json").stdout) == []
-    assert palermo("audit").stderr == "no actions in the journal.\n"

@@ -91,11 +91,6 @@ def test_a_job_that_has_ended_is_waited_for_and_told_of_by_the_beginning_of_its_
     assert palermo("history", FIRST[:8]).stdout == palermo("history", FIRST).stdout
 
 
-def test_an_id_that_nothing_begins_with_is_answered_as_before(palermo: Palermo) -> None:
-    assert "order-99-paid" in palermo("failed", "show", "order-99-paid", code=4).stderr
-    assert "unknown" in palermo("status", "order-99-paid", code=4).stdout
-
-
 def test_many_ids_that_begin_alike_are_counted() -> None:
     with pytest.raises(IdInvalid, match=r"of 7 ids: order-170, .*, order-174 and 2 more\."):
         chosen_id("order-17", [f"order-17{number}" for number in range(7)])

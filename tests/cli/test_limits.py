@@ -18,13 +18,6 @@ def test_a_priority_is_given_when_enqueuing_and_shown_with_the_job(palermo: Pale
     assert [row["priority"] for row in rows] == [9, 0]
 
 
-def test_limits_are_listed(palermo: Palermo, client: Client) -> None:
-    client.enqueue("shop.sync", (), {}, limit=3, limit_key="acme")
-
-    assert palermo("limits").output == "no limited job runs or waits.\n"
-    assert json.loads(palermo("limits", "--json").stdout) == []
-
-
 @pytest.mark.parametrize("queues", ["high:0", "high:1001,low", "!low:2"])
 def test_a_weight_that_makes_no_sense_is_one_line(palermo: Palermo, queues: str) -> None:
     result = palermo("worker", "shop", "-q", queues, code=2)

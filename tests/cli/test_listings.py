@@ -9,17 +9,6 @@ from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
-def test_queues_are_listed_in_aligned_columns(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1"), message("2"), message("3", queue="a-longer-name"))
-
-    assert palermo("queues").stdout.splitlines() == [
-        "Queue          Pending  In progress  Workers  Paused",
-        "a-longer-name        1            0        0",
-        "failed               0            0        0",
-        "mail                 2            0        0",
-    ]
-
-
 def test_queues_as_json_are_one_array(palermo: Palermo, client: Client) -> None:
     publish(client, message("1"))
 
@@ -38,16 +27,6 @@ def test_jobs_are_listed_in_queue_order_by_page(palermo: Palermo, client: Client
 
     assert [[row["id"] for row in page] for page in (first, second, newest)] == [["0", "1"], ["2", "3"], ["4", "3"]]
     assert (first[0]["args"], first[0]["state"]) == ([0], "pending")
-
-
-def test_a_page_that_is_not_all_says_so_on_stderr(palermo: Palermo, client: Client) -> None:
-    publish(client, *(message(str(n)) for n in range(5)))
-
-    result = palermo("jobs", "mail", "--limit", "2")
-
-    assert "2 jobs of 5" in result.stderr
-    assert "2 jobs of 5" not in result.stdout
-    assert palermo("jobs", "mail", "--limit", "2", "--json").stderr == ""
 
 
 @pytest.mark.parametrize("arguments", [["workers"], ["failed", "list"], ["failed", "groups"]])
@@ -71,24 +50,6 @@ def test_failed_jobs_are_listed_with_their_error(palermo: Palermo, client: Clien
     assert (row["id"], row["queue"], row["state"], row["retries"]) == ("1", "mail", "failed", 0)
     assert row["error"]["class"] == "ValueError"
     assert "ValueError: no such address" in palermo("failed", "list").stdout
-
-
-def test_failed_jobs_are_grouped(palermo: Palermo, client: Client) -> None:
-    publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
-
-    (group,) = json.loads(palermo("failed", "groups", "--json").stdout)
-
-    assert (group["count"], group["error"], group["id"]) == (3, "ValueError", "2")
-
-
-def test_a_failed_job_is_shown_with_its_traceback(palermo: Palermo, client: Client) -> None:
-    publish_failed(client, (message("1", "x"), failure()))
-
-    text = palermo("failed", "show", "1").stdout
-
-    assert "message       no such address" in text
-    assert '  File "shop.py", line 7, in send' in text.splitlines()
-    assert json.loads(palermo("failed", "show", "1", "--json").stdout)["error"]["message"] == "no such address"
 
 
 @pytest.mark.parametrize(
@@ -127,11 +88,6 @@ def test_text_of_a_job_cannot_drive_the_terminal(palermo: Palermo, client: Clien
     assert "[red]bold[/red]" in palermo("failed", "list").stdout
 
 
-def test_control_characters_are_written_as_escapes() -> None:
-    assert safe("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
-    assert safe("a\n\tb", lines=True) == "a\n\tb"
-
-
 def test_rows_that_do_not_decode_are_listed_all_the_same(palermo: Palermo, client: Client) -> None:
     publish(client, message("1", body=b"\xff\xfe"), message("2", body=b"x", content_type="application/x-pickle"))
 
@@ -154,3 +110,8 @@ def test_an_id_is_never_broken_over_two_lines_of_a_terminal(
     assert any(id in line for line in lines)
     assert any("shop.mail.SendMail" in line for line in lines)
     assert next(line for line in lines if line.strip()).strip().startswith(first)
+
+
+def test_control_characters_are_written_as_escapes() -> None:
+    assert safe("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
+    assert safe("a\n\tb", lines=True) == "a\n\tb"

@@ -65,13 +65,6 @@ def test_a_group_without_a_command_shows_its_help_line_by_line(
     assert any(line.startswith(f"  {command} ") for line in lines)
 
 
-def test_arguments_in_single_quotes_are_answered_with_how_json_writes_text(palermo: Palermo) -> None:
-    (line,) = palermo("enqueue", "shop.resize", "--args", "['a.png']", code=2).stderr.splitlines()
-
-    assert "--args is not JSON" in line
-    assert "JSON has double quotes around text." in line
-
-
 def test_enqueue_of_a_job_that_the_imported_code_does_not_declare_enqueues_nothing(process: Process, shop: str) -> None:
     done = process("enqueue", f"{shop}.resise", "--import", shop)
 

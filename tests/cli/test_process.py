@@ -99,14 +99,6 @@ def interrupt(terminal: int, pid: int) -> int:
     return os.waitstatus_to_exitcode(ended[1])
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["failed", "--help"]])
-def test_version_and_help(process: Process, arguments: list[str]) -> None:
-    done = process(*arguments)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "palermo" in done.stdout
-
-
 def test_help_starts_fast_because_it_imports_no_broker(process: Process) -> None:
     code = "import sys; from palermo.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -199,18 +191,6 @@ def test_a_bad_settings_file_is_one_line(process: Process, tmp_path: Path, conte
 
     assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
     assert "palermo.toml" in done.stderr
-
-
-def test_a_module_that_cannot_be_imported_is_one_line_below_its_frames(process: Process, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("import nowhere_to_be_found")
-
-    done = process("enqueue", "broken.job", env={"PALERMO_IMPORTS": "broken"})
-
-    *frames, line = done.stderr.splitlines()
-    assert done.returncode == 2
-    assert "nowhere_to_be_found" in line
-    assert any("broken.py" in frame for frame in frames)
-    assert not any("/palermo/cli/" in frame for frame in frames)
 
 
 def test_enqueue_with_the_code_imported_knows_its_queue_and_checks_its_arguments(
@@ -342,12 +322,6 @@ def test_on_a_terminal_long_work_shows_a_bar(client: Client, url: str) -> None:
     assert "requeue" in text.partition("requeued")[0]
 
 
-def test_shell_completion_knows_the_commands(process: Process) -> None:
-    environment = {"_PALERMO_COMPLETE": "bash_complete", "COMP_WORDS": "palermo fa", "COMP_CWORD": "1"}
-
-    assert "failed" in process(env=environment).stdout
-
-
 def test_output_for_a_terminal_that_is_not_utf_8_is_escaped_and_not_lost(process: Process, client: Client) -> None:
     publish(client, message("1", job="façade"))
 
@@ -356,3 +330,11 @@ def test_output_for_a_terminal_that_is_not_utf_8_is_escaped_and_not_lost(process
 
     assert (done.returncode, as_json.returncode) == (0, 0)
     assert json.loads(as_json.stdout)[0]["job"] == "façade"
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["failed", "--help"]])
+def test_version_and_help(process: Process, arguments: list[str]) -> None:
+    done = process(*arguments)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "palermo" in done.stdout

@@ -21,10 +21,6 @@ def test_enqueue_prints_the_id_alone(palermo: Palermo) -> None:
     assert row["created_at"].endswith("Z")
 
 
-def test_enqueue_with_an_id_of_ones_own(palermo: Palermo) -> None:
-    assert palermo("enqueue", "shop.resize", "-q", "slow", "--id", "mine").stdout == "mine\n"
-
-
 def test_enqueue_without_a_queue_and_without_the_code_goes_to_jobs_and_says_so(palermo: Palermo) -> None:
     result = palermo("enqueue", "shop.resize")
 
@@ -174,13 +170,6 @@ def test_enqueue_to_a_mistyped_queue_says_that_no_worker_serves_it(palermo: Pale
     assert first == "no worker serves queue 'jbos'. Did you mean 'jobs'? The job waits until a worker serves it."
 
 
-def test_arguments_that_cannot_be_written_name_the_culprit(palermo: Palermo) -> None:
-    result = palermo("enqueue", "shop.resize", "--args", '[1, {"a": "\\ud800"}]', code=1)
-
-    assert 'args[1]["a"]' in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
 def test_purge_and_delete(palermo: Palermo, client: Client) -> None:
     publish(client, message("1"), message("2"), message("3", queue="slow"))
 
@@ -207,11 +196,6 @@ def test_c8_purge_all_clears_every_queue_but_not_the_failed_jobs(palermo: Palerm
 @pytest.mark.parametrize("arguments", [[], ["mail", "--all"], ["--all", "--tenant", "acme"]])
 def test_c8_purge_needs_a_queue_or_all(palermo: Palermo, arguments: list[str]) -> None:
     assert len(palermo("purge", *arguments, "--yes", code=2).stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("command", [["jobs"], ["purge", "--yes"], ["delete", "--yes"]])
-def test_a_queue_that_is_not_there_ends_in_4(palermo: Palermo, command: list[str]) -> None:
-    assert "nowhere" in palermo(*command, "nowhere", code=4).stderr
 
 
 @pytest.mark.parametrize("command", [["jobs"], ["purge", "--yes"], ["delete", "--yes"]])
@@ -255,15 +239,3 @@ def test_R12_dequeue_says_what_is_scheduled(palermo: Palermo, client: Client) ->
     assert "1 such job scheduled" in result.stderr
     assert "`palermo scheduled cancel --all --job shop.send --args JSON`" in result.stderr
     assert "2 such jobs scheduled" in again.stderr
-
-
-def test_r11_dequeue_of_nothing_ends_in_4(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1", "a"))
-
-    palermo("dequeue", "shop.send", "--args", '["z"]', "-q", "mail", "--yes", code=4)
-
-
-def test_an_unknown_way_to_be_unique_is_answered_with_the_valid_words(palermo: Palermo) -> None:
-    refused = palermo("enqueue", "shop.sync", "--unique", "forever", code=2).stderr
-
-    assert "'forever' is none of until_start, until_done and no duration, such as 5m" in refused

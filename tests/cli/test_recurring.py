@@ -51,15 +51,6 @@ def test_one_is_added_seen_and_removed(palermo: Palermo) -> None:
     assert rows(palermo) == []
 
 
-def test_what_was_done_to_a_recurring_job_is_said(palermo: Palermo) -> None:
-    added = palermo("recurring", "add", "nightly", "shop.sweep", "-q", "slow", "--every", "5m")
-
-    assert added.stdout == "added recurring job nightly.\n"
-    assert palermo("recurring", "disable", "nightly").stdout == "disabled recurring job nightly.\n"
-    assert palermo("recurring", "enable", "nightly").stdout == "enabled recurring job nightly.\n"
-    assert palermo("recurring", "remove", "nightly", "--yes").stdout == "removed recurring job nightly.\n"
-
-
 def test_one_is_disabled_enabled_and_run_now(palermo: Palermo) -> None:
     add(palermo)
 
@@ -106,9 +97,3 @@ def test_a_time_that_means_nothing_is_wrong_usage_in_one_line(palermo: Palermo, 
 
     assert result.stderr.count("\n") == 1
     assert rows(palermo) == []
-
-
-def test_without_a_queue_and_without_the_code_it_says_where_jobs_go(palermo: Palermo) -> None:
-    result = palermo("recurring", "add", "x", "shop.sweep", "--every", "5")
-
-    assert "'jobs'" in result.stderr

@@ -24,15 +24,6 @@ def test_the_soonest_comes_first_and_filters_hold(palermo: Palermo) -> None:
     assert len(json.loads(palermo("scheduled", "list", "--job", "shop.*", "--json").stdout)) == 2
 
 
-def test_all_that_a_filter_matches_are_changed_at_once(palermo: Palermo) -> None:
-    ids = {enqueue(palermo, "--in", f"{hours}h") for hours in (1, 2, 3)}
-
-    cancelled = json.loads(palermo("scheduled", "cancel", "--all", "--queue", "slow", "-y", "--json").stdout)
-
-    assert {(row["id"], row["state"]) for row in cancelled} == {(id, "cancelled") for id in ids}
-    assert palermo("scheduled", "list").stderr == "no scheduled jobs.\n"
-
-
 def test_the_question_says_how_many_of_the_jobs_are_retries(
     palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,9 +104,3 @@ def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list
     result = palermo("scheduled", *arguments, code=2)
 
     assert len(result.stderr.splitlines()) == 1
-
-
-def test_an_id_that_is_not_there_is_said_and_ends_in_4(palermo: Palermo) -> None:
-    result = palermo("scheduled", "cancel", "nobody", code=4)
-
-    assert "fired already or not there" in result.stdout + result.stderr

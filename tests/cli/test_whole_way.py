@@ -97,7 +97,3 @@ def test_workers_are_listed_while_they_live(shell: Shell, environment: dict[str,
         worker.wait(60)
 
     eventually(lambda: rows(shell, "workers") == [])
-
-
-def test_a_worker_whose_module_cannot_be_imported_says_so(shell: Shell) -> None:
-    shell("worker", "nowhere.to.be.found", "--burst", code=1)
