@@ -4,10 +4,10 @@
 #   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about nine minutes
 #   make test-all the whole test suite: besides those, whole programs, kills and a browser; about 22 minutes
 #   make test-versions  what meets a broker, on RabbitMQ 3.10, 4.0 and 4.3, and a table; as root on Debian, an hour
-#   make soak     ten minutes of kills, cuts and alarms; SECONDS=60 for one, SEED=… for the same faults again, PARTS=… for some
+#   make soak     ten minutes of kills, cuts and alarms, see soak/README.md; SECONDS=60 for one, SEED=… to replay, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make golden   what commands and pages say, into tests/golden, after a sentence has changed
-#   make lint     ruff and mypy --strict, over the benchmarks too
+#   make lint     ruff and mypy --strict, over the benchmarks and the soak too
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
 #   make reference  docs/reference/commands.md and api.md anew, from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
@@ -72,7 +72,7 @@ test-versions: $(VENV)/installed-dev
 
 SECONDS := 600
 soak: $(VENV)/installed-dev
-	PALERMO_SOAK_SECONDS=$(SECONDS) PALERMO_SOAK_SEED=$(SEED) PALERMO_SOAK_PARTS=$(PARTS) $(BIN)/python -m pytest tests/chaos/test_soak.py $(ARGS)
+	$(BIN)/python -m soak --seconds $(SECONDS) --seed "$(SEED)" --parts="$(PARTS)" $(ARGS)
 
 golden: $(VENV)/installed-dev
 	PALERMO_GOLDEN=1 $(BIN)/python -m pytest -q tests -k golden $(ARGS)

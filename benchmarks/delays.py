@@ -26,7 +26,7 @@ from palermo.contract.scheduled import CANCEL, MOVE, RUN, AlteredJob, ScheduledF
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.worker.handle import WorkerHandle, start_worker
-from tests.chaos.survival import Receiver, survive, until
+from soak.survival import Receiver, survive, until
 from tests.rabbitmq_node import LocalNode, find_server
 from tests.rabbitmq_tidy import delete_all
 

@@ -41,7 +41,7 @@ def prose(page: Path) -> str:
 @cache
 def python_files() -> frozenset[str]:
     """The names of all Python files of the project, without their folders."""
-    folders = ("palermo", "serializers", "webui", "tests", "benchmarks", "examples")
+    folders = ("palermo", "serializers", "webui", "tests", "benchmarks", "soak", "examples")
     return frozenset(
         name for folder in folders for _, _, names in os.walk(ROOT / folder) for name in names if name.endswith(".py")
     )

@@ -14,7 +14,7 @@ import pytest
 
 from palermo.core.topology import amqp_queue
 from palermo.errors import BrokerError
-from tests.chaos.records import runs
+from soak.records import runs
 from tests.debian import NotInstalled, can_install, install
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.survival import survive
+from soak.survival import survive
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import Stopwatch, eventually

@@ -66,21 +66,21 @@ def drained(rig: Rig) -> bool:
 @pytest.mark.parametrize("queues", ["jobs", "low,jobs"], ids=["subscribed", "polled"])
 def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Rig, queues: str) -> None:
     id = hasty.hold()
-    first = hasty.start("-q", queues)
-    eventually(lambda: hasty.notes() == ["held begins"])
-    second = hasty.start("-q", queues)
+    first = hasty.worker("-q", queues)
+    eventually(lambda: hasty.lines() == ["held begins"])
+    second = hasty.worker("-q", queues)
     eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log)
     eventually(lambda: taken_back(first, id) >= 1)
 
     eventually(lambda: taken_back(second, id) >= 1)
     for number in range(10):
         hasty.enqueue("note", str(hasty.notes_path), str(number))
-    eventually(lambda: set(hasty.notes()) == {"held begins", *map(str, range(10))})
+    eventually(lambda: set(hasty.lines()) == {"held begins", *map(str, range(10))})
     hasty.open_gate()
 
     eventually(lambda: settled(id, first, second))
     eventually(lambda: drained(hasty))
-    assert hasty.notes().count("held begins") == hasty.notes().count("held ends") == 1
+    assert hasty.lines().count("held begins") == hasty.lines().count("held ends") == 1
     assert hasty.errors() == {}
     eventually(lambda: [row["state"] for row in hasty.inspector.history().rows if row["id"] == id] == ["done"])
     assert hasty.inspector.life(id)[-1]["worker"].startswith(f"pid:{first.pid}@")
@@ -91,23 +91,23 @@ def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Rig, qu
 
 def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Rig) -> None:
     id = hasty.hold()
-    worker = hasty.start("-c", "2")
+    worker = hasty.worker("-c", "2")
     eventually(lambda: f"WARNING job parked, another worker has it id={id}" in worker.log)
 
     hasty.enqueue("note", str(hasty.notes_path), "meanwhile")
-    eventually(lambda: "meanwhile" in hasty.notes())
+    eventually(lambda: "meanwhile" in hasty.lines())
     hasty.open_gate()
 
     eventually(lambda: settled(id, worker))
     eventually(lambda: drained(hasty))
-    assert hasty.notes() == ["held begins", "meanwhile", "held ends"]
+    assert hasty.lines() == ["held begins", "meanwhile", "held ends"]
 
 
 def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(hasty: Rig) -> None:
     id = hasty.enqueue("raises_late", str(hasty.notes_path), str(hasty.gate), module="crew_poison")
-    first = hasty.start(modules=("crew_poison",))
-    eventually(lambda: hasty.notes() == ["raising"])
-    second = hasty.start(modules=("crew_poison",))
+    first = hasty.worker(modules=("crew_poison",))
+    eventually(lambda: hasty.lines() == ["raising"])
+    second = hasty.worker(modules=("crew_poison",))
     eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log)
 
     hasty.open_gate()
@@ -117,19 +117,19 @@ def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(h
     (row,) = [row for row in hasty.inspector.failed() if row["id"] == id]
     assert row["error"]["class"] == "ArithmeticError"
     assert row["worker"].startswith(f"pid:{first.pid}@")
-    assert hasty.notes().count("raising") == 1
+    assert hasty.lines().count("raising") == 1
 
 
 def test_when_the_worker_that_runs_a_parked_job_dies_the_job_runs_again(hasty: Rig) -> None:
     id = hasty.hold()
-    first = hasty.start()
-    eventually(lambda: hasty.notes() == ["held begins"])
-    second = hasty.start()
+    first = hasty.worker()
+    eventually(lambda: hasty.lines() == ["held begins"])
+    second = hasty.worker()
     eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log)
 
     first.end()
 
-    eventually(lambda: hasty.notes().count("held begins") == 2)
+    eventually(lambda: hasty.lines().count("held begins") == 2)
     hasty.open_gate()
     eventually(lambda: drained(hasty))
     assert hasty.errors() == {}
@@ -137,9 +137,9 @@ def test_when_the_worker_that_runs_a_parked_job_dies_the_job_runs_again(hasty: R
 
 def test_a_worker_that_is_stopped_in_mid_job_is_not_dead(hasty: Rig) -> None:
     id = hasty.hold()
-    first = hasty.start()
-    eventually(lambda: hasty.notes() == ["held begins"])
-    second = hasty.start()
+    first = hasty.worker()
+    eventually(lambda: hasty.lines() == ["held begins"])
+    second = hasty.worker()
     parked = f"WARNING job parked, another worker has it id={id}"
     eventually(lambda: parked in second.log)
 
@@ -150,15 +150,15 @@ def test_a_worker_that_is_stopped_in_mid_job_is_not_dead(hasty: Rig) -> None:
 
     eventually(lambda: settled(id, first, second))
     eventually(lambda: drained(hasty))
-    assert hasty.notes() == ["held begins", "held ends"]
+    assert hasty.lines() == ["held begins", "held ends"]
     assert hasty.errors() == {}
 
 
 def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Rig) -> None:
     id = hasty.hold()
-    first = hasty.start()
-    eventually(lambda: hasty.notes() == ["held begins"])
-    second = hasty.start()
+    first = hasty.worker()
+    eventually(lambda: hasty.lines() == ["held begins"])
+    second = hasty.worker()
     eventually(lambda: f"WARNING job parked, another worker has it id={id}" in second.log)
 
     second.send(signal.SIGTERM)
@@ -167,15 +167,15 @@ def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Rig)
 
     eventually(lambda: settled(id, first))
     eventually(lambda: drained(hasty))
-    assert hasty.notes() == ["held begins", "held ends"]
+    assert hasty.lines() == ["held begins", "held ends"]
 
 
 def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(patient: Rig, rabbitmq_url: str) -> None:
     host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
     id = patient.hold()
     with TcpProxy(host, int(port)) as proxy:
-        worker = patient.start(PALERMO_URL=f"amqp://guest:guest@127.0.0.1:{proxy.port}/")
-        eventually(lambda: patient.notes() == ["held begins"])
+        worker = patient.worker(PALERMO_URL=f"amqp://guest:guest@127.0.0.1:{proxy.port}/")
+        eventually(lambda: patient.lines() == ["held begins"])
         proxy.hang_up()
         eventually(lambda: worker.log.count("INFO connected") >= 2)
         patient.open_gate()
@@ -183,4 +183,4 @@ def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(pati
         eventually(lambda: settled(id, worker))
         eventually(lambda: drained(patient))
 
-    assert patient.notes() == ["held begins", "held ends"]
+    assert patient.lines() == ["held begins", "held ends"]

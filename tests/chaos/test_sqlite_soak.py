@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.records import runs
+from soak.records import runs
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually

@@ -13,7 +13,7 @@ from palermo.client.client import Client
 from palermo.errors import LeaderUnavailable
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from tests.chaos.records import runs
+from soak.records import runs
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback

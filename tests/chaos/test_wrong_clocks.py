@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.records import runs
+from soak.records import runs
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually

@@ -1,4 +1,4 @@
-"""The faults of a soak: it harms its site by one after the other, drawn from a deck that is shuffled by chance."""
+"""The faults of a soak, dealt one after the other from a shuffled deck."""
 
 import os
 import random
@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from palermo.errors import BrokerError
 from palermo.inspector.inspector import Inspector
+from soak.arena import Arena
+from soak.parts import EXCLUSIVE, MALFORMED, REFUSALS, REMADE
+from soak.records import Harm
+from soak.traffic import QUEUES, REMADE_QUEUE
 from tests.chaos.junk import RECORDS
-from tests.chaos.parts import EXCLUSIVE, MALFORMED, REFUSALS, REMADE
-from tests.chaos.records import Harm
-from tests.chaos.site import Site
-from tests.chaos.traffic import QUEUES, REMADE_QUEUE
 from tests.harness.processes import children
 from tests.helpers import eventually
 from tests.rabbitmq_node import url_of
@@ -70,9 +70,9 @@ def _consumer_alone(url: str, queue: str) -> RawClient | None:
 class Faults:
     """The deck, which begins with each kind of fault once."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._chance = random.Random(f"{site.seed} faults")
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._chance = random.Random(f"{arena.seed} faults")
         # Those that take long are rare.
         self._more = [self._parent, self._parent, self._child, self._child, self._child, self._cut, self._stall]
         self._deck = self._kinds()
@@ -82,11 +82,11 @@ class Faults:
         self._written = 0.0
         #: The silent lines: since when, until when, and whose.
         self._silent: list[tuple[float, float, frozenset[str]]] = []
-        if REFUSALS in site.parts:
+        if REFUSALS in arena.parts:
             self._limit(FULL, ROOM)
 
     def deal(self, seconds: float) -> None:
-        """Harm the site for so long."""
+        """Deal faults for this number of seconds."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._next()
@@ -102,7 +102,7 @@ class Faults:
             self._deck = self._kinds() + self._more
             self._chance.shuffle(self._deck)
         self._deck.pop()()
-        self._site.pause(self._chance.uniform(*PAUSE))
+        self._arena.pause(self._chance.uniform(*PAUSE))
         self._resume(time.monotonic())
         self._first = self._first and bool(self._deck)
 
@@ -110,7 +110,7 @@ class Faults:
         """One of each."""
         parts = {REFUSALS: self._refusal, REMADE: self._remade, EXCLUSIVE: self._exclusive, MALFORMED: self._malformed}
         return [
-            *(fault for part, fault in parts.items() if part in self._site.parts),
+            *(fault for part, fault in parts.items() if part in self._arena.parts),
             self._parent,
             self._child,
             self._template,
@@ -124,20 +124,20 @@ class Faults:
     # Processes.
 
     def _parent(self) -> None:
-        name = self._chance.choice(self._site.mortal)
-        worker, at = self._site.workers[name], time.monotonic()
+        name = self._chance.choice(self._arena.mortal)
+        worker, at = self._arena.workers[name], time.monotonic()
         worker.kill9()
         self._done("parent", at, parent=worker.pid)
-        self._site.start(name)
+        self._arena.start(name)
 
     def _child(self) -> None:
         """A slot, or the process that slots share."""
-        parent = self._site.workers[self._chance.choice(sorted(self._site.workers))].pid
+        parent = self._arena.workers[self._chance.choice(sorted(self._arena.workers))].pid
         self._kill("child", parent, [child for template in children(parent) for child in children(template)])
 
     def _template(self) -> None:
         # Then the parent begins anew, so none of those that are looked at for how they grow.
-        parent = self._site.workers[self._chance.choice(self._site.mortal)].pid
+        parent = self._arena.workers[self._chance.choice(self._arena.mortal)].pid
         self._kill("template", parent, children(parent))
 
     def _kill(self, kind: str, parent: int, victims: list[int]) -> None:
@@ -152,7 +152,7 @@ class Faults:
     def _cut(self) -> None:
         names, reset, at = self._some(), self._chance.random() < 0.5, time.monotonic()
         for name in names:
-            self._site.proxies[name].hang_up(reset=reset)
+            self._arena.proxies[name].hang_up(reset=reset)
         self._done("cut", at, links=names)
 
     def _stall(self) -> None:
@@ -160,7 +160,7 @@ class Faults:
         directions = self._chance.choice([("up",), ("down",), ("up", "down")])
         new_too = self._chance.random() < 0.5
         for name in names:
-            self._site.proxies[name].stall(*directions, new_too=new_too)
+            self._arena.proxies[name].stall(*directions, new_too=new_too)
         self._silent.append((at, at + self._chance.uniform(*SILENCE), names))
 
     def _resume(self, now: float) -> None:
@@ -168,29 +168,29 @@ class Faults:
         for since, until, names in list(self._silent):
             if until <= now:
                 for name in names:
-                    self._site.proxies[name].resume()
+                    self._arena.proxies[name].resume()
                 self._silent.remove((since, until, names))
                 self._done("stall", since, links=names)
 
     def _some(self) -> frozenset[str]:
         """One line, some, or all."""
-        names = list(self._site.proxies)
+        names = list(self._arena.proxies)
         return frozenset(self._chance.sample(names, self._chance.choice((1, 1, 1, 2, 3, len(names)))))
 
     # The broker.
 
     def _broker_killed(self) -> None:
-        self._site.pause(max(0.0, self._written - time.monotonic()))
+        self._arena.pause(max(0.0, self._written - time.monotonic()))
         at = time.monotonic()
-        self._site.node.kill9()
-        self._site.pause(self._chance.uniform(0, 1))
-        self._site.node.start()
-        self._done("broker killed", at, links=[*self._site.proxies])
+        self._arena.node.kill9()
+        self._arena.pause(self._chance.uniform(0, 1))
+        self._arena.node.start()
+        self._done("broker killed", at, links=[*self._arena.proxies])
 
     def _broker_restarted(self) -> None:
         at = time.monotonic()
-        self._site.node.restart()
-        self._done("broker restarted", at, links=[*self._site.proxies])
+        self._arena.node.restart()
+        self._done("broker restarted", at, links=[*self._arena.proxies])
 
     def _alarm(self) -> None:
         self._raise("set_vm_memory_high_watermark", "0.00001", "0.4")
@@ -200,9 +200,9 @@ class Faults:
 
     def _raise(self, limit: str, above: str, below: str) -> None:
         at = time.monotonic()
-        self._site.node.ctl(limit, above)
-        self._site.pause(self._chance.uniform(*ALARM))
-        self._site.node.ctl(limit, below)
+        self._arena.node.ctl(limit, above)
+        self._arena.pause(self._chance.uniform(*ALARM))
+        self._arena.node.ctl(limit, below)
         self._done("alarm", at)
 
     # Queues.
@@ -211,7 +211,7 @@ class Faults:
         """Have job queues, `failed` or both refuse what comes while there are some messages in them."""
         full, at = self._chance.choice([["jobs"], ["failed"], ["jobs", "failed"]]), time.monotonic()
         self._limit(full, self._chance.choice((1, 3, 10)))
-        self._site.pause(self._chance.uniform(*REFUSAL))
+        self._arena.pause(self._chance.uniform(*REFUSAL))
         self._limit(full, ROOM)
         self._done("refusal", at, queues=[queue for name in full for queue in FULL[name]])
 
@@ -223,7 +223,7 @@ class Faults:
             ' <<"0">>, <<"queues">>, <<"soak">>)'
             for name in names
         ]
-        said = self._site.node.ctl("eval", f"[{', '.join(calls)}].")
+        said = self._arena.node.ctl("eval", f"[{', '.join(calls)}].")
         assert "error" not in said, said
         # A node up to 4.2 that is killed before has the policy of before: it then drops what is more than the limit.
         self._written = time.monotonic() + WRITTEN
@@ -231,10 +231,10 @@ class Faults:
     def _remade(self) -> None:
         """Delete a quorum queue that is in use, and make it again, if nobody was quicker."""
         gone, at, jobs = self._chance.choice((0.0, self._chance.uniform(*GONE))), time.monotonic(), 0
-        with RawClient(url_of(self._site.node)) as client:
+        with RawClient(url_of(self._arena.node)) as client:
             jobs = client.delete_queue(REMADE_QUEUE)
             if gone:
-                self._site.pause(gone)
+                self._arena.pause(gone)
             with suppress(ConnectionError):
                 client.make_queue(REMADE_QUEUE, "palermo", x_queue_type=text(b"quorum"))
         self._written = time.monotonic() + WRITTEN
@@ -246,9 +246,11 @@ class Faults:
         # RabbitMQ gives a queue to one consumer only while it has no other.
         self._insist(lambda inspector: inspector.pause(queue))
         try:
-            with eventually(lambda: _consumer_alone(url_of(self._site.node), queue)):
+            alone = eventually(lambda: _consumer_alone(url_of(self._arena.node), queue))
+            assert alone is not None
+            with alone:
                 self._insist(lambda inspector: inspector.resume(queue))
-                self._site.pause(self._chance.uniform(*ALONE))
+                self._arena.pause(self._chance.uniform(*ALONE))
         finally:
             self._insist(lambda inspector: inspector.resume(queue))
         self._done("exclusive consumer", at, queues=(queue,))
@@ -258,7 +260,7 @@ class Faults:
 
         def done() -> bool:
             try:
-                act(self._site.rig.inspector)
+                act(self._arena.rig.inspector)
             except BrokerError:
                 return False
             return True
@@ -268,9 +270,9 @@ class Faults:
     def _malformed(self) -> None:
         """Publish what no reader can read to all of Palermo's own streams and queues but those that hold jobs."""
         at = time.monotonic()
-        names = self._site.node.ctl("list_queues", "--no-table-headers", "name").split("\n")
+        names = self._arena.node.ctl("list_queues", "--no-table-headers", "name").split("\n")
         own = [name for name in names if ".~" in name and not any(part in name for part in OF_JOBS)]
-        with RawClient(url_of(self._site.node)) as client:
+        with RawClient(url_of(self._arena.node)) as client:
             for name in own:
                 for body in RECORDS:
                     client.publish("", name, properties(headers=table()), body)
@@ -297,4 +299,4 @@ class Faults:
             queues=frozenset(queues),
             jobs=jobs,
         )
-        self._site.records.harms.append(harm)
+        self._arena.records.harms.append(harm)

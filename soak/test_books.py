@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.books import Keys, Messages, Ticks
-from tests.chaos.ledger import TAKEN, Ledger
-from tests.chaos.reasons import Reasons, lost_lines
-from tests.chaos.records import Answer, Harm, Order, Sent, runs
-from tests.chaos.traffic import PUBLISH
+from soak.books import Keys, Messages, Ticks
+from soak.ledger import TAKEN, Ledger
+from soak.reasons import Reasons, lost_lines
+from soak.records import Answer, Harm, Order, Sent, runs
+from soak.traffic import PUBLISH
 
 RAISES, GOOD = True, False
 

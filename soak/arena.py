@@ -1,4 +1,4 @@
-"""Everything that a soak harms: one RabbitMQ, workers of every pool behind a proxy each, and programs that publish."""
+"""What a soak harms: one RabbitMQ, workers of every pool behind a proxy each, and programs that publish."""
 
 import random
 import re
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Self
 
 from palermo.errors import BrokerError
-from tests.chaos import traffic
-from tests.chaos.parts import DELAYED, FOREIGN, HOSTILE, RECURRING, REMADE, TENANTS, UNIQUE
-from tests.chaos.records import Records
-from tests.chaos.traffic import QUEUES, REMADE_QUEUE
+from soak import traffic
+from soak.parts import DELAYED, FOREIGN, HOSTILE, RECURRING, REMADE, TENANTS, UNIQUE
+from soak.records import Records
+from soak.traffic import QUEUES, REMADE_QUEUE
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -57,7 +57,7 @@ _IDS = re.compile(r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
 TICK = "tick"
 
 
-class Site:
+class Arena:
     """The processes, and the record of what was done."""
 
     def __init__(self, path: Path, node: Node, *, seed: str, parts: frozenset[str]) -> None:
@@ -71,7 +71,7 @@ class Site:
         self.workers: dict[str, WorkerProcess] = {}
         #: The instant up to which each tick must have come.
         self.ticked = 0.0
-        chance = random.Random(f"{seed} site")
+        chance = random.Random(f"{seed} arena")
         #: One of every pool whose parent nobody kills, to see how it grows.
         self.steady = tuple(f"{pool} {chance.choice(('push', 'poll'))}" for pool in ("process", "thread", "async"))
         self._kinds = {**WORKERS, **(REMADE_WORKERS if REMADE in parts else {})}

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from tests.chaos.records import Harm, Order, Run
-from tests.chaos.traffic import PUBLISH
+from soak.records import Harm, Order, Run
+from soak.traffic import PUBLISH
 
 #: Seconds that a worker and its broker may need to settle a job that has ended, on a busy machine.
 SETTLING = 3.0

@@ -1,6 +1,5 @@
-"""The parts of a soak that can be switched, each to be tried alone, and left out while another is looked into."""
+"""The parts of a soak: sources of jobs and kinds of faults that can be left out, or tried alone."""
 
-import os
 from collections.abc import Iterable
 
 #: In the mix of jobs: of tenants, delayed ones, with keys, recurring, of another program, and of one that means harm.
@@ -20,7 +19,10 @@ ALL = frozenset({TENANTS, DELAYED, UNIQUE, RECURRING, FOREIGN, HOSTILE, REFUSALS
 
 
 def chosen(names: str) -> frozenset[str]:
-    """The parts that a text like "tenants,unique" names; "-hostile" is all but that one, "" is all, "none" is none."""
+    """The parts that a text like "tenants,unique" names. "-hostile" is all but that one, "" is all, "none" is none.
+
+    Raises ValueError.
+    """
     words = [word.strip() for word in names.split(",") if word.strip()]
     if words == ["none"]:
         return frozenset()
@@ -30,8 +32,6 @@ def chosen(names: str) -> frozenset[str]:
 
 def _known(names: Iterable[str]) -> frozenset[str]:
     found = frozenset(names)
-    assert found <= ALL, f"no such part of the soak: {', '.join(found - ALL)}. There are {', '.join(sorted(ALL))}."
+    if not found <= ALL:
+        raise ValueError(f"no such part: {', '.join(sorted(found - ALL))}. The parts are {', '.join(sorted(ALL))}.")
     return found
-
-
-PARTS = chosen(os.environ.get("PALERMO_SOAK_PARTS", ""))

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from tests.chaos.reasons import Reasons
-from tests.chaos.records import PIDS, Order, Run, pid_of
+from soak.reasons import Reasons
+from soak.records import PIDS, Order, Run, pid_of
 
 #: Jobs of the queue that is deleted which workers may have had at that instant: all slots that serve it.
 TAKEN = 12

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palermo.client.failed_queues import browse_failed
-from tests.chaos.books import Keys, Messages, Ticks
-from tests.chaos.ledger import Ledger, table
-from tests.chaos.parts import FOREIGN, HOSTILE, RECURRING, UNIQUE
-from tests.chaos.reasons import Reasons, lost_lines
-from tests.chaos.records import runs
-from tests.chaos.site import Site
+from soak.arena import Arena
+from soak.books import Keys, Messages, Ticks
+from soak.ledger import Ledger, table
+from soak.parts import FOREIGN, HOSTILE, RECURRING, UNIQUE
+from soak.reasons import Reasons, lost_lines
+from soak.records import runs
 from tests.rabbitmq_node import url_of
 from tests.raw_amqp import RawClient
 
@@ -22,19 +22,19 @@ _TICK, _FOREIGN, _OURS = "mixed.tick", "mixed.foreign", "soaked."
 class Account:
     """Every id, and every message without one: where it came to."""
 
-    def __init__(self, site: Site, stuck: Counter[str]) -> None:
-        records = site.records
+    def __init__(self, arena: Arena, stuck: Counter[str]) -> None:
+        records = arena.records
         offset = time.time() - time.monotonic()
-        cuts = lost_lines(site.names, site.logs, monotonic=offset)
-        reasons = Reasons([*records.harms, *cuts], site.names, site.logs)
-        listing = site.rig.inspector.failed(limit=1_000_000)
+        cuts = lost_lines(arena.names, arena.logs, monotonic=offset)
+        reasons = Reasons([*records.harms, *cuts], arena.names, arena.logs)
+        listing = arena.rig.inspector.failed(limit=1_000_000)
         failed = _by_job(listing)
-        ran = {file: runs(site.rig.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
+        ran = {file: runs(arena.rig.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
         self.ledger = Ledger(orders=records.orders, runs=ran["runs"], failed=failed[_OURS], reasons=reasons)
         self.wrongs = [*self.ledger.wrongs, *(f"stuck: {count} in {queue!r}" for queue, count in stuck.items())]
         kinds = Counter(order.kind for order in records.orders)
         again = Counter(self.ledger.duplicates)
-        lost, log = self.ledger.lost, "".join(site.logs.values())
+        lost, log = self.ledger.lost, "".join(arena.logs.values())
         self.lines = [
             f"{len(records.orders):,} jobs: {table(kinds)}",
             f"{sum(bool(order.id) for order in records.orders):,} confirmed, {self.ledger.refused:,} refused,"
@@ -42,43 +42,43 @@ class Account:
             f"faults: {table(Counter(harm.kind for harm in records.harms))};"
             f" workers lost their lines {len(cuts):,} times",
         ]
-        if UNIQUE in site.parts:
+        if UNIQUE in arena.parts:
             keys = Keys(
                 orders=records.orders,
                 answers=records.answers,
                 runs=ran["runs"],
                 failed=failed[_OURS],
-                left=site.rig.inspector.unique_keys(),
+                left=arena.rig.inspector.unique_keys(),
                 reasons=reasons,
             )
             self.wrongs += keys.wrongs
             self.lines.append(f"keys: {keys.answers:,} answers that one is taken; two at once: {table(keys.together)}")
-        if RECURRING in site.parts:
+        if RECURRING in arena.parts:
             ticks = Ticks(
                 runs=ran["ticks"],
                 failed=failed[_TICK],
-                until=site.ticked,
+                until=arena.ticked,
                 monotonic=lambda instant: instant - offset,
                 reasons=reasons,
             )
             self.wrongs += ticks.wrongs
             lost += ticks.lost
             self.lines.append(f"ticks: {len(ticks.runs):,}; again or not: {table(ticks.duplicates)}")
-        if FOREIGN in site.parts:
+        if FOREIGN in arena.parts:
             sent = [each for each in records.sent if each.kind == "foreign"]
             in_failed = Counter(row["args"][0] for row in failed[_FOREIGN])
             foreign = Messages(sent=sent, runs=ran["foreign"], failed=in_failed, reasons=reasons)
             self._add(foreign, "foreign")
             lost += foreign.lost
-        if HOSTILE in site.parts:
+        if HOSTILE in arena.parts:
             sent = [each for each in records.sent if each.kind != "foreign"]
             numbers = {each.body: each.number for each in sent}
-            in_failed = Counter(numbers[body] for body in _bodies(site, "failed") if body in numbers)
+            in_failed = Counter(numbers[body] for body in _bodies(arena, "failed") if body in numbers)
             hostile = Messages(sent=sent, runs=ran["hostile"], failed=in_failed, reasons=reasons)
             self._add(hostile, "hostile")
             lost += hostile.lost
-        (held,) = (row["pending"] for row in site.rig.inspector.queues() if row["name"] == "failed")
-        page = site.rig.client.run(lambda broker: browse_failed(broker, offset=0, limit=1_000_000, newest=False))
+        (held,) = (row["pending"] for row in arena.rig.inspector.queues() if row["name"] == "failed")
+        page = arena.rig.client.run(lambda broker: browse_failed(broker, offset=0, limit=1_000_000, newest=False))
         copies = len(page.messages) - len({message.id for message in page.messages})
         if not (held == len(page.messages) and held - copies == len(listing) == listing.total):
             self.wrongs.append(
@@ -99,9 +99,9 @@ class Account:
         self.lines.append(f"{kind} messages: {table(counts)}; came again: {messages.surplus:,}")
 
 
-def _bodies(site: Site, queue: str) -> list[bytes]:
+def _bodies(arena: Arena, queue: str) -> list[bytes]:
     """The bodies in a queue, whatever is in the headers beside them."""
-    with RawClient(url_of(site.node), timeout=60) as client:
+    with RawClient(url_of(arena.node), timeout=60) as client:
         return [body for _, body in client.messages(queue)]
 
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from palermo.client.client import Client
 from palermo.errors import BrokerError, PublishRefused
 from palermo.settings.settings import Settings
+from soak.records import Answer, Order, Records, Sent
 from tests import hostile
-from tests.chaos.records import Answer, Order, Records, Sent
 from tests.raw_amqp import RawClient, properties, table, text
 
 #: The job that each queue is for.
@@ -75,7 +75,7 @@ class _Enqueuing:
                     return
                 ids = [handle.id]
             else:
-                calls = [(job, args, {}) for args in jobs]
+                calls: list[tuple[str, _Job, dict[str, Any]]] = [(job, args, {}) for args in jobs]
                 ids = [handle.id for handle in self._client.enqueue_many(calls, queue=queue, **options)]
         except PublishRefused:
             # Of many, those before it are stored.

@@ -6,9 +6,9 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from tests.chaos.reasons import Reasons
-from tests.chaos.records import Answer, Order, Run, Sent
-from tests.chaos.traffic import LATER
+from soak.reasons import Reasons
+from soak.records import Answer, Order, Run, Sent
+from soak.traffic import LATER
 
 #: Seconds by which a tick may be late, and still be the one that a leader fired as it was killed.
 LATE = 15.0
