@@ -108,7 +108,7 @@ def login_bytes(rabbitmq_url: str) -> int:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["farewell", "reset"])
-def test_R13_a_line_that_is_cut_anywhere_in_the_login_is_no_wrong_password(
+def test_a_line_that_is_cut_anywhere_in_the_login_is_no_wrong_password(
     rabbitmq_url: str, login_bytes: int, reset: bool
 ) -> None:
     # Within the head of a frame, within Start, and around Tune and OpenOk, with which the login ends.
@@ -125,7 +125,7 @@ def test_R13_a_line_that_is_cut_anywhere_in_the_login_is_no_wrong_password(
     assert proxy.accepted >= len(cuts)
 
 
-def test_R13_an_enqueue_outlasts_lines_that_are_cut_in_the_login(
+def test_an_enqueue_outlasts_lines_that_are_cut_in_the_login(
     rabbitmq_url: str, exchange: str, login_bytes: int
 ) -> None:
     cuts = [0, 9, login_bytes // 4, login_bytes // 2]
@@ -140,7 +140,7 @@ def test_R13_an_enqueue_outlasts_lines_that_are_cut_in_the_login(
     assert proxy.accepted > len(cuts)
 
 
-def test_R13_a_broker_that_is_silent_in_the_login_is_unavailable_when_the_time_is_over(rabbitmq_url: str) -> None:
+def test_a_broker_that_is_silent_in_the_login_is_unavailable_in_time(rabbitmq_url: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = parse_url(rabbitmq_url)
         there = replace(address, hosts=(("127.0.0.1", silent.getsockname()[1]),))

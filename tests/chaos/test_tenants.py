@@ -25,7 +25,7 @@ def leader(rig: Rig) -> int:
     return next((int(row["pid"]) for row in rig.inspector.workers() if row["clock"]), 0)
 
 
-def test_f8_each_job_runs_exactly_once_while_dealers_are_killed(rig: Rig) -> None:
+def test_each_job_runs_exactly_once_while_dealers_are_killed(rig: Rig) -> None:
     some, count = scaled(2_400, 6_000), 0
 
     def enqueue() -> None:
