@@ -19,11 +19,6 @@ EVERY = 4.0
 
 
 @pytest.fixture
-def queue_type() -> str:
-    return "classic"
-
-
-@pytest.fixture
 def rig(queue_type: str, rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
     with Rig(tmp_path, rabbitmq_url, exchange, queue_type=queue_type, module="shop") as rig:
         yield rig
@@ -75,16 +70,11 @@ def kill_leaders(rig: Rig) -> tuple[dict[float, int], int]:
     return counted, len(took)
 
 
-def test_each_tick_fires_exactly_once_while_leaders_are_killed(rig: Rig) -> None:
-    counted, _ = kill_leaders(rig)
-
-    assert {tick: count for tick, count in counted.items() if count != 1} == {}
-
-
-@pytest.mark.parametrize("queue_type", ["quorum"])
-def test_no_tick_is_lost_on_quorum_queues_while_leaders_are_killed(rig: Rig) -> None:
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_no_tick_is_lost_while_leaders_are_killed(rig: Rig, queue_type: str) -> None:
     counted, kills = kill_leaders(rig)
 
-    # A kill between the two confirms, some milliseconds apart or on a busy machine seconds, leaves a tick twice.
     assert {tick: count for tick, count in counted.items() if count == 0} == {}
-    assert sum(count - 1 for count in counted.values()) <= kills
+    # On quorum queues a kill between the two confirms leaves a tick twice; they may be seconds apart on a busy machine.
+    again = sum(count - 1 for count in counted.values())
+    assert again <= (kills if queue_type == "quorum" else 0)
