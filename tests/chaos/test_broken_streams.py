@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -25,7 +24,7 @@ from tests.contract.recurring import entry
 from tests.contract.tools import PATIENT, consume
 from tests.helpers import Stopwatch
 from tests.rabbitmq_node import Node, url_of
-from tests.scale import FULL, chosen, scaled
+from tests.scale import chosen, scaled
 
 #: Seconds within which a job can be enqueued after the broker's return, and within which all can be listed.
 ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
@@ -33,34 +32,10 @@ ENQUEUED_WITHIN, LISTED_WITHIN = 5.0, 15.0
 #: How many times the broker is killed at each instant. PALERMO_KILLS=3 asks for fewer than 20.
 TIMES = scaled(1, int(os.environ.get("PALERMO_KILLS") or 20))
 
-#: By the seconds after which the broker is killed: after how long enqueues and listings worked, each time, without the
-#: waits for a processor; then both by the clock.
-Taken = dict[float, list[tuple[float, float, float, float]]]
-
 
 @pytest.fixture(params=chosen((0.1,), 0.3, 1.0, 3.0, 10.0))
 def killed_after(request: pytest.FixtureRequest) -> float:
     return float(request.param)
-
-
-@pytest.fixture(scope="module")
-def taken(request: pytest.FixtureRequest) -> Iterator[Taken]:
-    """Collects how long the broker's users wait; with `make endurance` it prints the longest waits."""
-    taken: Taken = {}
-    yield taken
-    if not FULL:
-        return
-    lines = [
-        "The longest waits in seconds; in brackets by the clock, with the waits for a processor, which do not count.",
-        "killed after   times   enqueue works after   listings work after",
-    ]
-    for after, seconds in taken.items():
-        enqueued, listed, *by_clock = (max(column) for column in zip(*seconds, strict=True))
-        waits = f"{enqueued:>z10.1f} ({by_clock[0]:>6.1f})   {listed:>z10.1f} ({by_clock[1]:>6.1f})"
-        lines.append(f"{after:>10} s   {len(seconds):>5}   {waits}")
-    # To the real standard error, which the processes of pytest-xdist share with the one that shows the results.
-    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
-        print("", *lines, sep="\n", file=sys.stderr, flush=True)
 
 
 @pytest.fixture
@@ -132,7 +107,7 @@ async def use(broker: Broker) -> None:
 
 @pytest.mark.parametrize("turn", range(TIMES))
 async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
-    node: Node, session: SessionParameters, killed_after: float, taken: Taken, turn: int
+    node: Node, session: SessionParameters, killed_after: float, turn: int
 ) -> None:
     broker = await open_broker(session)
     await use(broker)
@@ -145,11 +120,8 @@ async def test_a_broker_that_is_killed_after_its_first_use_has_lost_nothing(
     watch = Stopwatch()
     await again(session, lambda broker: broker.publish(job("second")), within=ENQUEUED_WITHIN)
     assert not watch.is_over(ENQUEUED_WITHIN)
-    enqueued, enqueued_by_clock = watch.seconds(), watch.seconds() + watch.stalled()
     queues = {queue.name: queue for queue in await again(session, lambda broker: broker.queues(), within=LISTED_WITHIN)}
     assert not watch.is_over(LISTED_WITHIN)
-    listed = watch.seconds()
-    taken.setdefault(killed_after, []).append((enqueued, listed, enqueued_by_clock, listed + watch.stalled()))
 
     assert queues.keys() == {"mail", "images"}
     assert queues["mail"].paused
