@@ -91,9 +91,11 @@ def clients(rabbitmq_url: str, exchange: str) -> Iterator[list[Client]]:
         client.close()
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("form", FORMS)
-def test_a_unique_job_that_its_queue_refuses_leaves_no_key_and_says_that_the_queue_is_full(
+@pytest.mark.parametrize(
+    ("form", "way"),
+    [*(("enqueue", way) for way in WAYS), *((form, "until_done") for form in FORMS if form != "enqueue")],
+)
+def test_a_unique_job_that_a_full_queue_refuses_leaves_no_key(
     full: Callable[[str], FullQueue], exchange: str, clients: list[Client], form: str, way: str
 ) -> None:
     first, second = clients
@@ -140,7 +142,7 @@ def test_a_refused_unique_job_never_runs_though_its_program_ended_at_once(
     assert clients[0].run(ids) == [other.id]
 
 
-def test_a_refusal_that_cannot_be_written_down_is_not_reported_and_the_job_is_kept(
+def test_a_refusal_that_is_cut_off_is_not_reported_and_the_job_is_kept(
     full: Callable[[str], FullQueue], rabbitmq_url: str, exchange: str
 ) -> None:
     host, port = parse_url(rabbitmq_url).hosts[0]
@@ -185,7 +187,7 @@ def test_a_delayed_unique_job_that_is_refused_leaves_no_key(
     assert clients[1].enqueue("shop.mail", (1,), unique="until_done", run_at=run_at).enqueued
 
 
-async def test_of_many_that_want_one_key_none_is_told_of_a_job_that_was_refused(
+async def test_no_duplicate_of_a_refused_job_is_reported(
     full: Callable[[str], FullQueue], exchange: str, session: SessionParameters
 ) -> None:
     queue = full(amqp_queue(exchange, "jobs"))
