@@ -1,8 +1,7 @@
-"""Everything that may be done to RabbitMQ itself, under workers that are pushed jobs and workers that ask.
+"""Everything that may happen to RabbitMQ or to the line to it, under workers that are pushed jobs and workers that ask.
 
-After each fault, within RECOVERY seconds: the program that enqueues does so again, every worker runs what is enqueued
-then, in the process that it was before, and is in the list of workers. What may happen to the line is in
-test_line_faults.py.
+After each fault, within RECOVERY seconds, the program enqueues again, every worker runs what is enqueued then, in the
+process that it was before, and is in the list of workers.
 """
 
 from collections.abc import Callable
@@ -13,6 +12,47 @@ from palermo.core.topology import internal
 from tests.chaos.outpost import PASSWORD, USER, VHOST, Outpost
 from tests.helpers import eventually
 from tests.scale import chosen
+
+
+def killed(outpost: Outpost) -> None:
+    outpost.node.kill9()
+    outpost.node.start()
+
+
+def hung_up(outpost: Outpost) -> None:
+    outpost.proxy.hang_up()
+
+
+def reset(outpost: Outpost) -> None:
+    outpost.proxy.hang_up(reset=True)
+
+
+def away_for_a_while(outpost: Outpost) -> None:
+    outpost.proxy.refuse()
+    outpost.proxy.hang_up()
+    outpost.both_say("connection refused")
+    outpost.proxy.listen()
+
+
+def closed_by_the_operator(outpost: Outpost) -> None:
+    outpost.close_connections()
+    outpost.both_say("connection lost")
+
+
+def deaf(outpost: Outpost) -> None:
+    outpost.proxy.stall("down")
+    outpost.both_say("connection lost")
+
+
+def mute(outpost: Outpost) -> None:
+    outpost.proxy.stall("up")
+    outpost.both_say("connection lost")
+
+
+def swallowed_for_a_while(outpost: Outpost) -> None:
+    outpost.proxy.stall(new_too=True)
+    outpost.both_say("connection lost")
+    outpost.proxy.resume()
 
 
 def queues_deleted(outpost: Outpost) -> None:
@@ -77,6 +117,13 @@ def vhost_deleted(outpost: Outpost) -> None:
 
 #: Quick ones after slow ones: sessions that are lost soon after they were opened are opened again with growing pauses.
 FAULTS: list[Callable[[Outpost], None]] = [
+    hung_up,
+    deaf,
+    *chosen([], reset, mute),
+    away_for_a_while,
+    swallowed_for_a_while,
+    closed_by_the_operator,
+    killed,
     queues_deleted,
     *chosen([], queues_made_by_another_program, queues_deleted),
     queues_made_quorum,
