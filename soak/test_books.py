@@ -51,7 +51,7 @@ def kinds(ledger: Ledger) -> list[str]:
     return [wrong.partition(":")[0] for wrong in ledger.wrongs]
 
 
-def test_a_job_that_ran_and_one_that_raised_and_lies_in_failed_are_in_order() -> None:
+def test_a_job_that_ran_and_one_in_failed_are_in_order() -> None:
     lines = ran(1, by=100, began=1, ended=2) + ran(2, by=100, began=2, ended=3)
 
     assert audit([order(1), order(2, raises=RAISES)], lines, failed=(row(2, "ArithmeticError"),)).wrongs == []
@@ -103,7 +103,7 @@ def test_a_result_of_the_second_run_that_the_log_calls_dropped_is_a_reason() -> 
     assert audit([order(1)], lines, log=log).wrongs == []
 
 
-def test_an_acknowledgement_may_be_lost_long_after_its_run_only_if_an_alarm_held_it_up_until_then() -> None:
+def test_a_late_lost_acknowledgement_needs_an_alarm() -> None:
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=60, ended=61)
     cut = Harm(kind="broker killed", at=50, until=55, links=frozenset({"first", "second"}))
     alarm = Harm(kind="alarm", at=0.5, until=49)
@@ -124,7 +124,7 @@ def test_a_worker_that_lost_its_line_may_try_again_beside_the_next_worker() -> N
     assert audit([order(1)], lines, stall, log=log).wrongs == []
 
 
-def test_a_worker_behind_a_silent_line_may_run_what_the_broker_has_given_to_another() -> None:
+def test_a_worker_behind_a_silent_line_may_run_a_redelivered_job() -> None:
     lines = ran(1, by=200, began=1, ended=1.5) + ran(1, by=100, began=2, ended=2.1)
     before = Harm(kind="stall", at=0.5, until=2.5, links=frozenset({"first"}))
     since = Harm(kind="stall", at=1.2, until=2.5, links=frozenset({"first"}))
@@ -173,7 +173,7 @@ def test_the_crash_of_a_job_may_be_settled_on_a_line_that_is_lost() -> None:
         assert kinds(audit([order(1)], lines, *harms)) == ["ran again for no reason"]
 
 
-def test_a_job_is_given_up_for_three_workers_that_were_killed_and_no_others() -> None:
+def test_a_job_fails_for_three_killed_workers_only() -> None:
     failed = (row(1, "palermo.errors.WorkerDied", "3 workers died: pid:5@here, pid:6@here, pid:7@here."),)
     kills = [Harm(kind="parent", at=1, until=1, parent=pid) for pid in (5, 6, 7)]
 
@@ -181,7 +181,7 @@ def test_a_job_is_given_up_for_three_workers_that_were_killed_and_no_others() ->
     assert kinds(audit([order(1)], [], *kills[:2], failed=failed)) == ["given up for workers that nobody killed"]
 
 
-def test_a_job_that_was_in_a_queue_when_it_was_deleted_is_no_loss_and_one_that_came_later_is() -> None:
+def test_only_jobs_in_a_queue_at_its_deletion_are_no_loss() -> None:
     remade = Harm(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=0)
     before, later = (
         Order(number=number, id=f"id-{number}", raises=GOOD, began=began, ended=began + 0.1, queue="orders")
@@ -193,7 +193,7 @@ def test_a_job_that_was_in_a_queue_when_it_was_deleted_is_no_loss_and_one_that_c
     assert (kinds(ledger), ledger.deleted, ledger.lost) == (["lost"], 1, 1)
 
 
-def test_no_more_jobs_may_have_gone_with_a_queue_than_it_had_and_workers_had() -> None:
+def test_a_deleted_queue_excuses_no_more_jobs_than_it_had() -> None:
     remade = Harm(kind="queue remade", at=1.0, until=1.1, queues=frozenset({"orders"}), jobs=2)
     orders = [
         Order(number=number, id=f"id-{number}", raises=GOOD, began=0.5, ended=0.6, queue="orders")
@@ -218,7 +218,7 @@ def test_a_job_that_is_not_run_for_its_key_was_not_confirmed() -> None:
     assert kinds(audit([sure], [], failed=failed)) == ["not run for its key, though it was confirmed"]
 
 
-def test_a_delayed_job_may_be_moved_twice_when_the_line_of_its_leader_is_lost_and_a_program_may_lead() -> None:
+def test_a_delayed_job_may_move_twice_if_its_leaders_line_is_lost() -> None:
     delayed = Order(number=1, id="id-1", raises=GOOD, began=0.0, ended=0.1, kind="delayed")
     lines = ran(1, by=100, began=1, ended=2) + ran(1, by=200, began=20, ended=20.5)
     publishers, worker = (
@@ -264,7 +264,7 @@ def test_equal_messages_are_counted_and_none_may_be_missing() -> None:
     assert len(Messages(sent=sent, runs=runs(lines), failed=Counter({1: 2}), reasons=reasons).wrongs) == 1
 
 
-def test_a_message_that_cannot_be_run_is_in_failed_twice_only_if_a_line_or_a_worker_was_lost_after_it_came() -> None:
+def test_a_defect_message_fails_twice_only_after_a_loss() -> None:
     sent = [Sent(number=1, body=b"[1]", kind="no job", outcome="confirmed", began=5.0, ended=5.1)]
     before, after = (Harm(kind="cut", at=at, until=at, links=frozenset({"first"})) for at in (4.0, 6.0))
 

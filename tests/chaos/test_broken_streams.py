@@ -169,7 +169,7 @@ async def test_a_worker_goes_on_when_all_streams_are_broken(node: Node, session:
     assert await again(session, run_all, within=2 * LISTED_WITHIN) == "other"
 
 
-async def test_groups_get_their_events_while_the_stream_that_keeps_them_is_broken(
+async def test_groups_get_events_while_the_event_stream_is_broken(
     node: Node, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "HISTORY_BROKEN_FOR", ENQUEUED_WITHIN)

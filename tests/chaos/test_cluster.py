@@ -190,7 +190,7 @@ def test_any_node_may_die_in_mid_load(three_nodes: Cluster, rig: Rig, capsys: py
     assert done.total() - len(done) <= 3 * (2 * len(workers) + 1)
 
 
-def test_nodes_are_restarted_in_turn_while_programs_enqueue_and_workers_work(
+def test_no_job_is_lost_while_nodes_restart_in_turn(
     three_nodes: Cluster, rig: Rig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     workers = start_workers(three_nodes, rig)

@@ -98,7 +98,7 @@ def test_a_storm_of_interrupts_while_jobs_run_gives_them_back(rig: Rig, pool: tu
     assert rig.errors() == {}
 
 
-def test_a_storm_of_interrupts_while_a_worker_starts_leaves_no_process_and_no_blame(rig: Rig) -> None:
+def test_interrupts_during_a_start_leave_no_process_and_no_blame(rig: Rig) -> None:
     chance = random.Random(4)
     jobs = [rig.enqueue("hold", f"{number}") for number in range(3)]
     for number in range(STORMS):

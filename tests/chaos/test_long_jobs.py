@@ -103,7 +103,7 @@ def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Rig) -> 
     assert hasty.lines() == ["held begins", "meanwhile", "held ends"]
 
 
-def test_a_long_job_that_fails_is_in_failed_once_with_its_own_error_and_worker(hasty: Rig) -> None:
+def test_a_long_job_that_fails_is_in_failed_once_with_its_error(hasty: Rig) -> None:
     id = hasty.enqueue("raises_late", str(hasty.notes_path), str(hasty.gate), module="crew_poison")
     first = hasty.worker(modules=("crew_poison",))
     eventually(lambda: hasty.lines() == ["raising"])
@@ -170,7 +170,7 @@ def test_a_parked_job_goes_back_when_the_worker_that_parked_it_stops(hasty: Rig)
     assert hasty.lines() == ["held begins", "held ends"]
 
 
-def test_a_worker_alone_whose_connection_is_cut_in_mid_job_finishes_it_once(patient: Rig, rabbitmq_url: str) -> None:
+def test_a_lone_worker_cut_in_mid_job_finishes_it_once(patient: Rig, rabbitmq_url: str) -> None:
     host, _, port = rabbitmq_url.rpartition("@")[2].partition("/")[0].rpartition(":")
     id = patient.hold()
     with TcpProxy(host, int(port)) as proxy:

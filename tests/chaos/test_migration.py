@@ -141,7 +141,7 @@ async def test_nothing_is_lost_or_out_of_order_while_publishers_go_on(
 
 @pytest.mark.parametrize("id", [None, "the same"])
 @BOTH_WAYS
-async def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migration(
+async def test_equal_foreign_jobs_are_all_there_after_a_migration(
     session: SessionParameters, rabbitmq_url: str, exchange: str, before: str, after: str, id: str | None
 ) -> None:
     over = threading.Event()
@@ -175,9 +175,7 @@ async def test_jobs_of_other_programs_that_look_alike_are_all_there_after_a_migr
 
 
 @BOTH_WAYS
-async def test_a_migrated_job_without_an_id_gets_one_and_a_paused_queue_stays_paused(
-    session: SessionParameters, before: str, after: str
-) -> None:
+async def test_a_migration_gives_ids_and_keeps_pauses(session: SessionParameters, before: str, after: str) -> None:
     async with two_brokers(replace(session, queue_type=before)) as (broker, _):
         await broker.publish(message())
         assert isinstance(broker, RabbitmqBroker)
@@ -297,9 +295,7 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         assert worker.alive
 
 
-def test_the_job_of_a_worker_that_does_not_answer_outlives_the_migration_and_the_worker(
-    rabbitmq_url: str, exchange: str, tmp_path: Path
-) -> None:
+def test_a_silent_workers_job_outlives_migration_and_worker(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(WAITING)
     with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         worker = rig.worker("-q", "jobs", modules=("waiting",))

@@ -73,7 +73,7 @@ def url(rabbitmq_url: str, proxy: TcpProxy) -> str:
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"], ids=["push", "poll"])
-def test_a_worker_loses_its_session_many_times_and_holds_no_more_than_before(
+def test_a_worker_that_reconnects_often_holds_no_more_than_before(
     url: str, exchange: str, proxy: TcpProxy, queues: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Every session was a good one, so that none waits for the next.
@@ -122,9 +122,7 @@ def test_a_worker_loses_its_session_many_times_and_holds_no_more_than_before(
     asyncio.run(go())
 
 
-def test_a_program_loses_its_session_many_times_and_holds_no_more_than_before(
-    url: str, exchange: str, proxy: TcpProxy
-) -> None:
+def test_a_program_that_reconnects_often_holds_no_more_than_before(url: str, exchange: str, proxy: TcpProxy) -> None:
     with Client(Settings(url=url, exchange=exchange, publish_timeout=60.0)) as client:
         for number in range(TIMES):
             client.enqueue("shop.note", (f"{number}",), {})

@@ -99,7 +99,7 @@ def test_all_enqueued_jobs_run_when_a_replica_takes_over(tmp_path: Path) -> None
         all_ran(rig, workers)
 
 
-def test_all_enqueued_jobs_run_when_a_cluster_moves_the_slot_and_loses_a_node(
+def test_all_jobs_run_while_a_cluster_moves_the_slot_and_loses_a_node(
     tmp_path: Path,
 ) -> None:
     with (
@@ -200,7 +200,7 @@ async def bury(url: str, exchange: str) -> None:
     await broker.close()
 
 
-def test_a_program_killed_before_any_of_its_commands_leaves_each_job_in_one_place() -> None:
+def test_a_killed_migration_leaves_each_job_in_one_place() -> None:
     with redis_node.running() as node:
         command = [sys.executable, "-m", "tests.chaos.redis_life", node.url]
         lives = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()

@@ -92,9 +92,7 @@ async def spread(session: SessionParameters, link: Connection, far: TimeSlot, ou
 
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,low"])
-def test_a_job_for_later_of_another_program_that_is_refused_where_it_would_wait_ends_no_session(
-    rig: Rig, module_node: Node, queues: str
-) -> None:
+def test_a_refused_foreign_delayed_job_ends_no_session(rig: Rig, module_node: Node, queues: str) -> None:
     where = internal(rig.settings.exchange, "later")
     limit(module_node, where, 0, with_others=True)
     worker = rig.worker("-c", "2", "-q", queues)

@@ -130,9 +130,7 @@ def begun_by(rig: Rig) -> list[str]:
     return [note for note in rig.lines() if note.endswith("begins")]
 
 
-def test_of_many_jobs_those_that_a_queue_took_before_it_was_full_are_counted(
-    module_node: Node, exchange: str, policies: Policies
-) -> None:
+def test_jobs_stored_before_a_queue_was_full_are_counted(module_node: Node, exchange: str, policies: Policies) -> None:
     policies.limit("jobs", 50)
 
     with Client(Settings(url=url_of(module_node), exchange=exchange, publish_timeout=PATIENT)) as client:
@@ -195,7 +193,7 @@ def tick(job: Message) -> float:
     return float(str(job.extra["tick"]))
 
 
-async def test_a_delayed_job_that_the_queue_refuses_comes_when_the_queue_takes_it(
+async def test_a_delayed_job_that_its_queue_refuses_comes_later(
     session: SessionParameters, policies: Policies, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two_brokers(session) as (broker, leader):

@@ -49,9 +49,7 @@ def remake(rig: Rig, channel: BlockingChannel, gap: float) -> None:
 
 
 @pytest.mark.parametrize("queues", SELECTIONS)
-def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_an_idle_worker(
-    rig: Rig, channel: BlockingChannel, queues: str
-) -> None:
+def test_a_job_of_a_recreated_queue_runs_on_an_idle_worker(rig: Rig, channel: BlockingChannel, queues: str) -> None:
     worker = rig.worker("-q", queues, times=TIMES)
     rig.enqueue("note", "before")
     wanted = {"before"}
@@ -67,9 +65,7 @@ def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_an_idle_worker(
     assert worker.alive
 
 
-def test_a_worker_takes_jobs_of_a_queue_made_again_without_being_told_to_hurry(
-    rig: Rig, channel: BlockingChannel
-) -> None:
+def test_a_worker_finds_a_recreated_queue_by_itself(rig: Rig, channel: BlockingChannel) -> None:
     rig.worker("-q", "jobs")
     rig.enqueue("note", "before")
     rig.await_lines(1)
@@ -81,9 +77,7 @@ def test_a_worker_takes_jobs_of_a_queue_made_again_without_being_told_to_hurry(
 
 
 @pytest.mark.parametrize("queues", SELECTIONS)
-def test_a_job_runs_whose_queue_was_deleted_and_made_again_under_a_busy_worker(
-    rig: Rig, channel: BlockingChannel, queues: str
-) -> None:
+def test_a_job_of_a_recreated_queue_runs_on_a_busy_worker(rig: Rig, channel: BlockingChannel, queues: str) -> None:
     rig.worker("-q", queues, times=TIMES)
     rig.enqueue("hold", "first")
     rig.await_lines(1)

@@ -57,9 +57,7 @@ def ticks(rig: Rig) -> Counter[int]:
 
 
 @pytest.mark.parametrize("which", ["parent", "parent and children"])
-def test_another_leads_while_the_leader_is_stopped_and_nothing_is_done_twice_when_it_goes_on(
-    rig: Rig, module_node: Node, which: str
-) -> None:
+def test_a_stopped_leader_is_replaced_and_repeats_nothing(rig: Rig, module_node: Node, which: str) -> None:
     # Whose line must not be lost: else a job may rightly run twice.
     runner = rig.worker(
         *("--no-scheduler", "-q", "jobs,calls"),

@@ -23,9 +23,7 @@ def pending(rig: Rig) -> int:
 
 
 @pytest.mark.parametrize("pool", POOLS, ids=["process", "thread", "async"])
-def test_a_worker_whose_template_is_killed_at_random_goes_on_and_loses_nothing(
-    sqlite_rig: Rig, pool: tuple[str, ...]
-) -> None:
+def test_a_worker_survives_kills_of_its_template(sqlite_rig: Rig, pool: tuple[str, ...]) -> None:
     rig, chance = sqlite_rig, random.Random(5)
     worker = rig.worker(*pool, modules=("soaked",), times={"palermo.worker.parent.run._RESTART_EVERY": 0.1})
     rig.ready(worker)

@@ -94,9 +94,7 @@ def test_whoever_is_killed_no_key_stays_taken_and_none_has_two_holders(
 
 
 @pytest.mark.timeout(scaled(400, 900))
-def test_a_broker_that_is_killed_leaves_no_key_taken_and_none_with_two_holders(
-    module_node: Node, exchange: str, tmp_path: Path
-) -> None:
+def test_a_killed_broker_leaves_no_key_taken_or_held_twice(module_node: Node, exchange: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
     url = url_of(module_node)

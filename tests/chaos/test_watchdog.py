@@ -109,9 +109,7 @@ def test_a_line_that_is_silent_is_noticed_without_heartbeats(
     assert worker.alive
 
 
-def test_a_worker_to_which_another_session_is_no_help_ends_with_a_code_of_its_own(
-    rig: Rig, proxy: TcpProxy, direct: Client
-) -> None:
+def test_a_worker_that_no_new_session_helps_ends_with_its_own_code(rig: Rig, proxy: TcpProxy, direct: Client) -> None:
     worker = rig.worker(times=TIMES)
     for number in count(1):
         eventually(lambda number=number: not worker.alive or worker.log.count("INFO connected") >= number)
@@ -139,9 +137,7 @@ def test_no_alarm_while_a_worker_is_paused(rig: Rig, direct: Client) -> None:
     assert ALARM not in worker.log
 
 
-def test_no_alarm_on_a_queue_that_another_program_made_for_one_consumer_at_a_time(
-    rig: Rig, rabbitmq_url: str, exchange: str, direct: Client
-) -> None:
+def test_no_alarm_on_a_single_active_consumer_queue(rig: Rig, rabbitmq_url: str, exchange: str, direct: Client) -> None:
     name = amqp_queue(exchange, "jobs")
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         channel = connection.channel()
@@ -172,7 +168,7 @@ def test_no_alarm_among_workers_that_share_a_busy_queue(rig: Rig, direct: Client
 
 @pytest.mark.parametrize("queues", ["jobs", "jobs,mail"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_stays_and_runs_those_behind(
+def test_a_worker_runs_jobs_behind_many_foreign_delayed_ones(
     rig: Rig, rabbitmq_url: str, exchange: str, direct: Client, kind: str, queues: str
 ) -> None:
     later = time.time() + 3_600
@@ -206,7 +202,7 @@ def test_a_worker_that_finds_many_jobs_of_another_program_that_are_due_later_sta
     assert rig.lines() == ["behind"]
 
 
-def test_no_alarm_while_jobs_are_put_aside_that_another_worker_leaves_no_permit_for(rig: Rig, direct: Client) -> None:
+def test_no_alarm_while_jobs_wait_for_a_permit_of_another_worker(rig: Rig, direct: Client) -> None:
     rig.worker("-q", "others")
     direct.enqueue("shop.hold", ("first",), {}, queue="others", limit=1)
     rig.await_lines(1)

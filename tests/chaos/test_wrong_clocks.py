@@ -47,7 +47,7 @@ def enqueue(rig: Rig, numbers: range) -> None:
                 rig.client.enqueue(*job, unique="until_done", unique_key=f"{number}")
 
 
-def test_whatever_their_clocks_say_no_worker_that_leads_does_anything_twice_or_leaves_it_out(rig: Rig) -> None:
+def test_wrong_clocks_double_and_skip_no_duty_of_the_leader(rig: Rig) -> None:
     runner = rig.worker("--no-scheduler", "-q", "jobs,calls", modules=("soaked", "mixed"), SOAK_RECURS="1")
     keepers = {}
     for wrong_by in CLOCKS:

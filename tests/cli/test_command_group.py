@@ -40,7 +40,7 @@ def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
     assert exit_code(error) == code
 
 
-def test_a_program_that_runs_the_command_line_within_itself_keeps_its_signals(palermo: Palermo) -> None:
+def test_a_program_that_calls_the_command_line_keeps_its_signals(palermo: Palermo) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
     palermo("worker", "--help")
@@ -154,7 +154,7 @@ def urls_used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (("--user", "ann", "--password-file", "file"), "amqp://ann:p%3A%2F%40@first:5672,second:5673/shop"),
     ],
 )
-def test_P13_the_parts_of_a_url_are_flags_of_their_own(
+def test_the_parts_of_a_url_are_flags_of_their_own(
     palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], url: str
 ) -> None:
     monkeypatch.setenv("PALERMO_URL", "amqp://me:s%40cret@first:5672,second:5673/shop?heartbeat=30")
@@ -167,7 +167,7 @@ def test_P13_the_parts_of_a_url_are_flags_of_their_own(
     assert used == [f"{url}?heartbeat=30"] * 2
 
 
-def test_P13_without_a_rabbitmq_in_the_settings_the_parts_have_their_defaults(
+def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(
     palermo: Palermo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used = urls_used(monkeypatch)
@@ -191,7 +191,7 @@ def test_P13_without_a_rabbitmq_in_the_settings_the_parts_have_their_defaults(
         (("--port", "0"), "--port"),
     ],
 )
-def test_P13_parts_that_cannot_be_used_are_one_line(
+def test_parts_that_cannot_be_used_are_one_line(
     palermo: Palermo, tmp_path: Path, flags: tuple[str, ...], told: str
 ) -> None:
     (tmp_path / "file").write_text("secret\n")
@@ -205,9 +205,7 @@ def test_P13_parts_that_cannot_be_used_are_one_line(
 
 
 @pytest.mark.parametrize("command", ["web", "demo"])
-def test_P13_a_command_that_listens_itself_calls_them_broker_host_and_broker_port(
-    palermo: Palermo, command: str
-) -> None:
+def test_commands_that_listen_have_broker_host_and_broker_port(palermo: Palermo, command: str) -> None:
     shown = palermo(command, "--help").stdout
 
     assert all(flag in shown for flag in ("--broker-host", "--broker-port", "--user", "--vhost", "--password-file"))

@@ -31,7 +31,7 @@ def ids(palermo: Palermo, queue: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("three")
-def test_p8_requeue_all(palermo: Palermo) -> None:
+def test_requeue_all(palermo: Palermo) -> None:
     rows = json.loads(palermo("failed", "requeue", "--all", "--yes", "--json").stdout)
 
     assert rows == [
@@ -90,9 +90,7 @@ def test_a_page_past_the_end_says_how_many_pages_there_are(palermo: Palermo) -> 
     assert palermo("failed", "list", "--error", "Other").stderr == "no failed jobs with error='Other'.\n"
 
 
-def test_a_group_of_failed_jobs_is_listed_requeued_and_discarded_by_the_key_that_groups_shows(
-    palermo: Palermo, client: Client
-) -> None:
+def test_a_group_of_failed_jobs_is_addressed_by_its_key(palermo: Palermo, client: Client) -> None:
     publish_failed(
         client,
         *((message(f"k{n}"), failure("KeyError", text)) for n, text in enumerate(("'a'", "'b'"))),
@@ -117,7 +115,7 @@ def test_a_group_of_failed_jobs_is_listed_requeued_and_discarded_by_the_key_that
 
 
 @pytest.mark.usefixtures("three")
-def test_p8_discard_by_id_and_all(palermo: Palermo) -> None:
+def test_discard_by_id_and_all(palermo: Palermo) -> None:
     assert palermo("failed", "discard", "1", "--yes").stdout == "discarded 1 job.\n"
     assert ids(palermo, "failed") == ["2", "3"]
 
@@ -229,9 +227,7 @@ def test_a_requeue_that_the_broker_ends_says_how_far_it_came(capsys: pytest.Capt
     )
 
 
-def test_what_failed_on_one_machine_and_of_one_tenant_is_requeued_and_nothing_else(
-    palermo: Palermo, client: Client
-) -> None:
+def test_only_failures_of_one_worker_and_tenant_are_requeued(palermo: Palermo, client: Client) -> None:
     publish_failed(client, *((message(id, tenant=id), failure("Timeout")) for id in ("acme", "shop")))
 
     assert ids(palermo, "failed") == ["acme", "shop"]

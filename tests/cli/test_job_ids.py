@@ -30,7 +30,7 @@ def work(url: str, tmp_path: Path, text: str) -> None:
 FAILS = "import palermo\n@palermo.job(name='break')\ndef fail():\n    raise ValueError('no')\n"
 
 
-def test_failed_jobs_are_shown_requeued_and_discarded_by_the_beginnings_of_their_ids(
+def test_failed_jobs_are_found_by_the_beginnings_of_their_ids(
     palermo: Palermo, client: Client, url: str, tmp_path: Path
 ) -> None:
     for id in (FIRST, SECOND, OWN, LONGER):
@@ -64,7 +64,7 @@ def test_fewer_than_eight_characters_are_no_beginning(palermo: Palermo, client: 
     assert len(json.loads(palermo("scheduled", "list", "--json").stdout)) == 1
 
 
-def test_scheduled_jobs_are_run_and_cancelled_by_the_beginnings_of_their_ids(palermo: Palermo, client: Client) -> None:
+def test_scheduled_jobs_are_found_by_the_beginnings_of_their_ids(palermo: Palermo, client: Client) -> None:
     for id in (FIRST, OWN):
         client.enqueue("break", id=id, delay=3600)
 
@@ -80,7 +80,7 @@ def test_a_waiting_job_is_found_and_cancelled_by_the_beginning_of_its_id(palermo
     eventually(lambda: json.loads(palermo("status", FIRST[:8], "--json").stdout)["state"] == "cancelled")
 
 
-def test_a_job_that_has_ended_is_waited_for_and_told_of_by_the_beginning_of_its_id(
+def test_an_ended_job_is_found_by_the_beginning_of_its_id(
     palermo: Palermo, client: Client, url: str, tmp_path: Path
 ) -> None:
     client.enqueue("give", id=FIRST, keep_result=True)
@@ -96,7 +96,7 @@ def test_many_ids_that_begin_alike_are_counted() -> None:
         chosen_id("order-17", [f"order-17{number}" for number in range(7)])
 
 
-def test_on_rabbitmq_too_failed_scheduled_and_waiting_jobs_are_found_by_the_beginnings_of_their_ids(
+def test_jobs_on_rabbitmq_are_found_by_the_beginnings_of_their_ids(
     palermo: Palermo, rabbitmq_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchange = f"ids-{secrets.token_hex(6)}"

@@ -46,9 +46,7 @@ def pending(process: Process) -> dict[str, int]:
         (["worker", "shop", "--concurency", "2"], "'--concurrency'"),
     ],
 )
-def test_a_mistyped_command_or_option_is_answered_with_the_one_that_was_meant(
-    palermo: Palermo, typed: list[str], meant: str
-) -> None:
+def test_a_mistyped_command_or_option_gets_a_suggestion(palermo: Palermo, typed: list[str], meant: str) -> None:
     (line,) = palermo(*typed, code=2).stderr.splitlines()
 
     assert f"Did you mean {meant}?" in line
@@ -65,7 +63,7 @@ def test_a_group_without_a_command_shows_its_help_line_by_line(
     assert any(line.startswith(f"  {command} ") for line in lines)
 
 
-def test_enqueue_of_a_job_that_the_imported_code_does_not_declare_enqueues_nothing(process: Process, shop: str) -> None:
+def test_enqueue_refuses_a_job_that_the_code_does_not_declare(process: Process, shop: str) -> None:
     done = process("enqueue", f"{shop}.resise", "--import", shop)
 
     assert done.returncode == 2
@@ -74,7 +72,7 @@ def test_enqueue_of_a_job_that_the_imported_code_does_not_declare_enqueues_nothi
     assert pending(process) == {}
 
 
-def test_enqueue_with_arguments_that_do_not_fit_the_imported_code_enqueues_nothing(process: Process, shop: str) -> None:
+def test_enqueue_refuses_arguments_that_do_not_fit_the_code(process: Process, shop: str) -> None:
     done = process("enqueue", f"{shop}.resize", "--import", shop, "--kwargs", '{"colour": "red"}')
 
     assert done.returncode == 2
@@ -90,9 +88,7 @@ def test_enqueue_with_the_imported_code_puts_the_job_into_its_own_queue(process:
     assert pending(process) == {"pictures": 1}
 
 
-def test_a_tenants_function_that_raises_is_named_with_the_option_the_error_and_its_line(
-    process: Process, shop: str, tmp_path: Path
-) -> None:
+def test_an_error_in_a_tenant_function_is_named_with_its_line(process: Process, shop: str, tmp_path: Path) -> None:
     done = process("enqueue", f"{shop}.bill", "--import", shop, "--args", "[{}]")
 
     assert done.returncode == 2
@@ -100,9 +96,7 @@ def test_a_tenants_function_that_raises_is_named_with_the_option_the_error_and_i
     assert f"{shop}.py, line 7" in done.stderr
 
 
-def test_a_decorator_that_cannot_be_used_is_named_with_the_users_file_and_line(
-    process: Process, tmp_path: Path
-) -> None:
+def test_a_wrong_decorator_is_named_with_its_file_and_line(process: Process, tmp_path: Path) -> None:
     (tmp_path / "wrong_shop.py").write_text('import palermo\n\n@palermo.job(queue="mail ")\ndef send(): ...\n')
 
     for arguments in (["worker", "wrong_shop"], ["enqueue", "wrong_shop.send", "--import", "wrong_shop"]):

@@ -135,7 +135,7 @@ def test_a_broker_that_is_down_ends_in_3_and_names_host_and_port(
     assert "secret" not in line
 
 
-def test_p13_a_password_on_the_command_line_is_not_in_the_process_title(silent: socket.socket) -> None:
+def test_a_password_on_the_command_line_is_not_in_the_process_title(silent: socket.socket) -> None:
     host = f"127.0.0.1:{silent.getsockname()[1]}"
     running = subprocess.Popen(
         [COMMAND, "queues", "--url", f"amqp://me:secret@{host}/"], stderr=subprocess.PIPE, text=True
@@ -193,9 +193,7 @@ def test_a_bad_settings_file_is_one_line(process: Process, tmp_path: Path, conte
     assert "palermo.toml" in done.stderr
 
 
-def test_enqueue_with_the_code_imported_knows_its_queue_and_checks_its_arguments(
-    process: Process, tmp_path: Path, client: Client
-) -> None:
+def test_enqueue_with_code_knows_queue_and_arguments(process: Process, tmp_path: Path, client: Client) -> None:
     (tmp_path / "shop.py").write_text("import palermo\n@palermo.job(queue='slow')\ndef resize(path): ...\n")
     imports = {"PALERMO_IMPORTS": "shop"}
 
@@ -279,9 +277,7 @@ def test_on_a_terminal_a_listing_is_a_table_and_no_color_is_obeyed(client: Clien
 
 
 @pytest.mark.parametrize("action", ["discard", "requeue"])
-def test_on_a_terminal_all_failed_jobs_are_asked_for_by_number_and_no_means_no(
-    client: Client, url: str, action: str
-) -> None:
+def test_requeue_of_all_asks_on_a_terminal(client: Client, url: str, action: str) -> None:
     publish_failed(client, *((message(str(n)), failure()) for n in range(3)))
 
     with on_terminal(["failed", action, "--all"], url) as (terminal, pid):

@@ -21,7 +21,7 @@ def test_enqueue_prints_the_id_alone(palermo: Palermo) -> None:
     assert row["created_at"].endswith("Z")
 
 
-def test_enqueue_without_a_queue_and_without_the_code_goes_to_jobs_and_says_so(palermo: Palermo) -> None:
+def test_enqueue_without_queue_and_code_goes_to_jobs(palermo: Palermo) -> None:
     result = palermo("enqueue", "shop.resize")
 
     assert "'jobs'" in result.stderr
@@ -80,7 +80,7 @@ def test_wrong_usage_is_one_line_and_ends_in_2(palermo: Palermo, arguments: list
     assert result.stdout == ""
 
 
-def test_c1_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> None:
+def test_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> None:
     options = ("--tenant", "acme", "--share", "2", "--priority", "3", "--unique", "until_done", "--unique-key", "eu")
     more = ("--on-duplicate", "return", "--dedupe", "1m", "--limit", "2", "--limit-key", "k", "--rate", "5/s")
     runs = ("--retries", "4", "--timeout", "30s", "--lock-for", "5m", "--expires", "1h", "--keep-result")
@@ -92,13 +92,13 @@ def test_c1_enqueue_takes_the_options_that_options_takes(palermo: Palermo) -> No
     assert (key["key"], key["id"], key["unique"]) == ("shop.sync:eu", "mine", "until_done")
 
 
-def test_c1_an_option_of_the_command_is_missing_for_no_option_of_options() -> None:
+def test_an_option_of_the_command_is_missing_for_no_option_of_options() -> None:
     taken = {parameter.name for parameter in enqueue.params}
 
     assert {*ENQUEUE_OPTIONS} - {"delay", "run_at"} <= taken
 
 
-def test_c1_an_id_that_waits_already_is_printed_again_and_not_enqueued_twice(palermo: Palermo) -> None:
+def test_a_waiting_id_is_printed_again_and_not_enqueued_twice(palermo: Palermo) -> None:
     again = ("enqueue", "shop.sync", "-q", "slow", "--id", "order-7", "--unique", "until_done")
     first, second = palermo(*again), palermo(*again)
 
@@ -143,14 +143,14 @@ def test_a_job_that_does_not_run_since_a_later_one_does_is_named(palermo: Palerm
     assert "an earlier enqueue of home-1 waited for its turn" in palermo(*same).stderr
 
 
-def test_c1_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:
+def test_a_job_without_its_code_is_never_silently_plain(palermo: Palermo) -> None:
     assert "nothing is known of the code of" in palermo("enqueue", "shop.sync", "-q", "slow").stderr
     assert palermo("enqueue", "shop.sync", "-q", "slow", "--unique", "5m").stderr == (
         "no worker serves queue 'slow'. The job waits until a worker serves it.\n"
     )
 
 
-def test_c1_a_plain_job_that_a_worker_takes_is_enqueued_without_a_note(palermo: Palermo, client: Client) -> None:
+def test_a_plain_job_that_a_worker_takes_is_enqueued_without_a_note(palermo: Palermo, client: Client) -> None:
     async def with_worker(broker: Broker) -> None:
         await consume(broker, "slow")
 
@@ -179,7 +179,7 @@ def test_purge_and_delete(palermo: Palermo, client: Client) -> None:
     assert [row["name"] for row in json.loads(palermo("queues", "--json").stdout)] == ["failed", "mail"]
 
 
-def test_c8_purge_all_clears_every_queue_but_not_the_failed_jobs(palermo: Palermo, client: Client) -> None:
+def test_purge_all_clears_every_queue_but_not_the_failed_jobs(palermo: Palermo, client: Client) -> None:
     failing = message("4", queue="failed", failure=FAILURE)
     publish(client, message("1"), message("2"), message("3", queue="slow"), failing)
 
@@ -194,7 +194,7 @@ def test_c8_purge_all_clears_every_queue_but_not_the_failed_jobs(palermo: Palerm
 
 
 @pytest.mark.parametrize("arguments", [[], ["mail", "--all"], ["--all", "--tenant", "acme"]])
-def test_c8_purge_needs_a_queue_or_all(palermo: Palermo, arguments: list[str]) -> None:
+def test_purge_needs_a_queue_or_all(palermo: Palermo, arguments: list[str]) -> None:
     assert len(palermo("purge", *arguments, "--yes", code=2).stderr.splitlines()) == 1
 
 
@@ -204,7 +204,7 @@ def test_a_name_that_no_queue_has_ends_in_2(palermo: Palermo, command: list[str]
     assert "QueueNameInvalid" in palermo(*command, name, code=2).stderr
 
 
-def test_r11_dequeue_by_arguments(palermo: Palermo, client: Client) -> None:
+def test_dequeue_by_arguments(palermo: Palermo, client: Client) -> None:
     publish(client, message("1", "a"), message("2", "b"))
 
     result = palermo("dequeue", "shop.send", "--args", '["a"]', "-q", "mail", "--yes")
@@ -213,7 +213,7 @@ def test_r11_dequeue_by_arguments(palermo: Palermo, client: Client) -> None:
     assert [row["id"] for row in json.loads(palermo("jobs", "mail", "--json").stdout)] == ["2"]
 
 
-def test_c6_replaced_arguments_are_told_shown_and_matched_by_dequeue(palermo: Palermo) -> None:
+def test_replaced_arguments_are_told_shown_and_matched_by_dequeue(palermo: Palermo) -> None:
     again = ("enqueue", "shop.send", "-q", "mail", "--id", "a", "--unique", "until_done", "--args")
     remove = ("dequeue", "shop.send", "-q", "mail", "--yes", "--args")
     palermo(*again, '["old"]')
@@ -228,7 +228,7 @@ def test_c6_replaced_arguments_are_told_shown_and_matched_by_dequeue(palermo: Pa
     assert palermo(*again, '["third"]').stderr.count("has the key") == 0
 
 
-def test_R12_dequeue_says_what_is_scheduled(palermo: Palermo, client: Client) -> None:
+def test_dequeue_says_what_is_scheduled(palermo: Palermo, client: Client) -> None:
     publish(client, message("1", "a"))
     for text in ("a", "b"):
         palermo("enqueue", "shop.send", "-q", "mail", "--args", f'["{text}"]', "--in", "1h")

@@ -7,7 +7,7 @@ from tests.cli.conftest import Palermo
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 
 
-def test_k4_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Palermo, client: Client) -> None:
+def test_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Palermo, client: Client) -> None:
     schedule(client, retrying("b", DAY, times=3), retrying("a", 100, queue="slow"), due("plain", 50))
 
     lines = palermo("retries", "list").stdout.splitlines()
@@ -21,7 +21,7 @@ def test_k4_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Pa
     assert "no jobs wait to be tried again." in palermo("retries", "list", "--job", "none").stderr
 
 
-def test_k4_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Client) -> None:
+def test_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Client) -> None:
     schedule(client, retrying("a", 100), retrying("b", 100, times=2), due("plain", 100))
 
     assert palermo("retries", "run", "a").stdout.startswith("a: enqueued, was due ")
@@ -33,7 +33,7 @@ def test_k4_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Cl
     assert [row["id"] for row in json.loads(palermo("scheduled", "list", "--json").stdout)] == ["plain"]
 
 
-def test_k4_all_that_match_are_given_up_when_that_is_confirmed(palermo: Palermo, client: Client) -> None:
+def test_all_that_match_are_given_up_when_that_is_confirmed(palermo: Palermo, client: Client) -> None:
     schedule(client, *(retrying(str(n), 100, queue="slow" if n % 2 else "mail") for n in range(5)), due("plain", 100))
 
     rows = json.loads(palermo("retries", "give-up", "--all", "--queue", "slow", "-y", "--json").stdout)

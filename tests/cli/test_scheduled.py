@@ -39,7 +39,7 @@ def test_the_question_says_how_many_of_the_jobs_are_retries(
     assert "Cancel 2 scheduled jobs (1 of them a retry of a failed job)?" in asked("cancel", "--all", *some)
 
 
-def test_jobs_of_a_stretch_of_time_are_moved_each_by_an_hour_from_its_own_time(palermo: Palermo) -> None:
+def test_jobs_of_a_period_are_moved_by_an_hour(palermo: Palermo) -> None:
     ids = [enqueue(palermo, "--at", f"2030-01-01T0{hour}:00Z") for hour in (1, 2, 3, 4)]
     stretch = ("--due-from", "2030-01-01T02:00Z", "--due-until", "2030-01-01T03:30Z")
 
@@ -56,7 +56,7 @@ def test_jobs_of_a_stretch_of_time_are_moved_each_by_an_hour_from_its_own_time(p
     assert [row["run_at"] for row in left] == ["2030-01-01T04:00:00Z", "2030-01-01T04:30:00Z"]
 
 
-def test_R12_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
+def test_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
     def one(*arguments: str) -> str:
         return enqueue(palermo, "--in", "1h", *arguments)
 

@@ -161,7 +161,7 @@ def test_top_cuts_no_heading_no_sum_and_no_key_of_a_narrow_terminal(width: int) 
     assert text.rstrip().endswith("/ filter")
 
 
-def test_top_shows_the_longest_queues_the_busy_workers_and_the_newest_failures() -> None:
+def test_top_shows_queues_workers_and_failures() -> None:
     scene = ScreenData(
         at=NOW,
         broker="here",

@@ -66,7 +66,7 @@ def rows(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_p8_from_enqueue_over_failure_to_requeue(shell: Shell, tmp_path: Path) -> None:
+def test_from_enqueue_over_failure_to_requeue(shell: Shell, tmp_path: Path) -> None:
     id = shell("enqueue", "shop.send", "--args", '["nobody"]', "-q", "mail").strip()
     shell("enqueue", "shop.send", "--args", '["ann"]', "-q", "mail")
 

@@ -131,7 +131,7 @@ def test_a_state_that_is_none_is_refused() -> None:
         HistoryFilter(state="finished")
 
 
-def test_pages_lead_through_all_stretches_and_counts_stay_right_as_more_comes(small: Index) -> None:
+def test_pages_and_counts_stay_right_while_records_arrive(small: Index) -> None:
     counts = []
     for number in range(10):
         small.take(batch(ended(f"{number}"), position=number))
@@ -284,7 +284,7 @@ def test_a_disk_that_is_full_is_said_with_what_to_do(index: Index) -> None:
     assert ids(index) == ["b"]
 
 
-def test_a_disk_that_is_full_leaves_a_list_of_actions_that_can_be_filled_again(audit: AuditLog) -> None:
+def test_a_full_disk_leaves_a_list_of_actions_that_recovers(audit: AuditLog) -> None:
     audit.take(ACTIONS)
     audit._db.execute("pragma max_page_count = 20")
 

@@ -89,7 +89,7 @@ def test_an_empty_journal_is_read_at_once(settings: Settings) -> None:
         assert (follower.progress.ready, follower.progress.records) == (True, 0)
 
 
-def test_a_journal_that_was_deleted_and_made_anew_is_read_from_its_beginning(rabbitmq_url: str, exchange: str) -> None:
+def test_a_recreated_journal_is_read_from_its_beginning(rabbitmq_url: str, exchange: str) -> None:
     settings, kept = patient_settings(rabbitmq_url, exchange), Kept()
     with Client(settings) as client, pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         write(client, [ended("a")], [ended("b")])

@@ -41,7 +41,7 @@ def test_pages_of_history_are_the_same_however_the_journal_is_read(client: Clien
     assert page(client, limit=100) == newest
 
 
-def test_a_page_that_the_end_of_the_journal_fills_has_no_total_and_one_of_all_has(client: Client) -> None:
+def test_only_a_page_that_reaches_the_start_has_a_total(client: Client) -> None:
     write(client, *([ended(f"j-{n}")] for n in range(20)))
 
     assert Inspector(client).history(limit=2).total is None

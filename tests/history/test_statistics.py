@@ -184,7 +184,7 @@ def test_after_a_reset_nothing_is_known() -> None:
     assert (after.total.processed, after.lost, after.deploys, found.begins) == (0, 0, [], None)
 
 
-def test_of_too_many_names_those_that_were_busy_last_are_kept_and_the_sums_stay() -> None:
+def test_of_too_many_names_the_newest_are_kept_and_the_sums_stay() -> None:
     dimension = Dimension(most_cells=400)
     tally = Tally()
     tally.read({"succeeded": 1})

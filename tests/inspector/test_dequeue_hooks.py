@@ -33,7 +33,7 @@ def told() -> Iterator[list[tuple[str, object]]]:
     registry.unregister("shop.send")
 
 
-def test_r7_r11_dequeue_runs_the_jobs_hooks_in_the_calling_process(
+def test_r11_dequeue_runs_the_jobs_hooks_in_the_calling_process(
     client: Client, inspector: Inspector, told: list[tuple[str, object]]
 ) -> None:
     publish(client, message("1", "ann"), message("2", "bob"))
@@ -43,7 +43,7 @@ def test_r7_r11_dequeue_runs_the_jobs_hooks_in_the_calling_process(
     assert inspector.size("mail") == 1
 
 
-def test_r7_r11_before_dequeue_may_veto(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
+def test_r11_before_dequeue_may_veto(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
     publish(client, message("1", "kept"))
 
     assert inspector.dequeue("shop.send", ["kept"]) == 0
@@ -51,7 +51,7 @@ def test_r7_r11_before_dequeue_may_veto(client: Client, inspector: Inspector, to
     assert inspector.size("mail") == 1
 
 
-def test_r11_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
+def test_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
     publish(client, message("1", "ann"), message("2", "bob"))
 
     assert inspector.dequeue(registry.get("shop.send"), ["ann"]) == 1
@@ -74,7 +74,7 @@ def test_new_arguments_must_fit_a_job_whose_code_is_here(
     assert inspector.size("failed") == 1
 
 
-def test_p15_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector: Inspector) -> None:
+def test_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector: Inspector) -> None:
     worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
     try:
         row = eventually(lambda: next(iter(inspector.workers()), None))
@@ -86,7 +86,7 @@ def test_p15_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector
     eventually(lambda: inspector.workers() == [])
 
 
-def test_p16_a_worker_that_another_program_started_is_stopped_by_its_id(inspector: Inspector) -> None:
+def test_a_worker_that_another_program_started_is_stopped_by_its_id(inspector: Inspector) -> None:
     worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
     try:
         row = eventually(lambda: next((row for row in inspector.workers() if row["state"] == "idle"), None))
@@ -101,7 +101,7 @@ def test_p16_a_worker_that_another_program_started_is_stopped_by_its_id(inspecto
             inspector.stop_worker(name)
 
 
-def test_p15_a_listing_is_a_sequence(inspector: Inspector, client: Client) -> None:
+def test_a_listing_is_a_sequence(inspector: Inspector, client: Client) -> None:
     publish_failed(client, *((message(id), failure()) for id in "123"))
 
     listed = inspector.failed()

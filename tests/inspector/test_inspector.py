@@ -27,7 +27,7 @@ def waiting(client: Client, queue: str) -> list[Message]:
     return list(client.run(lambda broker: broker.browse(queue)).messages)
 
 
-def test_p17_looking_leaves_order_and_counts_as_they_were(client: Client, inspector: Inspector) -> None:
+def test_looking_leaves_order_and_counts_as_they_were(client: Client, inspector: Inspector) -> None:
     publish(client, *(message(str(n), n) for n in range(20)))
 
     first = inspector.jobs("mail", limit=5)
@@ -76,7 +76,7 @@ def test_nothing_has_failed_before_anything_has(inspector: Inspector) -> None:
         inspector.failed_job("1")
 
 
-def test_p8_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector: Inspector) -> None:
+def test_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(str(n), n), failure()) for n in range(3)))
 
     row = inspector.failed_job("1")
@@ -98,7 +98,7 @@ def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Clie
     assert ids(inspector, "mail") == ["1"]
 
 
-def test_r8_what_a_filter_matches_is_requeued_to_another_queue(client: Client, inspector: Inspector) -> None:
+def test_what_a_filter_matches_is_requeued_to_another_queue(client: Client, inspector: Inspector) -> None:
     publish_failed(
         client,
         (message("1"), failure("KeyError")),
@@ -233,7 +233,7 @@ def test_failed_is_limited_by_age_and_by_count(client: Client, inspector: Inspec
     assert ids(inspector, "failed") == ["3", "4", "5"]
 
 
-def test_r11_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: Inspector) -> None:
+def test_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: Inspector) -> None:
     publish(client, message("1", "a"), message("2", "b"), message("3", "a"), message("4", "a", job="shop.print"))
 
     assert inspector.dequeue("shop.send", ["a"], queue="mail") == 2
@@ -253,7 +253,7 @@ def test_r11_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspect
         ([], [], 1),
     ],
 )
-def test_r11_dequeue_compares_arguments_as_they_are_on_the_wire(
+def test_dequeue_compares_arguments_as_they_are_on_the_wire(
     client: Client, inspector: Inspector, enqueued: list[object], asked: list[object], taken: int
 ) -> None:
     publish(client, message("1", *enqueued))
@@ -261,7 +261,7 @@ def test_r11_dequeue_compares_arguments_as_they_are_on_the_wire(
     assert inspector.dequeue("shop.send", asked, queue="mail") == taken
 
 
-def test_r11_dequeue_knows_values_that_json_lacks(client: Client, inspector: Inspector) -> None:
+def test_dequeue_knows_values_that_json_lacks(client: Client, inspector: Inspector) -> None:
     moment = datetime(2026, 1, 2, tzinfo=UTC)
     encoded = Serializers.default().encode([moment, (1, 2)], {}, job="shop.send", id="1")
     publish(client, message("1", body=encoded.body))
@@ -269,7 +269,7 @@ def test_r11_dequeue_knows_values_that_json_lacks(client: Client, inspector: Ins
     assert inspector.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
 
 
-def test_p15_the_original_names_are_there(client: Client, inspector: Inspector) -> None:
+def test_the_original_names_are_there(client: Client, inspector: Inspector) -> None:
     publish_failed(client, (message("1"), failure()))
 
     inspector.retry_failed_job("1")

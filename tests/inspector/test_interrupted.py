@@ -53,7 +53,7 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
 
 
-def test_a_requeue_that_is_interrupted_ends_between_two_jobs_and_says_how_many_it_moved(
+def test_an_interrupted_requeue_says_how_many_it_moved(
     client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
 ) -> None:
     publish_many_failed(client, COUNT)

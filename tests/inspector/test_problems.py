@@ -125,7 +125,7 @@ def test_a_command_can_be_pasted_whatever_the_name_in_it() -> None:
     assert f"`palermo failed groups --job {quoted}`" in failing.finding.advice
 
 
-def test_many_queues_with_one_problem_are_one_problem_that_names_them_all_the_longest_first() -> None:
+def test_many_queues_with_one_problem_are_one_problem() -> None:
     rows = [queue(f"region-{nth:03}", pending=nth + 1, workers=0) for nth in range(300)]
 
     [found] = problems(*rows, queue("mail", paused=True))[:-1]
@@ -138,7 +138,7 @@ def test_many_queues_with_one_problem_are_one_problem_that_names_them_all_the_lo
     assert found.finding.names == tuple(f"region-{nth:03}" for nth in reversed(range(300)))
 
 
-def test_many_late_and_paused_queues_and_failing_jobs_are_one_problem_of_each_kind() -> None:
+def test_many_problems_of_one_kind_are_one_problem() -> None:
     late = [queue(f"late-{nth}", pending=1) for nth in range(4)]
     paused = [queue(f"paused-{nth}", pending=2, paused=True) for nth in range(4)]
     ages = {f"late-{nth}": 1_000.0 * (nth + 1) for nth in range(4)}
@@ -157,7 +157,7 @@ def test_many_late_and_paused_queues_and_failing_jobs_are_one_problem_of_each_ki
     assert (found["retried"].check, found["retried"].names) == ("job shop.one", ("shop.one",))
 
 
-def test_what_a_broker_says_of_many_queues_alike_is_one_finding_in_the_place_of_the_first() -> None:
+def test_equal_findings_about_many_queues_are_one_finding() -> None:
     names = ["a b", *(f"q{nth}" for nth in range(9))]
     foreign = [other_type(name, ours="classic", theirs="quorum") for name in names]
     server, own = Finding.ok("server version", "RabbitMQ 4"), Finding.ok("queue failed", "classic and durable")

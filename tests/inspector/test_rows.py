@@ -62,7 +62,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
     }
 
 
-def test_r12_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
+def test_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
     failure = Failure(exception_class="ValueError", message="no", stack_trace="Traceback…", failed_at=1_700_000_001)
     first = Attempt(number=1, exception_class="KeyError", message="x", failed_at=1_700_000_000)
     waiting = message(failure=failure, worker="pid:7@host/worker-1", retries=2, attempts=(first,))
@@ -76,7 +76,7 @@ def test_r12_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> N
     ]
 
 
-def test_p7_a_failed_job_shows_its_error_and_when_it_failed() -> None:
+def test_a_failed_job_shows_its_error_and_when_it_failed() -> None:
     failure = Failure(exception_class="ValueError", message="no", stack_trace="Traceback…", failed_at=1_700_000_001)
     failed = message(failure=failure, worker="pid:7@host/worker-1", retries=0)
 

@@ -49,9 +49,7 @@ def waiting(inspector: Inspector, queue: str = "mail") -> list[str]:
     return [row["id"] for row in inspector.jobs(queue, limit=5_000).rows]
 
 
-def test_those_that_a_filter_matches_are_counted_and_moved_and_the_rest_stays_in_order(
-    client: Client, inspector: Inspector
-) -> None:
+def test_matching_jobs_are_moved_and_the_rest_keep_their_order(client: Client, inspector: Inspector) -> None:
     fill(client)
 
     assert inspector.count_waiting("mail", MAIL) == 3
@@ -108,7 +106,7 @@ def test_a_move_that_is_stopped_leaves_the_rest_where_it_is(client: Client, insp
     eventually(lambda: waiting(inspector) == ["j2", "j3", "j4", "j5"])
 
 
-def test_a_move_that_is_killed_in_the_middle_loses_nothing_and_goes_on_when_run_again(
+def test_a_killed_move_loses_nothing_and_can_be_repeated(
     client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
 ) -> None:
     fill(client, 1_500)

@@ -108,7 +108,7 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
     assert {(one["by"], one["source"], one["outcome"]) for one in actions(15)} == {("anna", "web", "done")}
 
 
-def test_whoever_is_named_in_the_call_did_it_and_else_the_user_of_the_process(
+def test_an_action_names_the_given_actor_or_the_user_of_the_process(
     client: Client, actions: Callable[[int], list[Record]]
 ) -> None:
     inspector = Inspector(client)

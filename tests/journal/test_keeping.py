@@ -88,7 +88,7 @@ async def test_at_level_off_nothing_is_kept_and_that_is_said_once(caplog: pytest
         ]
 
 
-async def test_a_journal_that_is_away_holds_a_job_up_for_a_while_and_then_a_moment(
+async def test_an_unavailable_journal_delays_jobs_only_at_first(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_events, "STORE_TIMEOUT", 0.3)

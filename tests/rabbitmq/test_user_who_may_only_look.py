@@ -207,7 +207,7 @@ def test_each_page_says_that_workers_cannot_be_asked_and_blames_none(look: Look,
     assert not [blame for blame in blames if blame in main]
 
 
-def test_the_health_of_the_web_server_is_green_for_a_user_who_may_only_look(web: WebProcess) -> None:
+def test_healthz_is_green_for_a_user_who_may_only_look(web: WebProcess) -> None:
     assert web.http.get("/healthz").status_code == 200
 
 

@@ -122,7 +122,7 @@ def test_a_mistake_is_said_where_the_job_is_declared(options: dict[str, Any], sa
         def sweep() -> None: ...
 
 
-def test_arguments_that_the_job_does_not_take_are_refused_where_it_is_declared() -> None:
+def test_schedule_args_that_do_not_fit_are_refused_at_the_declaration() -> None:
     with pytest.raises(ArgumentsInvalid, match=r"where.* gets the arguments that schedule_args= names"):
 
         @palermo.job(every=5)

@@ -111,7 +111,7 @@ def test_without_a_scheduler_nothing_comes_due_until_one_is_there(rig: Rig) -> N
     assert eventually(lambda: "later" in stamps(rig))
 
 
-def test_each_runs_at_its_own_time_however_that_is_written_and_what_means_none_fails(rig: Rig) -> None:
+def test_foreign_due_times_are_read_and_meaningless_ones_fail(rig: Rig) -> None:
     rig.worker("-c", "4")
     rig.enqueue("stamp", str(rig.notes_path), "first")
     eventually(lambda: "first" in stamps(rig))

@@ -164,7 +164,7 @@ def test_blanks_around_a_text_are_part_of_it(web: Web) -> None:
     assert ids(web) == ["1", "2"]
 
 
-def test_empty_fields_of_the_pages_form_are_no_filter_but_what_is_confirmed_has_none(web: Web) -> None:
+def test_empty_fields_are_no_filter(web: Web) -> None:
     publish_many_failed(web.client, 2)
 
     page = web.http.get("/failures/confirm?act=discard&all=1&queue=&text=+&error=")
@@ -188,7 +188,7 @@ def test_the_question_names_the_group_that_was_chosen(web: Web) -> None:
     assert "hosen by" not in web.http.get("/failures/confirm?act=requeue&id=1").text
 
 
-def test_a_command_on_a_group_and_its_list_name_the_group_and_not_its_fingerprint(web: Web) -> None:
+def test_a_group_is_named_by_its_error_and_not_its_fingerprint(web: Web) -> None:
     publish_failed(web.client, (message("1"), failure()), (message("2"), failure("KeyError", at=1_000)))
     groups = web.http.get("/api/failed/groups").json()["rows"]
     [key_error] = [row["fingerprint"] for row in groups if row["error"] == "KeyError"]
@@ -264,7 +264,7 @@ def test_nobody_finds_out_by_searching_what_is_hidden_by_these_pages_alone(setti
     assert ids(web, text="ann") == ["1"]
 
 
-def test_more_than_a_thousand_are_only_discarded_once_their_number_is_typed(web: Web) -> None:
+def test_more_than_a_thousand_are_discarded_by_typing_the_number(web: Web) -> None:
     publish_many_failed(web.client, 1_001)
     page = web.http.get("/failures/confirm?act=discard&all=1")
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page.text))
@@ -297,7 +297,7 @@ def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture
     assert "jobs=2 of=0, 1" in caplog.text
 
 
-def test_nobody_is_shown_a_secret_of_a_job_whose_body_the_pages_do_not_keep(web: Web) -> None:
+def test_secrets_of_bodies_that_are_not_kept_are_not_shown(web: Web) -> None:
     body = json.dumps({"password": "hunter2", "text": "x" * 100_000}).encode()
     publish_failed(web.client, (replace(message("1"), body=body, preview="password='hunter2'"), failure()))
 

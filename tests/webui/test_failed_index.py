@@ -175,7 +175,7 @@ def test_a_job_that_ran_and_failed_again_is_shown_with_its_new_error(index: Inde
     assert index.count(FailedFilter()) == 2
 
 
-def test_what_a_reading_does_not_meet_is_forgotten_and_text_is_searched_anew(index: Index) -> None:
+def test_a_reading_forgets_what_it_does_not_meet(index: Index) -> None:
     put(index, JOBS)
     assert index.count(FailedFilter(text="address")) == 2
 

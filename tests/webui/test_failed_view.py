@@ -217,7 +217,7 @@ def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(
     assert ids(view) == ["2", "1"]
 
 
-def test_a_command_that_the_broker_ends_says_that_the_rest_stays_and_that_it_can_be_given_again() -> None:
+def test_an_interrupted_command_says_that_the_rest_stays() -> None:
     ended = command("requeue", ALL, status="failed", taken=3, problems=[BrokerUnavailable("connection lost.")])
 
     assert ended.outcome() == (
@@ -277,9 +277,7 @@ def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
     assert ids(view) == ["1"]
 
 
-def test_a_look_during_a_command_does_not_count_without_the_jobs_that_the_command_holds(
-    client: Client, view: FailedView, clock: Clock
-) -> None:
+def test_a_reading_during_a_command_counts_the_jobs_it_holds(client: Client, view: FailedView, clock: Clock) -> None:
     publish_failed(client, (message("1"), failure()), (message("2"), failure()))
     assert later(view, clock).state.behind == 0
     publish_failed(client, (message("3"), failure()))

@@ -107,7 +107,7 @@ def test_an_error_of_a_recurring_job_is_at_its_field(web: Web, wrong: dict[str, 
     assert len(web.inspector.recurring()) == 1
 
 
-def test_all_errors_of_a_recurring_job_are_told_at_once_and_only_in_the_dialog_that_was_sent(web: Web) -> None:
+def test_all_errors_of_a_recurring_job_are_in_its_own_dialog(web: Web) -> None:
     web.inspector.put_recurring("sweep", "shop.sweep", every=60)
 
     again = web.form("/recurring/sweep", "/recurring/sweep/edit", every="soon", queue="failed", args="{")
@@ -117,7 +117,7 @@ def test_all_errors_of_a_recurring_job_are_told_at_once_and_only_in_the_dialog_t
     assert again.text.count("aria-invalid") == 3
 
 
-def test_arguments_that_do_not_fit_are_refused_at_their_field_beside_the_signature(web: Web, resize: str) -> None:
+def test_wrong_arguments_are_refused_at_their_field(web: Web, resize: str) -> None:
     again = web.form("/enqueue", "/enqueue", job=resize, args='["cat.png"]', kwargs='{"height": 3}')
 
     assert "height" in problems_at(again)["kwargs"]
@@ -151,7 +151,7 @@ TYPED = {"args": '["a text that took long"]', "queue": "slow", "unserved": "slow
 
 
 @pytest.mark.parametrize("first", ["requeue", "discard"])
-def test_the_second_to_edit_a_failed_job_reads_who_was_first_and_keeps_the_text(
+def test_the_second_editor_of_a_failed_job_keeps_the_text(
     operators: tuple[Web, httpx.Client, httpx.Client], first: str
 ) -> None:
     web, ada, ben = operators
@@ -172,7 +172,7 @@ def test_the_second_to_edit_a_failed_job_reads_who_was_first_and_keeps_the_text(
     assert f"{first} by ada" in ben.post("/api/failed/bad-1/requeue", headers=JSON, json={}).json()["error"]
 
 
-def test_the_second_to_edit_a_waiting_job_reads_who_was_first_and_keeps_the_text(
+def test_the_second_editor_of_a_waiting_job_keeps_the_text(
     operators: tuple[Web, httpx.Client, httpx.Client],
 ) -> None:
     web, ada, ben = operators
@@ -337,7 +337,7 @@ def test_the_answer_to_a_form_stays_until_it_is_read(web: Web) -> None:
     assert "hx-get" not in refused.text, "the page would ask for itself, and become the overview"
 
 
-def test_of_several_queues_those_that_are_there_are_paused_and_the_others_are_named(web: Web) -> None:
+def test_known_queues_are_paused_and_unknown_ones_named(web: Web) -> None:
     for name in ("bills", "mail"):
         publish(web.client, message(name, queue=name))
 

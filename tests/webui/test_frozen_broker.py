@@ -66,7 +66,7 @@ def test_all_that_wait_for_the_same_answer_hear_its_error() -> None:
     assert len(asked) < 20
 
 
-def test_pages_say_that_the_broker_does_not_answer_and_nothing_else_waits_for_it(
+def test_pages_say_that_the_broker_does_not_answer(
     proxy: TcpProxy, serve: Serve, rabbitmq_url: str, exchange: str
 ) -> None:
     through = rabbitmq_url.replace(f":{pika.URLParameters(rabbitmq_url).port}/", f":{proxy.port}/")

@@ -105,7 +105,7 @@ def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, send: s
     assert re.search(rf'name="job"[^>]* value="{re.escape(send)}"', page)
 
 
-def test_a_job_class_of_any_name_has_a_page_and_nothing_is_invented_of_an_unknown_one(web: Web) -> None:
+def test_a_job_class_of_any_name_has_a_page(web: Web) -> None:
     write(web.client, [counted(_NASTY, succeeded=1)])
     eventually(lambda: html.escape(_NASTY)[:8] in shown(web, "/classes"))
 

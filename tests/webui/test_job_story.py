@@ -38,7 +38,7 @@ def row_of(web: Web, id: str) -> dict[str, Any]:
     return eventually(lambda: found.json() if (found := web.http.get(f"/api/jobs/{id}")).status_code == 200 else {})
 
 
-def test_a_job_that_is_done_discarded_or_cancelled_tells_its_arguments_and_runs_again(web: Web, rig: Rig) -> None:
+def test_an_ended_job_shows_its_arguments_and_runs_again(web: Web, rig: Rig) -> None:
     notes = str(rig.notes_path)
     done = rig.enqueue("note", notes, "done", priority=3)
     dropped = rig.enqueue("discards", "gone", module="crew_results")
@@ -105,7 +105,7 @@ def test_of_many_children_the_newest_are_listed(web: Web) -> None:
     assert "/jobs/kid-0?" not in page
 
 
-def test_a_job_runs_again_with_other_arguments_in_another_queue_at_another_time(web: Web) -> None:
+def test_a_job_runs_again_with_other_arguments_queue_and_time(web: Web) -> None:
     write(web, "a", body='["a@b.c"]', priority=2, headers={"timeout": 30, "tenant": "acme"})
     form = web.http.get("/jobs/a/again").text
     assert "&#34;a@b.c&#34;" in form

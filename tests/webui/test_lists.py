@@ -36,7 +36,7 @@ def link(page: httpx.Response, to: str) -> str:
     return next(each for each in map(unescape, re.findall(r'href="([^"]+)"', page.text)) if each.startswith(to))
 
 
-def test_the_failed_jobs_are_shown_at_the_same_page_and_filter_after_each_form(web: Web) -> None:
+def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
 
     publish_failed(web.client, *((message(f"f{nth:02}", nth), failure()) for nth in range(70)))
     listed = {"queue": "mail", "limit": "50", "page": "2"}
@@ -68,7 +68,7 @@ def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) ->
     assert len(re.findall(r'<tr id="group-', done.text)) == 1
 
 
-def test_a_question_that_comes_before_the_failed_jobs_are_read_says_how_far_that_is(web: Web) -> None:
+def test_an_early_question_says_how_far_the_reading_is(web: Web) -> None:
     publish_failed(web.client, (message("a"), failure()), (message("b"), failure()))
     question = "/failures/confirm?act=requeue&all=1"
     with failed_jobs(web.app.state.site).view.exclusive():  # No reading begins meanwhile.

@@ -40,7 +40,7 @@ def test_every_metric_of_the_catalogue_is_told_and_no_other(shared_web: Web) -> 
     assert found.value("palermo_workers", state="idle") == 0
 
 
-def test_what_happens_is_counted_from_zero_on_and_what_lies_in_queues_is_told(rig: Rig, serve: Serve) -> None:
+def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve) -> None:
     for number in range(5):
         rig.enqueue("note", str(rig.notes_path), str(number))
     rig.burst()

@@ -20,7 +20,7 @@ from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 
-def test_a_queue_without_a_worker_is_a_problem_on_all_pages_and_for_the_doctor(web: Web) -> None:
+def test_a_queue_without_a_worker_is_a_problem_everywhere(web: Web) -> None:
     assert "Nothing is wrong" in web.http.get("/problems").text
     publish(web.client, message("1"), message("2"))
 
@@ -61,7 +61,7 @@ def test_a_queue_whose_only_worker_is_quiet_is_a_problem_on_all_pages(web: Web, 
     ]
 
 
-def test_many_queues_without_a_worker_are_one_problem_with_a_way_to_all_of_them(web: Web) -> None:
+def test_many_queues_without_a_worker_are_one_problem(web: Web) -> None:
     names = sorted(f"region-{nth}" for nth in range(12))
     publish(web.client, *(message(name, queue=name) for name in names))
 

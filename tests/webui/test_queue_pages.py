@@ -62,7 +62,7 @@ def test_a_filter_by_name_stays_from_page_to_page(web: Web, monkeypatch: pytest.
     assert "No queue of jobs matches." in web.http.get("/queues?name=nothing").text
 
 
-def test_who_pauses_or_resumes_selected_queues_sees_the_same_page_of_the_same_filter(web: Web) -> None:
+def test_pausing_selected_queues_keeps_page_and_filter(web: Web) -> None:
     names = many(150)
     publish(web.client, *(message(name, queue=name) for name in ("mail", *names)))
     text = unescape(web.http.get("/queues?name=q-&page=2").text)

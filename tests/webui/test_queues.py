@@ -96,7 +96,7 @@ def test_who_paused_a_queue_and_why_is_shown_to_all(web: Web) -> None:
 
 
 @pytest.mark.parametrize("which", ["", "mail/"])
-def test_who_pauses_again_without_a_reason_does_not_take_away_the_first_ones(web: Web, which: str) -> None:
+def test_a_second_pause_keeps_the_first_reason(web: Web, which: str) -> None:
     web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
 
     def shown(action: str, number: int, **fields: str) -> bool:
@@ -132,7 +132,7 @@ def test_selected_queues_are_paused_and_resumed_together(web: Web) -> None:
     assert web.form("/queues", "/queues/resume-selected").status_code == 422
 
 
-def test_the_page_of_a_queue_has_its_last_hour_its_failed_jobs_and_its_tenants(web: Web) -> None:
+def test_the_page_of_a_queue_has_its_hour_failures_and_tenants(web: Web) -> None:
     web.client.enqueue("shop.mail", queue="mail", tenant="acme")
     web.client.enqueue("shop.mail", queue="mail", tenant="acme")
     web.client.enqueue("shop.mail", queue="bills")

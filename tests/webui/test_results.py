@@ -103,9 +103,7 @@ def test_a_worker_that_is_stopped_is_on_the_pages_with_its_job(web: Web, rig: Ri
 
 
 @pytest.mark.parametrize("queues", ["region-*", "region-1:5,jobs:1", "*,!jobs"])
-def test_a_worker_that_serves_a_queue_by_a_pattern_or_a_weight_is_on_the_queues_page(
-    web: Web, rig: Rig, queues: str
-) -> None:
+def test_a_worker_of_a_pattern_or_weight_is_on_the_queues_page(web: Web, rig: Rig, queues: str) -> None:
     web.client.enqueue("shop.mail", queue="region-1")
     rig.worker("--log-level", "warning", "-q", queues)
 

@@ -61,7 +61,7 @@ def confirmed(web: Web, path: str, **typed: str) -> httpx.Response:
     return web.http.post(action, data={**fields, **typed}, follow_redirects=True)
 
 
-def test_P14_a_page_past_the_end_of_a_list_says_so_and_leads_to_the_last_one(web: Web) -> None:
+def test_a_page_past_the_end_leads_to_the_last_one(web: Web) -> None:
     publish_failed(web.client, (message("1"), failure()))
     schedule(web.client, retrying("again", 400))
     web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")

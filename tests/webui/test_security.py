@@ -72,9 +72,7 @@ def guarded(settings: Settings, serve: Serve, users: tuple[Path, str]) -> Web:
     ],
     ids=str,
 )
-def test_what_another_sites_page_sends_is_refused_before_anything_is_looked_at(
-    web: Web, method: str, path: str, headers: dict[str, str]
-) -> None:
+def test_a_form_of_another_site_is_refused_first(web: Web, method: str, path: str, headers: dict[str, str]) -> None:
     answer = web.http.request(method, path, headers=headers, content=b"{not even JSON")
 
     assert answer.status_code == 403
@@ -284,7 +282,7 @@ def test_wrong_tokens_do_not_shut_out_right_passwords_of_the_same_address(guarde
     assert guarded.http.get("/api/queues", auth=_utf8(("ada", "pässwörd"))).status_code == 200
 
 
-def test_a_viewer_may_read_the_failed_jobs_but_not_have_the_queue_read_at_once(guarded: Web) -> None:
+def test_a_viewer_reads_failed_jobs_but_forces_no_reading(guarded: Web) -> None:
     eve, ada = _utf8(("eve", "viewer's own")), _utf8(("ada", "pässwörd"))
     statuses = {}
 

@@ -50,7 +50,7 @@ def with_openid(settings: Settings, serve: Serve, provider: OpenIdProvider) -> W
     return serve(settings, **_options(provider))
 
 
-def test_a_browser_is_led_to_the_form_and_after_it_to_the_page_that_it_wanted(web: Web) -> None:
+def test_the_form_leads_to_the_requested_page(web: Web) -> None:
     led = web.http.get("/queues?text=a%26b", headers=_PAGE)
     assert led.status_code == 303
     form = web.http.get(led.headers["location"])
@@ -144,9 +144,7 @@ def test_a_session_ends_by_itself(
     assert web.http.get("/queues", headers=_PAGE).status_code == 303
 
 
-def test_a_session_lives_through_a_restart_with_the_same_secret_and_no_other(
-    settings: Settings, serve: Serve, users: Path
-) -> None:
+def test_a_session_survives_a_restart_with_the_same_secret(settings: Settings, serve: Serve, users: Path) -> None:
     first = serve(settings, users=str(users), secret="0123456789abcdef")
     _sign_in(first)
     [(_, value)] = [(name, value) for name, value in first.http.cookies.items() if name.startswith("palermo_session")]

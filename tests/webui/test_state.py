@@ -33,7 +33,7 @@ def row(id: str, **more: Any) -> dict[str, Any]:
     return {**plain, "worker": None, **more}
 
 
-def test_the_chart_has_a_bar_for_every_five_seconds_in_which_something_was_done() -> None:
+def test_the_chart_has_a_bar_for_every_busy_five_seconds() -> None:
     samples = [Sample(at=at, span=2.5, processed=10, failed=2) for at in (992.5, 995.0, 1000.0)]
 
     chart = throughput_chart(samples, 1000.0)
@@ -76,7 +76,7 @@ def test_what_was_seen_is_not_counted_again_from_the_journal() -> None:
     assert (chart.processed_count, chart.failed_count) == (15, 4)
 
 
-def test_the_most_that_waited_is_known_by_queue_and_of_all_since_somebody_looked() -> None:
+def test_the_maximum_of_waiting_jobs_is_known_by_queue_and_in_all() -> None:
     history = WaitingHistory()
     for at, mail, failed in ((7200.0, 5, 90), (7210.0, 9, 90), (7235.0, 2, 90)):
         rows = [("mail", mail), ("images", 1), ("failed", failed)]
@@ -123,7 +123,7 @@ def test_only_the_jobs_seen_last_are_remembered() -> None:
     assert (recent.get("0"), recent.get("1") is not None) == (None, True)
 
 
-def test_workers_in_trouble_come_first_and_then_those_that_work_the_longest_job_first() -> None:
+def test_workers_in_trouble_come_first_then_the_longest_jobs() -> None:
     def worker(state: str, *started: str | None) -> dict[str, Any]:
         return {"id": f"{state} {started}", "state": state, "jobs": [{"started_at": each} for each in started]}
 
@@ -230,7 +230,7 @@ def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> N
     assert sampler.snapshot(60.0).queues[0]["pending"] == 0
 
 
-def test_the_failed_jobs_that_the_pages_read_themselves_do_not_seem_to_go_away() -> None:
+def test_failed_jobs_stay_listed_while_the_pages_read_them() -> None:
     broker, stop, reading = Broker(), threading.Event(), [False]
     stop.set()
     sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, reads_failed=lambda: reading[0])
@@ -245,7 +245,7 @@ def test_the_failed_jobs_that_the_pages_read_themselves_do_not_seem_to_go_away()
     assert failed(39_999, read=False) == 39_999
 
 
-def test_a_page_shows_the_last_state_while_the_broker_is_slow_but_not_after_a_change() -> None:
+def test_a_slow_brokers_last_state_is_shown_until_a_change() -> None:
     broker, stop, go_on = Broker(), threading.Event(), threading.Event()
     stop.set()
     sampler = Sampler(cast(Inspector, broker), stop=stop, patience=0.01)
@@ -261,7 +261,7 @@ def test_a_page_shows_the_last_state_while_the_broker_is_slow_but_not_after_a_ch
     assert sampler.snapshot(0).queues[0]["pending"] == 2
 
 
-def test_a_sample_is_shown_for_longer_if_it_took_long_but_not_after_a_change() -> None:
+def test_a_slow_sample_is_shown_longer_until_a_change() -> None:
     broker, stop, now = Broker(), threading.Event(), [1_000.0]
     stop.set()
     sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: now[0])
@@ -299,7 +299,7 @@ def test_a_long_name_is_broken_between_its_parts_and_a_short_one_nowhere() -> No
     assert name("<b>" * 8) == "&lt;b&gt;" * 8
 
 
-def test_while_a_user_looks_a_sample_that_took_long_is_renewed_before_it_is_too_old_to_be_shown() -> None:
+def test_a_slow_sample_is_renewed_before_it_is_too_old() -> None:
     broker, stop, now = Broker(), threading.Event(), [1_000.0]
     stop.set()
     sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: now[0])
@@ -326,7 +326,7 @@ def test_while_a_user_looks_a_sample_that_took_long_is_renewed_before_it_is_too_
     assert sampler.due_in() == 10.0
 
 
-def test_the_version_of_a_snapshot_changes_with_what_pages_show_and_only_then() -> None:
+def test_the_version_of_a_snapshot_follows_what_pages_show() -> None:
     broker, stop = Broker(), threading.Event()
     stop.set()
     sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60)

@@ -75,7 +75,7 @@ def test_of_nothing_there_are_no_bars_and_no_lines() -> None:
     assert lines([Durations(), Durations()]) is None
 
 
-def test_lines_are_broken_where_nothing_was_measured_and_lie_between_round_durations() -> None:
+def test_chart_lines_break_at_gaps_and_have_round_limits() -> None:
     cells = [cell(0, run=[0.02]), cell(10, run=[0.02, 40.0]), cell(20), cell(30, run=[0.05])]
 
     chart = lines([each.tally.run for each in cells])
@@ -143,7 +143,7 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
     assert int(text["journal.since"]) <= time.time()
 
 
-def test_the_numbers_of_a_chart_are_on_the_page_and_each_part_leads_to_its_jobs(web: Web) -> None:
+def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:
     at = time.time() - 90
     write(web, {"kind": "worker_up", "release": "1.4.2", "at": at})
     write(web, {**counts("mail", "shop.send", failed=1, succeeded=3, run=[0.25, 2.0]), "at": at})
@@ -163,7 +163,7 @@ def test_the_numbers_of_a_chart_are_on_the_page_and_each_part_leads_to_its_jobs(
     assert ("lost" in jobs, "earlier" in jobs) == (True, False)
 
 
-def test_the_last_ten_minutes_are_known_although_nobody_has_looked_at_the_pages(web: Web) -> None:
+def test_the_last_ten_minutes_are_known_without_a_visitor(web: Web) -> None:
     write(web, {**counts("mail", "shop.send", succeeded=40, failed=2), "at": time.time() - 200})
     eventually(lambda: read(web, "/api/stats")["processed"] == 42)
 
@@ -174,7 +174,7 @@ def test_the_last_ten_minutes_are_known_although_nobody_has_looked_at_the_pages(
     assert "so far" not in page
 
 
-def test_what_nobody_counted_is_not_found_and_two_things_at_once_are_refused(shared_web: Web) -> None:
+def test_statistics_of_unknown_names_and_of_two_things_are_refused(shared_web: Web) -> None:
     eventually(lambda: read(shared_web, "/api/stats"))
 
     answers = [shared_web.http.get(f"/api/stats?{query}") for query in ("queue=no", "queue=a&job=b", "window=year")]

@@ -57,7 +57,7 @@ def basic(name: str, password: str) -> str:
     return f"Basic {base64.b64encode(f'{name}:{password}'.encode()).decode()}"
 
 
-def test_a_stream_ends_when_its_user_is_taken_out_of_the_file_or_has_another_role(
+def test_a_stream_ends_when_its_user_is_removed_or_changes_role(
     settings: Settings, serve: Serve, streams: Streams, tmp_path: Path
 ) -> None:
     users = tmp_path / "users"
@@ -75,7 +75,7 @@ def test_a_stream_ends_when_its_user_is_taken_out_of_the_file_or_has_another_rol
     assert not has_ended(opened["ada"])
 
 
-def test_a_stream_ends_when_the_application_around_does_not_know_its_user_any_more(
+def test_a_stream_ends_when_the_host_application_drops_its_user(
     settings: Settings, serve: Serve, streams: Streams
 ) -> None:
     known = [User("ada", Role.ADMIN)]
@@ -102,7 +102,7 @@ def test_a_change_is_told_at_two_looks(settings: Settings, serve: Serve, streams
     assert told.count(b"event: change") == 2
 
 
-def test_a_hundred_streams_at_once_are_told_of_changes_and_leave_room_for_pages(start: Start, streams: Streams) -> None:
+def test_a_hundred_streams_get_changes_and_leave_room_for_pages(start: Start, streams: Streams) -> None:
     web = start()
     bearer = f"Bearer {web.token}"
     asked = [streams.ask(web.url, bearer) for _ in range(MAX_STREAMS + 30)]

@@ -31,7 +31,7 @@ def test_keys_are_listed_filtered_and_freed(web: Web) -> None:
     assert "No job has a key." in web.http.get("/unique").text
 
 
-def test_the_page_of_a_job_says_which_job_has_its_key_next_and_until_when_it_is_closed(web: Web) -> None:
+def test_the_page_of_a_job_shows_the_next_job_of_its_key(web: Web) -> None:
     client = web.inspector._client
     first = client.enqueue("burst.sync", [1], throttle=600).id
     second = client.enqueue("burst.sync", [2], throttle=600).id

@@ -41,7 +41,7 @@ def at(page: Page, part: float) -> tuple[float, float]:
     return box["x"] + part * box["width"], box["y"] + box["height"] / 2
 
 
-def test_the_pointer_shows_the_numbers_and_a_click_leads_to_the_jobs_of_that_time(web: Web, open_page: Open) -> None:
+def test_a_chart_shows_numbers_and_links_to_the_jobs_of_a_time(web: Web, open_page: Open) -> None:
     fill(web)
     page = open_page("/statistics")
     page.evaluate("localStorage.setItem('palermo.every', '0')")
@@ -59,7 +59,7 @@ def test_the_pointer_shows_the_numbers_and_a_click_leads_to_the_jobs_of_that_tim
     expect(page.locator("table.history tbody tr")).to_have_count(1)
 
 
-def test_a_stretch_of_time_is_zoomed_in_all_charts_until_somebody_zooms_out(web: Web, open_page: Open) -> None:
+def test_a_zoom_holds_in_all_charts(web: Web, open_page: Open) -> None:
     fill(web)
     page = open_page("/statistics")
     jobs = page.get_by_role("link", name="Jobs that ended")

@@ -140,7 +140,7 @@ def test_a_selection_is_there_again_for_who_comes_back(web: Web, open_page: Open
     expect(page.get_by_role("button", name="Requeue selected")).to_be_enabled()
 
 
-def test_new_failures_appear_by_themselves_but_not_while_something_is_selected(web: Web, open_page: Open) -> None:
+def test_new_failures_appear_except_during_a_selection(web: Web, open_page: Open) -> None:
     publish_many_failed(web.client, 2)
     page = open_page("/failures")
     expect(page.locator("tbody tr")).to_have_count(2)

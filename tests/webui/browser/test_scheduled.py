@@ -11,9 +11,7 @@ from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web
 
 
-def test_several_are_cancelled_in_a_dialog_and_one_that_came_due_meanwhile_is_told_of(
-    web: Web, open_page: Open
-) -> None:
+def test_cancelling_several_names_the_one_that_came_due(web: Web, open_page: Open) -> None:
     schedule(web.client, *(due(f"job-{n}", 3_600 + n) for n in range(5)))
     page = open_page("/scheduled")
     expect(page.locator("tbody tr")).to_have_count(5)

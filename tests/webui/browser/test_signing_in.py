@@ -53,7 +53,7 @@ def elsewhere(web: WebProcess) -> Iterator[str]:
         server.shutdown()
 
 
-def test_the_link_opens_the_pages_and_the_token_stays_out_of_the_address_bar(web: WebProcess, page: Page) -> None:
+def test_the_link_opens_the_pages_and_hides_the_token(web: WebProcess, page: Page) -> None:
     web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail"})
     page.goto(f"{web.url}/queues")
     expect(page.get_by_role("alert")).to_contain_text("open the link that was printed")
@@ -104,7 +104,7 @@ def guarded(tmp_path: Path, serve: Serve) -> Iterator[Web]:
         )
 
 
-def test_a_password_leads_to_the_page_that_was_wanted_and_signing_out_ends_open_pages(guarded: Web, page: Page) -> None:
+def test_signing_in_leads_to_the_page_and_signing_out_ends_it(guarded: Web, page: Page) -> None:
     page.goto(f"{guarded.url}/queues?text=mail")
     expect(page.get_by_label("Name")).to_be_focused()
     page.keyboard.type("ada")

@@ -142,9 +142,7 @@ def test_what_changes_while_the_page_renews_itself_is_shown_as_well(web: Web, op
     expect(page.get_by_role("link", name="second")).to_be_visible()
 
 
-def test_workers_are_seen_by_host_and_told_to_be_quiet_and_to_take_jobs_again(
-    web: Web, open_page: Open, start: Start
-) -> None:
+def test_workers_of_a_host_are_made_quiet_and_resumed(web: Web, open_page: Open, start: Start) -> None:
     worker = start(concurrency=2)
     eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["idle"])
     page = open_page("/workers")
@@ -176,9 +174,7 @@ def test_a_job_is_enqueued_by_hand(web: Web, open_page: Open) -> None:
     assert row["kwargs"] == {"subject": "<b>bold</b>", "password": "secret"}
 
 
-def test_the_page_of_a_queue_says_that_it_is_gone_and_shows_it_when_it_is_there_again(
-    web: Web, open_page: Open
-) -> None:
+def test_the_page_of_a_deleted_queue_recovers_with_the_queue(web: Web, open_page: Open) -> None:
     web.client.enqueue("browser.send", ["first@example.com"], queue="mail")
     page = open_page("/queues/mail")
     expect(page.get_by_text("first@example.com")).to_be_visible()
