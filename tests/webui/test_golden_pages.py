@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
+from palermo.jobs import registry
 from palermo.settings.settings import Settings
 from palermo.webui.state.journal_views import journal_views
 from tests.contract.tools import consume, take
@@ -138,6 +139,14 @@ def check(web: Web, name: str, path: str, folder: Path) -> None:
         return True
 
     eventually(same, within=15)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_code() -> Iterator[None]:
+    """The pages know no job's code: other tests of this process have declared jobs."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(registry, "_jobs", {})
+        yield
 
 
 @pytest.fixture(scope="module")
