@@ -134,7 +134,7 @@ def test_commands_name_a_worker_that_does_not_answer(sqlite_rig: Rig) -> None:
     rig = sqlite_rig
     worker = rig.worker()
     rig.ready(worker)
-    worker.send(signal.SIGSTOP)
+    rig.freeze(worker)
     # A worker that stopped while it was asked has not answered yet.
     eventually(lambda: [row["answers"] for row in rig.rows("workers")] == [False])
 

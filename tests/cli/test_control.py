@@ -91,9 +91,7 @@ def test_a_star_is_no_queue_and_the_answer_names_all(palermo: Palermo) -> None:
 
 
 @pytest.mark.parametrize("name", ["*", "a,b", "!low", "=x"])
-def test_a_queue_named_as_a_pattern_can_be_read_and_deleted(
-    palermo: Palermo, client: Client, name: str
-) -> None:
+def test_a_queue_named_as_a_pattern_can_be_read_and_deleted(palermo: Palermo, client: Client, name: str) -> None:
     assert "palermo worker -q" in palermo("enqueue", "shop.mail", "-q", name, code=2).stderr
 
     publish(client, message("1", queue=name))

@@ -1,7 +1,10 @@
 """A broker, a folder, and workers as processes: what a test of whole programs needs."""
 
+import contextlib
 import json
 import os
+import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -170,6 +173,16 @@ class Rig:
         row = ("idle", 1)
         eventually(lambda: row in [(one["state"], one["processed"]) for one in self.workers()])
         assert worker.alive
+
+    def freeze(self, worker: WorkerProcess) -> None:
+        """Stop the worker by SIGSTOP, while it does not hold the lock of an SQLite file: others would wait for it."""
+        with contextlib.closing(sqlite3.connect(":memory:", timeout=HANGS, isolation_level=None)) as file:
+            if self.url.startswith("sqlite"):
+                file.execute("ATTACH ? AS jobs", (self.url.removeprefix("sqlite:///"),))
+                file.execute("BEGIN IMMEDIATE")
+            worker.send(signal.SIGSTOP)
+            stat = Path(f"/proc/{worker.pid}/stat")
+            eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
 
     # What a program does.
 

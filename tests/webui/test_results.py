@@ -83,7 +83,7 @@ def test_a_worker_that_is_stopped_is_on_the_pages_with_its_job(web: Web, rig: Ri
     process = rig.worker("--log-level", "warning")
     id = rig.hold()
     eventually(lambda: any(row["jobs"] for row in web.http.get("/api/workers").json()["rows"]))
-    process.send(signal.SIGSTOP)
+    rig.freeze(process)
 
     def shown() -> bool:
         (worker,) = web.http.get("/api/workers").json()["rows"] or [{"answers": True, "state": "", "jobs": []}]
@@ -118,7 +118,7 @@ def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: We
     process = rig.worker("--log-level", "warning")
     rig.ready(process)
     web.client.enqueue("shop.mail", queue="mail")
-    process.send(signal.SIGSTOP)
+    rig.freeze(process)
 
     def stopped() -> list[dict[str, Any]]:
         return [row for row in web.http.get("/api/workers").json()["rows"] if not row["answers"]]

@@ -92,7 +92,7 @@ def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) ->
     _enqueue(rig, "hangs_once", lock_for=3.0)
     eventually(lambda: rig.lines() != [])
 
-    stalled.send(signal.SIGSTOP)
+    rig.freeze(stalled)
     rig.worker(modules=LIMITS, PALERMO_URL=url)
 
     eventually(lambda: len(rig.lines()) == 2)

@@ -1,9 +1,6 @@
 """A worker that is stopped (SIGSTOP) is shown, with its queues and the job that it holds."""
 
 import signal
-import sqlite3
-from contextlib import closing
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -24,7 +21,7 @@ from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
-from tests.helpers import HANGS, eventually
+from tests.helpers import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -35,17 +32,6 @@ def begun(rig: Rig, *arguments: str) -> tuple[WorkerProcess, str]:
     id = rig.hold()
     eventually(lambda: [job["id"] for row in rig.workers() for job in row["jobs"]] == [id])
     return worker, id
-
-
-def stop(rig: Rig, worker: WorkerProcess) -> None:
-    """Stop the worker, at a moment at which it does not hold the lock of an SQLite file: others would wait for it."""
-    with closing(sqlite3.connect(":memory:", timeout=HANGS, isolation_level=None)) as file:
-        if rig.settings.url.startswith("sqlite"):
-            file.execute("ATTACH ? AS jobs", (rig.settings.url.removeprefix("sqlite:///"),))
-            file.execute("BEGIN IMMEDIATE")
-        worker.send(signal.SIGSTOP)
-        stat = Path(f"/proc/{worker.pid}/stat")
-        eventually(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T")
 
 
 def silent(inspector: Inspector) -> Row:
@@ -82,7 +68,7 @@ def test_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_rig: Rig) ->
     rig = any_rig
     worker, id = begun(rig, "-q", "jobs,other")
     before = rig.only_worker()
-    stop(rig, worker)
+    rig.freeze(worker)
 
     row = silent(rig.inspector)
 
@@ -117,7 +103,7 @@ def test_a_later_program_sees_the_stopped_worker_its_job_and_its_counts(any_rig:
     eventually(lambda: rig.only_worker()["clock"])
     eventually(lambda: written_down(rig, id, clock=True))
     before = eventually(lambda: row if (row := rig.only_worker())["jobs"] else {})
-    stop(rig, worker)
+    rig.freeze(worker)
     later = Client(rig.settings)
 
     row = silent(Inspector(later))
@@ -156,7 +142,7 @@ def test_a_later_program_counts_an_idle_worker_that_is_stopped(any_rig: Rig) -> 
     rig = any_rig
     worker = rig.worker()
     rig.ready(worker)
-    stop(rig, worker)
+    rig.freeze(worker)
     later = Client(rig.settings)
 
     assert silent_text([silent(Inspector(later))]).startswith("1 worker does not answer")
