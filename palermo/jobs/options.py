@@ -269,18 +269,15 @@ def read_options(options: Mapping[str, Any], known: tuple[str, ...], where: str)
     """
     given: dict[str, Any] = {}
     for name, value in options.items():
-        match name:
-            case _ if name not in known:
-                meant = _ELSEWHERE.get(name)
-                guess = f" Did you mean {meant!r}?" if meant in known else nearest(name, known)
-                raise OptionInvalid(
-                    f"{where} has no option {name!r}.{guess} It takes {', '.join(known)};"
-                    " the job's own arguments go to enqueue."
-                )
-            case _ if value is None:
-                continue
-            case _:
-                given[name] = OPTIONS[name].kind.read(name, value)
+        if name not in known:
+            meant = _ELSEWHERE.get(name)
+            guess = f" Did you mean {meant!r}?" if meant in known else nearest(name, known)
+            raise OptionInvalid(
+                f"{where} has no option {name!r}.{guess} It takes {', '.join(known)};"
+                " the job's own arguments go to enqueue."
+            )
+        if value is not None:
+            given[name] = OPTIONS[name].kind.read(name, value)
     return given
 
 
