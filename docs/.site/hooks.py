@@ -21,6 +21,7 @@ OUTSIDE = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "internals/contributing.md",
     "examples/README.md": "learn/examples.md",
+    "soak/README.md": "internals/soak.md",
 }
 
 _HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^ *<!-- (?:run|only shown) -->\n", re.MULTILINE | re.DOTALL)

@@ -89,7 +89,8 @@ def test_a_worker_that_stands_still_loses_its_claim_and_its_run(any_rig: Rig) ->
     # RabbitMQ takes back the jobs of a worker that misses its heartbeats, two seconds apart.
     url = rig.settings.url + ("?heartbeat=2" if rig.settings.url.startswith("amqp") else "")
     stalled = rig.worker(modules=LIMITS, PALERMO_URL=url)
-    _enqueue(rig, "hangs_once", lock_for=3.0)
+    # A slot ends itself a second after its claim: before another worker gets the job, on Redis after four.
+    _enqueue(rig, "hangs_once", lock_for=2.0)
     eventually(lambda: rig.lines() != [])
 
     rig.freeze(stalled)
