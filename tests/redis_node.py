@@ -97,7 +97,7 @@ class RedisNode:
             return client.execute_command(*command)
 
     def start(self, *more: str) -> None:
-        """Start it, with `more` options this time, and return once it answers, be it that it is loading its data."""
+        """Start it, and return once it answers. With `more` options, which may delay that, it may still be loading."""
         program = find_server()
         self.socket.unlink(missing_ok=True)
         command = [program, *self._config, *more]
@@ -105,7 +105,7 @@ class RedisNode:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._running_file().touch()
         deadline = time.monotonic() + _START_WITHIN
-        while not self._answers():
+        while not self._answers(may_load=bool(more)):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{program} does not answer:\n{(self._folder / 'log').read_text()[-2_000:]}")
             time.sleep(0.02)
@@ -130,13 +130,14 @@ class RedisNode:
         assert self._process is not None
         return self._folder / "running" / str(self._process.pid)
 
-    def _answers(self) -> bool:
+    def _answers(self, *, may_load: bool) -> bool:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(1)
                 connection.connect(str(self.socket))
                 connection.sendall(b"PING\r\n")
-                return connection.recv(16).startswith((b"+PONG", b"-NOAUTH", b"-LOADING"))
+                said = connection.recv(16)
+                return said.startswith((b"+PONG", b"-NOAUTH")) or (may_load and said.startswith(b"-LOADING"))
         except OSError:
             return False
 
