@@ -197,17 +197,18 @@ def test_the_health_of_the_web_server_stays_green(troubled: Troubled) -> None:
 PAGES = ("/", "/queues", "/queues/unserved", "/workers", "/failures", "/scheduled", "/history", "/problems", "/limits")
 
 
+def _banner(web: WebProcess, path: str) -> str:
+    began = time.monotonic()
+    page = web.http.get(path)
+    assert time.monotonic() - began < ANSWER
+    assert page.status_code in (200, 503)
+    (found,) = re.findall(r'<div id="trouble".*?</div>', page.text, re.DOTALL)
+    return found
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_each_page_shows_one_banner_with_the_cause(troubled: Troubled, path: str) -> None:
-    def banner() -> str:
-        began = time.monotonic()
-        page = troubled.web.http.get(path)
-        assert time.monotonic() - began < ANSWER
-        assert page.status_code in (200, 503)
-        (found,) = re.findall(r'<div id="trouble".*?</div>', page.text, re.DOTALL)
-        return found if troubled.cause in found else ""
-
-    assert eventually(banner, within=SEEN)
+    eventually(lambda: troubled.cause in _banner(troubled.web, path), within=SEEN)
 
 
 @pytest.mark.parametrize("path", ["/", "/queues", "/workers", "/failures"])
@@ -217,12 +218,14 @@ def test_the_pages_of_queues_workers_and_failures_can_be_read(troubled: Troubled
     assert eventually(lambda: troubled.web.http.get(path).status_code == readable, within=SEEN)
 
 
-def test_check_fails_while_a_queue_limit_keeps_a_worker_from_its_jobs(tmp_path: Path) -> None:
+def test_check_and_pages_name_a_queue_limit_that_keeps_workers_from_jobs(tmp_path: Path) -> None:
     with (
         rabbitmq_found.find()() as node,
-        Rig(tmp_path, url_of(with_durable_streams(node)), "palermo", module="shop") as rig,
+        Rig(tmp_path, url := url_of(with_durable_streams(node)), "palermo", module="shop") as rig,
+        WebProcess(tmp_path, "--no-token", PALERMO_URL=url) as web,
     ):
         rig.enqueue("note", "waits")
+        assert "hidden" in _banner(web, "/")
         node.ctl("set_vhost_limits", "-p", "/", '{"max-queues": 1}')
         pidfile = str(tmp_path / "worker.pid")
         worker = rig.worker("--pidfile", pidfile)
@@ -232,6 +235,8 @@ def test_check_fails_while_a_queue_limit_keeps_a_worker_from_its_jobs(tmp_path: 
             said = rig.palermo("check", *options, code=1)
             assert "queue limit in vhost" in said
             assert "rabbitmqctl list_vhost_limits" in said
+        for path in ("/", "/queues", "/workers", "/problems"):
+            eventually(lambda path=path: "queue limit in vhost" in _banner(web, path), within=SEEN)
 
 
 def test_each_command_names_a_connection_limit_soon(tmp_path: Path) -> None:

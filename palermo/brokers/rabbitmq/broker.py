@@ -251,9 +251,11 @@ class RabbitmqBroker:
 
     async def overview(self) -> Overview:
         await self._registration.done()
-        # First: who knows that there is an alarm does not wait for what it holds back.
-        trouble = await self._find_alarm()
-        (paused, probes), apart, workers = await together(self._probe_all(), self._apart(), self.workers())
+        # First, because under a known alarm nothing waits for what the alarm holds back.
+        alarm = await self._find_alarm()
+        (paused, probes), apart, workers, limit = await together(
+            self._probe_all(), self._apart(), self.workers(), self._find_limit()
+        )
         serving = Counter(worker.queues for worker in workers if not worker.is_silent)
         return Overview.of(
             {
@@ -266,7 +268,7 @@ class RabbitmqBroker:
             workers=workers,
             paused=paused,
             consumers={name: probe.consumers for name, probe in probes.items() if probe.exists},
-            trouble=trouble or self._worker_reports.trouble,
+            trouble=alarm or limit or self._worker_reports.trouble,
         )
 
     async def _apart(self) -> Mapping[str, int]:
@@ -527,14 +529,17 @@ class RabbitmqBroker:
         return trouble_of(self._connection) or self._worker_reports.trouble
 
     async def find_trouble(self) -> Trouble | None:
-        queue = internal(self._exchange, f"check.{secrets.token_hex(6)}")
-        found = await self._find_alarm() or await find_limit(await self._consume_connection(), queue)
+        found = await self._find_alarm() or await self._find_limit()
         if found is None:
             await self._worker_reports.ask()
         return found or self._worker_reports.trouble
 
     async def _find_alarm(self) -> Trouble | None:
         return await find_alarm(self._connection, internal(self._exchange, "nowhere"))
+
+    async def _find_limit(self) -> Trouble | None:
+        queue = internal(self._exchange, f"check.{secrets.token_hex(6)}")
+        return await find_limit(await self._consume_connection(), queue)
 
     def describe(self) -> str:
         version = self._connection.version
