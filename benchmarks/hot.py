@@ -39,8 +39,8 @@ from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.worker import Worker
 from palermo.worker.pools.children import Children
+from palermo.worker.pools.forked_pool import ForkedPool
 from palermo.worker.pools.pool import StackFile
-from palermo.worker.pools.process_pool import ProcessPool
 from palermo.worker.process import SlotTitle, nameless_file
 from palermo.worker.registered import Registered
 
@@ -121,8 +121,13 @@ class Parent:
             scheduler=False,
         )
         self._children = Unforked()
-        self._pool = ProcessPool(
-            self._children, slots=1, limits=Limits(), stacks=StackFile(nameless_file()), marks=BatchMarks(1)
+        self._pool = ForkedPool(
+            self._children,
+            slots=1,
+            shared=False,
+            limits=Limits(),
+            stacks=StackFile(nameless_file()),
+            marks=BatchMarks(1),
         )
 
     async def start(self) -> None:

@@ -218,7 +218,7 @@ def test_no_alarm_while_jobs_wait_for_a_permit_of_another_worker(rig: Rig, direc
 
 def test_a_slot_that_is_lost_by_a_bug_ends_the_worker(tmp_path: Path) -> None:
     with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
-        worker = rig.worker(times={"palermo.worker.pools.process_pool.SlotPipe": 0})
+        worker = rig.worker(times={"palermo.worker.pools.child.SlotPipe": 0})
 
         assert worker.wait() == STALLED
         assert "CRITICAL slot lost, ending" in worker.log

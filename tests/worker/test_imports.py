@@ -15,7 +15,7 @@ import pytest
 BEFORE = "import palermo.cli.worker, palermo.settings.settings, palermo.worker.parent.run, palermo.worker.logs"
 TEMPLATE = f"{BEFORE}; import palermo.worker.child.template"
 PARENT = (
-    f"{BEFORE}; import palermo.worker.pools.children, palermo.worker.pools.process_pool, palermo.worker.parent.main,"
+    f"{BEFORE}; import palermo.worker.pools.children, palermo.worker.pools.forked_pool, palermo.worker.parent.main,"
     " palermo.brokers.rabbitmq"
 )
 
@@ -60,7 +60,7 @@ def imported(program: str) -> set[str]:
                 "pika",
                 "palermo.worker.parent.worker",
                 "palermo.worker.child.shared_slots",
-                "palermo.worker.pools.shared_child",
+                "palermo.worker.pools.child",
             ),
         ),
         (

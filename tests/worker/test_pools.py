@@ -165,7 +165,7 @@ def test_a_child_killed_while_it_idles_is_replaced_and_harms_no_job(rig: Rig, po
     child = worker.grown(2)[1]
 
     os.kill(child, signal.SIGKILL)
-    eventually(lambda: "slots ended while idle" in worker.log)
+    eventually(lambda: "slot ended while idle slot=all" in worker.log)
     enqueue(rig, "tells_pid", str(rig.notes_path))
 
     eventually(lambda: len(rig.lines()) == 1)

@@ -82,5 +82,5 @@ def test_a_child_that_slots_share_is_replaced_once_it_is_spoiled(rig: Rig, pool:
 
     before, *after = map(json.loads, rig.lines())
     assert after == [before] * len(ways)
-    replaced = [line for line in log.splitlines() if "slots replaced" in line]
+    replaced = [line for line in log.splitlines() if "slot replaced slot=all" in line]
     assert [SPOILS[how] in line for how, line in zip(ways, replaced, strict=True)] == [True] * len(ways), log

@@ -2,7 +2,7 @@
 
 In a slot of a process pool (`Interrupts`) each raises an exception in the main thread, where the job runs: between two
 bytecodes, or out of a blocking system call. A job in C code, or one that catches the exception, goes on: then the
-parent kills its process (process_pool.py). `SharedInterrupts` is for a slot that shares its process.
+parent kills its process (forked_pool.py). `SharedInterrupts` is for a slot that shares its process.
 """
 
 import asyncio

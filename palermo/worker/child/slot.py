@@ -92,7 +92,7 @@ class Slot:
         return True
 
     def _answer(self, frame: tuple[Any, ...]) -> bytes:
-        executor, reporter = self._executor, Reporter(self._sender)
+        executor, reporter = self._executor, Reporter(self._sender, self._title.slot)
         message = unpack_message(frame[1])
         self._title.working(message.job, message.id, clock.now())
         if frame[0] == "crashed":
@@ -110,7 +110,7 @@ class Slot:
                     faulthandler.cancel_dump_traceback_later()
             reporter.end()
         flush()
-        answer = SUCCESS if result is SUCCEEDED else pack_result(result)
+        answer = SUCCESS if result is SUCCEEDED else pack_result(result, slot=self._title.slot)
         changes = self._state.changes()
         # Before the result: else the parent might send the next job to a process that it must replace.
         return pack_changes(changes) + answer if changes else answer

@@ -16,7 +16,7 @@ from palermo.worker.parent.sd_notify import Notifier
 from palermo.worker.parent.shutdown import DONE, STALLED, RestartReason
 from palermo.worker.parent.watchdog import LoopWatchdog, end_at_once
 from palermo.worker.parent.worker import Worker
-from palermo.worker.pools.pool import ForkedPool
+from palermo.worker.pools.forked_pool import ForkedPool
 from palermo.worker.process import set_title
 from palermo.worker.signals import Action, SignalRow, ignore_signals, listen
 

@@ -1,6 +1,6 @@
 """Starts the processes that the template forks for a pool, and learns how they end.
 
-The pool (process_pool.py, shared_pool.py) knows the purpose of a process, and what its end means for the
+The pool (forked_pool.py) knows the purpose of a process, and what its end means for the
 jobs in it.
 """
 

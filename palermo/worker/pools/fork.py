@@ -1,4 +1,4 @@
-"""Forks the template of a pool, and makes the pool by its name."""
+"""Forks the template of a pool, and makes the pool."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from palermo.worker.options import WorkerOptions
 from palermo.worker.process import nameless_file
 
 if TYPE_CHECKING:
-    from palermo.worker.pools.pool import ForkedPool
+    from palermo.worker.pools.forked_pool import ForkedPool
 
 log = logging.getLogger("palermo.worker")
 
@@ -44,13 +44,14 @@ def fork_pool(options: WorkerOptions, *, host: str, in_child: Callable[[], None]
             os._exit(70)
     theirs.close()
     from palermo.worker.pools.children import Children
+    from palermo.worker.pools.forked_pool import ForkedPool
     from palermo.worker.pools.pool import StackFile
 
-    children, answers = Children(ours, pid), StackFile(stacks)
-    if options.pool == "process":
-        from palermo.worker.pools.process_pool import ProcessPool
-
-        return ProcessPool(children, slots=options.concurrency, limits=options.limits, stacks=answers, marks=marks)
-    from palermo.worker.pools.shared_pool import SharedPool
-
-    return SharedPool(children, limits=options.limits, stacks=answers, marks=marks)
+    return ForkedPool(
+        Children(ours, pid),
+        slots=options.concurrency,
+        shared=options.pool != "process",
+        limits=options.limits,
+        stacks=StackFile(stacks),
+        marks=marks,
+    )

@@ -22,8 +22,7 @@ from palermo.core.lifecycle import (
     results_of_each,
 )
 from palermo.core.message import Message
-from palermo.worker.ipc.frames import Report, fields_of, pack
-from palermo.worker.pools.children import Children
+from palermo.worker.ipc.frames import Report, fields_of
 from palermo.worker.registered import Registered
 
 log = logging.getLogger("palermo.worker")
@@ -92,17 +91,9 @@ class Pool(Protocol):
         """End all processes, which are idle by now."""
 
 
-class ForkedPool(Pool, Protocol):
-    """A pool whose slots run in processes that a template forks."""
-
-    #: The template and the processes that it forked.
-    children: Children
-
-
-def pack_crashed(message: Message, failure: Failure, *slot: int) -> bytes:
-    """The frame that asks a slot for the result of a job that ended with this failure; `slot` if slots share it."""
-    values: dict[str, Any] = {name: getattr(failure, name) for name in Failure.__struct_fields__}
-    return pack(("crashed", fields_of(message), values, *slot))
+def crashed_frame(message: Message, failure: Failure, slot: int) -> tuple[Any, ...]:
+    """The frame that asks a slot for the result of a job that ended with this failure."""
+    return "crashed", fields_of(message), {name: getattr(failure, name) for name in Failure.__struct_fields__}, slot
 
 
 def crash_result(answer: RunResult, failure: Failure) -> RunResult:

@@ -1,10 +1,13 @@
-"""The thread pool and the async pool: all slots share one child process.
+"""The pool of a worker: slots whose jobs run in processes that the template forks.
 
-One child, the current one, takes all jobs (shared_child.py). The only way to end one job by force is to kill its
-child. So the pool replaces a child instead of repairing it: the old one is *retired* (takes no more jobs, and ends when
-those in it have), and a fresh one takes the next jobs. If a child dies with one job in it, that job fails. If it dies
-with several, nobody knows which was to blame: each runs again *alone*, in a fresh child of its own, within the same
-delivery. A second death then has exactly one cause. A batch goes back to its queue, where each of its jobs runs alone.
+In a process pool each slot has a process of its own; in a thread or async pool all slots share one (child.py). The only
+way to end a job by force is to kill its process. So the pool replaces a process instead of repairing it: the old one is
+*retired* (takes no more jobs, and ends when those in it have), and a fresh one takes the next jobs.
+
+A job whose process dies under it fails, if it was alone in it. If a process dies with several jobs, nobody knows which
+was to blame: each runs again *alone*, in a fresh process, within the same delivery. A second death then has exactly one
+cause. A batch goes back to its queue, where each of its jobs runs alone. A job ends as Interrupted only if the worker
+stops, if it never began, or if its process was killed because of another job.
 """
 
 import asyncio
@@ -20,26 +23,26 @@ from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled,
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import Report, fields_of, pack
+from palermo.worker.ipc.frames import Report, fields_of
 from palermo.worker.limits import MEMORY_EVERY, Limits, lock_expired
+from palermo.worker.pools.child import Child, Place, Run
 from palermo.worker.pools.children import LINGER, CannotFork, Children, SlotLost
 from palermo.worker.pools.pool import (
     OnReport,
     OnResult,
     StackFile,
     crash_result,
+    crashed_frame,
     ignore_report,
-    pack_crashed,
     result_of_rest,
     split_batch,
 )
-from palermo.worker.pools.shared_child import SharedChild, SharedChildren, SlotRun
 from palermo.worker.registered import Registered
 from palermo.worker.signals import DUMP
 
 log = logging.getLogger("palermo.worker")
 
-#: The most jobs that run alone at a time. Each is a process, and may be the one that takes all memory.
+#: The most processes that a shared pool forks for single jobs at a time. Each may be the one that takes all memory.
 _ALONE = 4
 
 #: Seconds within which a child that makes progress answers.
@@ -52,10 +55,12 @@ class _Stopped(Exception):
     """A job must not be run, or its result is impossible. The text says why, unless the job has a `kill_error`."""
 
 
-class SharedPool:
-    """A pool of slots that share a child of the template."""
+class ForkedPool:
+    """A pool of slots, each with a child of the template, or all with one."""
 
-    def __init__(self, children: Children, *, limits: Limits, stacks: StackFile, marks: BatchMarks) -> None:
+    def __init__(
+        self, children: Children, *, slots: int, shared: bool, limits: Limits, stacks: StackFile, marks: BatchMarks
+    ) -> None:
         self.on_report: OnReport = ignore_report
         self.children = children
         self._limits = limits
@@ -63,12 +68,16 @@ class SharedPool:
         self._marks = marks
         self._timeouts: Mapping[str, float] = {}
         self._locks: Mapping[str, float] = {}
-        self._shared_children = SharedChildren(children, limits, self, self._spawn)
-        #: The jobs that the pool was given and has not returned yet, by slot.
-        self._runs: dict[int, SlotRun] = {}
-        self._alone = asyncio.Semaphore(_ALONE)
-        self._terminated = False
         self._tasks: set[asyncio.Task[None]] = set()
+        one_for_all = Place(children, limits, self, self._spawn, slot=None)
+        self._places = {
+            slot: one_for_all if shared else Place(children, limits, self, self._spawn, slot=slot)
+            for slot in range(1, slots + 1)
+        }
+        #: The jobs that the pool was given and has not returned yet, by slot.
+        self._runs: dict[int, Run] = {}
+        self._alone = asyncio.Semaphore(_ALONE if shared else slots)
+        self._terminated = False
 
     async def start(self) -> Registered:
         registered = await self.children.open()
@@ -79,13 +88,13 @@ class SharedPool:
 
     async def prepare(self, slot: int) -> None:
         with suppress(CannotFork):
-            await self._shared_children.open()
+            await self._places[slot].open()
 
     def run(self, slot: int, message: Message, done: OnResult) -> None:
         self._marks.clear(slot, len(message.companions) + 1)
-        run = self._runs[slot] = SlotRun(slot, self._limits.limited(message, self._timeouts, self._locks), done)
+        run = self._runs[slot] = Run(slot, self._limits.limited(message, self._timeouts, self._locks), done)
         # Fast path: a child that is ready gets the job without a task. Its gain is in that of SlotTask._take.
-        if (child := self._shared_children.current) is not None and not self._terminated:
+        if (child := self._places[slot].current) is not None and not self._terminated:
             self._start(child, run)
         else:
             self._spawn(self._finish(run, self._run_when_ready(run)))
@@ -95,9 +104,11 @@ class SharedPool:
         if run is None or run.child is None:
             return ""
         child = run.child
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(child.ask_stack(slot), _PROMPT)
-        # A job holds the GIL or the loop. faulthandler writes the stacks of all threads from C.
+        if child.place.shared:
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(child.ask_stack(slot), _PROMPT)
+            # A job holds the GIL or the loop.
+        # faulthandler writes the stacks of all threads from C.
         self._stacks.clear()
         self.children.signal(child, DUMP)
         return await self._stacks.answer()
@@ -105,8 +116,8 @@ class SharedPool:
     def kill_jobs(self) -> None:
         for run in self._runs.values():
             run.kill_error = run.kill_error or JobCrashed("the job's process was killed by the operator (USR1)")
-        for child in [child for child in self._shared_children.living if child.runs]:
-            self._shared_children.retire(child, "its jobs were killed by the operator")
+        for child in self._busy():
+            child.place.retire(child, "its jobs were killed by the operator")
             self._kill(child)
 
     def cancel(self, slot: int) -> None:
@@ -117,15 +128,15 @@ class SharedPool:
         if run.child is None:
             run.kill_error = JobCancelled("")
             return
-        run.interrupt(JobCancelled("the job was cancelled; clean up and leave"))
+        run.child.interrupt(run, JobCancelled("the job was cancelled; clean up and leave"))
         self._kill_later(run, self._limits.timeout_grace, JobCancelled(""))
 
     def terminate(self) -> None:
         self._terminated = True
+        error = JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
         for run in self._runs.values():
-            run.interrupt(
-                JobTerminated("the worker ends, and this job is given back to run again elsewhere; clean up and leave")
-            )
+            if run.child is not None:
+                run.child.interrupt(run, error)
 
     @property
     def gone(self) -> asyncio.Event:
@@ -145,15 +156,17 @@ class SharedPool:
         self.children.kill()
 
     async def close(self) -> None:
+        self.drain()  # the worker may not have stopped in order; no process that ends now is to be replaced
         for task in self._tasks:
             task.cancel()
-        self._shared_children.close()
+        for place in set(self._places.values()):
+            place.close()
         await self.children.close()
         self._stacks.close()
 
     # One job.
 
-    async def _finish(self, run: SlotRun, work: Coroutine[Any, Any, RunResult | None]) -> None:
+    async def _finish(self, run: Run, work: Coroutine[Any, Any, RunResult | None]) -> None:
         """End the run with the result that `work` returns. It still runs if that is None."""
         result: RunResult | None = INTERRUPTED
         try:
@@ -163,7 +176,7 @@ class SharedPool:
         if result is not None:
             self._end(run, result)
 
-    async def _result(self, run: SlotRun, work: Coroutine[Any, Any, RunResult | None]) -> RunResult | None:
+    async def _result(self, run: Run, work: Coroutine[Any, Any, RunResult | None]) -> RunResult | None:
         """The result that `work` returns, or the result of a job that could not be run to its end."""
         try:
             return await work
@@ -173,21 +186,21 @@ class SharedPool:
             # The job's process has ended, and no other one can be started.
             return INTERRUPTED
 
-    def _end(self, run: SlotRun, result: RunResult) -> None:
+    def _end(self, run: Run, result: RunResult) -> None:
         del self._runs[run.slot]
         run.done(result)
 
-    async def _run_when_ready(self, run: SlotRun) -> None:
+    async def _run_when_ready(self, run: Run) -> None:
         """Start the job as soon as there is a child that takes jobs. Raises CannotFork, _Stopped."""
-        child = await self._shared_children.open()
+        child = await self._places[run.slot].open()
         if self._must_not_run(run):
             raise _Stopped("did not run it")
         self._start(child, run)
 
-    async def _run_alone(self, child: SharedChild, run: SlotRun) -> RunResult:
+    async def _run_alone(self, child: Child, run: Run) -> RunResult:
         """Have this child, in which no other job runs, run the job. Raises SlotLost, _Stopped."""
         if self._must_not_run(run):
-            self._shared_children.check_limits(child)
+            child.place.check_limits(child)
             raise _Stopped("did not run it")
         answer = child.answer(run.slot)
         self._start(child, run)
@@ -195,12 +208,12 @@ class SharedPool:
             result = await answer
         finally:
             child.leave(run)
-        self._shared_children.check_limits(child)
+        child.place.check_limits(child)
         if not self._is_possible(run, result):
             raise _Stopped(_MEANINGLESS)
         return result
 
-    def _start(self, child: SharedChild, run: SlotRun) -> None:
+    def _start(self, child: Child, run: Run) -> None:
         """Give this child the job, and start the timers of its limits."""
         child.enter(run)
         timeout, lock_for = run.message.timeout, run.message.lock_for
@@ -208,10 +221,10 @@ class SharedPool:
             run.timer = asyncio.get_running_loop().call_later(timeout, self._timed_out, run, timeout)
         if lock_for is not None:
             run.lock = asyncio.get_running_loop().call_later(lock_for, self._kill_job, run, lock_expired(lock_for))
-        self._shared_children.check_limits(child)
-        child.write_packed(pack(("run", fields_of(run.message), run.slot)))
+        child.place.check_limits(child)
+        child.write(("run", fields_of(run.message), run.slot))
 
-    def _is_possible(self, run: SlotRun, result: RunResult) -> bool:
+    def _is_possible(self, run: Run, result: RunResult) -> bool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
         if result is SUCCEEDED:
             return True
@@ -220,52 +233,57 @@ class SharedPool:
             or (isinstance(result, Cancelled) and not run.cancelled)
         )
 
-    # Called by the children (see ChildOwner in shared_child.py).
+    # Called by the children (see Owner in child.py).
 
-    def answered(self, child: SharedChild, run: SlotRun, result: RunResult) -> None:
-        self._shared_children.check_limits(child)
+    def answered(self, child: Child, run: Run, result: RunResult) -> None:
+        child.place.check_limits(child)
         if self._is_possible(run, result):
             self._end(run, result)
         else:
             error = JobCrashed(f"the job's process {_MEANINGLESS}")
             self._spawn(self._finish(run, self._result_of_killed(run, error)))
 
-    def lost(self, child: SharedChild, run: SlotRun, why: str) -> None:
+    def lost(self, child: Child, run: Run, why: str) -> None:
         self._spawn(self._finish(run, self._result_after_crash(child, run, why)))
 
-    def changed(self, child: SharedChild, changes: str) -> None:
-        self._shared_children.retire(child, f"a job changed its process: {changes}", level=logging.WARNING)
+    def changed(self, child: Child, changes: str) -> None:
+        runs = [] if child.place.shared else [*child.runs.values()]
+        who = "".join(f"job {run.message.job} {run.message.id}" for run in runs) or "a job"
+        child.place.retire(child, f"{who} changed its process: {changes}", level=logging.WARNING)
 
     def reported(self, slot: int, report: Report) -> None:
         self.on_report(slot, report)
 
-    def ended(self, child: SharedChild) -> None:
-        self._shared_children.ended(child)
+    def ended(self, child: Child) -> None:
+        child.place.ended(child)
 
-    def _must_not_run(self, run: SlotRun) -> bool:
+    # Ending jobs by force.
+
+    def _must_not_run(self, run: Run) -> bool:
         """Whether the job must not be run any more."""
         return run.kill_error is not None or self._terminated
 
-    def _timed_out(self, run: SlotRun, timeout: float) -> None:
-        run.interrupt(JobTimeout(f"the job ran longer than its timeout of {timeout:g} s"))
+    def _timed_out(self, run: Run, timeout: float) -> None:
+        if run.child is not None:
+            run.child.interrupt(run, JobTimeout(f"the job ran longer than its timeout of {timeout:g} s"))
         grace = self._limits.timeout_grace
         text = f"the job's process was killed: it ran {grace:g} s longer than its timeout of {timeout:g} s"
         self._kill_later(run, grace, JobTimeout(text))
 
-    def _kill_later(self, run: SlotRun, seconds: float, error: JobError) -> None:
+    def _kill_later(self, run: Run, seconds: float, error: JobError) -> None:
         """End the job by force in so many seconds, unless it has ended by then."""
         if run.timer is not None:
             run.timer.cancel()
         run.timer = asyncio.get_running_loop().call_later(seconds, self._kill_job, run, error)
 
-    def _kill_job(self, run: SlotRun, error: JobError) -> None:
+    def _kill_job(self, run: Run, error: JobError) -> None:
         """End the job by force: once its child is dead, it ends with this error."""
-        run.kill_error = error
+        run.kill_error = run.kill_error or error
         if run.child is not None:
-            self._shared_children.retire(run.child, f"job {run.message.id} did not end")
+            run.child.place.retire(run.child, f"job {run.message.id} did not end")
             self._spawn(self._kill_when_others_are_done(run.child))
 
-    async def _kill_when_others_are_done(self, child: SharedChild) -> None:
+    async def _kill_when_others_are_done(self, child: Child) -> None:
         """Kill a child because of a job that must end, once its other jobs have finished or had the grace time to."""
         others = [run for run in child.runs.values() if run.kill_error is None]
         if others and self._limits.timeout_grace and await child.ping(_PROMPT):
@@ -273,7 +291,7 @@ class SharedPool:
         if any(run.kill_error is not None for run in child.runs.values()):
             self._kill(child)
 
-    def _kill(self, child: SharedChild) -> None:
+    def _kill(self, child: Child) -> None:
         """Kill a child because of its jobs that must end. The other jobs in it are given back."""
         if child.pid is None:
             # The child lives, but the template's report of its pid has not arrived yet.
@@ -291,7 +309,39 @@ class SharedPool:
                 )
         self.children.kill_process(child)
 
-    async def _result_after_crash(self, child: SharedChild, run: SlotRun, error: str) -> RunResult:
+    async def _watch_memory(self) -> None:
+        """Watch the memory of the children.
+
+        Nobody can tell which of several jobs in a child has taken the memory. Such a child is retired, and its jobs get
+        the grace time to finish. Each that has not finished runs again alone, where its own memory can be seen.
+        """
+        while True:
+            await asyncio.sleep(MEMORY_EVERY)
+            for child in self._busy():
+                why = self._limits.memory_excess(child.pid)
+                if not why:
+                    continue
+                child.place.retire(child, why)
+                now = time.monotonic()
+                child.over_memory_since = child.over_memory_since or now
+                if child.jobs == 1 or not child.place.shared:
+                    for run in child.runs.values():
+                        if run.kill_error is None:
+                            self._kill_job(run, JobOutOfMemory(f"the job's process was killed: {why}"))
+                elif now - child.over_memory_since >= self._limits.timeout_grace or self._limits.memory_excess(
+                    child.pid, times=2
+                ):
+                    log.warning("process killed pid=%s jobs=%d reason=%r", child.pid, len(child.runs), why)
+                    child.killed_for_memory = True
+                    self.children.kill_process(child)
+
+    def _busy(self) -> list[Child]:
+        """The children in which jobs run."""
+        return [child for place in set(self._places.values()) for child in place.living if child.runs]
+
+    # The results of jobs that did not end by themselves.
+
+    async def _result_after_crash(self, child: Child, run: Run, error: str) -> RunResult:
         """The result of a job whose child has died. Raises CannotFork, _Stopped."""
         why = await self.children.describe_end(child, error)
         if child.being_killed and run.kill_error is None:
@@ -299,8 +349,7 @@ class SharedPool:
         done = self._marks.done(run.slot, len(run.message.companions) + 1)
         if run.kill_error is None and (run.message.companions or any(done)):
             return split_batch(run.message, done, why)
-        # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail, as in the
-        # process pool.
+        # When the template dies, all children die, and none can be forked to try jobs in. Their jobs fail.
         known = child.lost_jobs == 1 and not child.killed_for_memory
         if known or run.kill_error is not None or self.children.gone.is_set():
             return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
@@ -314,15 +363,14 @@ class SharedPool:
         async with self._alone:
             if self._must_not_run(run):
                 raise _Stopped(why)
-            child = await self._shared_children.launch()
-            child.retired = True
+            child = await child.place.for_one()
             try:
                 return await self._run_alone(child, run)
             except SlotLost as lost:
                 why = await self.children.describe_end(child, str(lost))
         return await self._result_of_killed(run, JobCrashed(f"the job's process {why}"))
 
-    async def _result_of_killed(self, run: SlotRun, error: JobError) -> RunResult:
+    async def _result_of_killed(self, run: Run, error: JobError) -> RunResult:
         """The result of a job that was ended from outside: by its `kill_error`, or else by this error."""
         if self.children.killed or self._terminated:
             return INTERRUPTED
@@ -331,20 +379,19 @@ class SharedPool:
             return CANCELLED
         failure = from_exception(error, failed_at=int(clock.now()))
         done = self._marks.done(run.slot, len(run.message.companions) + 1)
-        return await result_of_rest(run.message, done, lambda rest: self._ask_policy(rest, failure))
+        return await result_of_rest(run.message, done, lambda rest: self._ask_policy(run.slot, rest, failure))
 
-    async def _ask_policy(self, message: Message, failure: Failure) -> RunResult:
-        """Have a fresh child decide the result of a job that failed, and call its hooks. Tried only once.
+    async def _ask_policy(self, slot: int, message: Message, failure: Failure) -> RunResult:
+        """Have a child decide the result of a job that failed, and call its hooks. Tried only once.
 
-        The child is for this job alone, so that its hooks harm no other job.
+        No other job runs in the child, so that the hooks harm none.
         """
         try:
             async with self._alone:
-                child = await self._shared_children.launch()
-                child.retired = True
+                child = await self._places[slot].for_one()
                 try:
-                    answer = await child.ask(1, pack_crashed(message, failure, 1))
-                    self._shared_children.check_limits(child)
+                    answer = await child.ask(slot, crashed_frame(message, failure, slot))
+                    child.place.check_limits(child)
                     return crash_result(answer, failure)
                 except SlotLost as error:
                     why = await self.children.describe_end(child, str(error))
@@ -353,32 +400,6 @@ class SharedPool:
             log.warning("on_failure hooks not called, no slot to run them id=%s job=%s", message.id, message.job)
         # No process could apply the job's retry policy.
         return Raised(failure)
-
-    async def _watch_memory(self) -> None:
-        """Watch the memory of the children. Nobody can tell which job in a child has taken the memory.
-
-        A child that is too large is retired, and its jobs get the grace time to finish. Each that has not finished
-        runs again alone, where its own memory can be seen.
-        """
-        while True:
-            await asyncio.sleep(MEMORY_EVERY)
-            for child in [child for child in self._shared_children.living if child.runs]:
-                why = self._limits.memory_excess(child.pid)
-                if not why:
-                    continue
-                self._shared_children.retire(child, why)
-                now = time.monotonic()
-                child.over_memory_since = child.over_memory_since or now
-                if child.jobs == 1:
-                    for run in child.runs.values():
-                        if run.kill_error is None:
-                            self._kill_job(run, JobOutOfMemory(f"the job's process was killed: {why}"))
-                elif now - child.over_memory_since >= self._limits.timeout_grace or self._limits.memory_excess(
-                    child.pid, times=2
-                ):
-                    log.warning("process killed pid=%s jobs=%d reason=%r", child.pid, len(child.runs), why)
-                    child.killed_for_memory = True
-                    self.children.kill_process(child)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)

@@ -1,16 +1,20 @@
-"""The parent's view of the child processes that slots share, and of the jobs that run in them."""
+"""A child of the template as the parent sees it, the jobs that run in it, and the place that it has in the pool.
+
+In a process pool each slot has a child of its own. In a thread or async pool all slots share one.
+"""
 
 import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
 from palermo.core.lifecycle import SUCCEEDED, RunResult
 from palermo.core.message import Message
-from palermo.errors import JobError
+from palermo.errors import JobCancelled, JobError, JobTerminated
+from palermo.worker import signals
 from palermo.worker.ipc.frames import Report, pack, unpack_changes, unpack_report, unpack_results
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import Limits
@@ -22,7 +26,7 @@ log = logging.getLogger("palermo.worker")
 _TOGETHER = 16
 
 
-class SlotRun:
+class Run:
     """One job in a slot, from the moment that the pool gets it to its result."""
 
     __slots__ = ("cancelled", "child", "done", "kill_error", "left", "lock", "message", "slot", "timer")
@@ -33,7 +37,7 @@ class SlotRun:
         #: Called with its result.
         self.done = done
         #: The child that it runs in, while it runs.
-        self.child: SharedChild | None = None
+        self.child: Child | None = None
         #: The error that this job ends with, if its child is being killed because of it.
         self.kill_error: JobError | None = None
         #: Whether someone cancelled it.
@@ -42,44 +46,45 @@ class SlotRun:
         self.timer: asyncio.TimerHandle | None = None
         #: The timer that ends the job when its `lock_for` is over.
         self.lock: asyncio.TimerHandle | None = None
-        #: Set when it has left its child, if `SharedChild.without` waits for that.
+        #: Set when it has left its child, if `Child.without` waits for that.
         self.left: asyncio.Future[None] | None = None
 
-    def interrupt(self, error: JobError) -> None:
-        """Have the child raise this error in the job, if it runs."""
-        if self.child is not None:
-            self.child.write(("tell", self.slot, type(error).__name__, str(error)))
 
+class Owner(Protocol):
+    """The pool that owns the children, as they call it."""
 
-class ChildOwner(Protocol):
-    """The pool that owns the shared children, as they call it."""
-
-    def answered(self, child: "SharedChild", run: SlotRun, result: RunResult) -> None:
+    def answered(self, child: "Child", run: Run, result: RunResult) -> None:
         """A run has this result, and has left the child."""
 
-    def lost(self, child: "SharedChild", run: SlotRun, why: str) -> None:
+    def lost(self, child: "Child", run: Run, why: str) -> None:
         """The child has died under a run."""
 
-    def ended(self, child: "SharedChild") -> None:
+    def ended(self, child: "Child") -> None:
         """A child that had become ready has ended."""
 
-    def changed(self, child: "SharedChild", changes: str) -> None:
+    def changed(self, child: "Child", changes: str) -> None:
         """Jobs have left these changes in the child's process."""
 
     def reported(self, slot: int, report: Report) -> None:
         """The job of this slot reports its progress or log lines."""
 
 
-class SharedChild:
-    """A shared child process, the jobs that run in it, and the answers that the parent waits for."""
+#: The signal that interrupts the job of a process of its own, by the error that it raises there. A timeout needs none:
+#: such a process watches it by itself.
+_SIGNALS: Mapping[type[JobError], int] = {JobCancelled: signals.CANCEL, JobTerminated: signals.TERMINATE}
 
-    def __init__(self, number: int, owner: ChildOwner) -> None:
+
+class Child:
+    """A child process, the jobs that run in it, and the answers that the parent waits for."""
+
+    def __init__(self, number: int, place: "Place", owner: Owner) -> None:
         self.number = number
+        self.place = place
         self.pid: int | None = None
         self.pipe: SlotPipe | None = None
         self.end_reason: asyncio.Future[str | None] | None = None
         #: The jobs that run in it now, by slot.
-        self.runs: dict[int, SlotRun] = {}
+        self.runs: dict[int, Run] = {}
         #: How many jobs ran in it when it ended.
         self.lost_jobs = 0
         #: Whether it takes no more jobs, and ends when those in it have ended.
@@ -130,14 +135,15 @@ class SharedChild:
             asyncio.get_running_loop().call_later(linger, self.pipe.abort, "")
 
     def write(self, frame: tuple[Any, ...]) -> None:
-        """Send this frame, together with the others of this turn of the loop."""
-        self.write_packed(pack(frame))
-
-    def write_packed(self, frame: bytes) -> None:
-        """Send a frame that is packed already, together with the others of this turn of the loop."""
+        """Send this frame: at once to the process of one slot, else with the others of this turn of the loop."""
+        packed = pack(frame)
+        if not self.place.shared:
+            if self.pipe is not None:
+                self.pipe.write(packed)
+            return
         if not self._frames:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._frames.append(frame)
+        self._frames.append(packed)
         if len(self._frames) >= _TOGETHER:
             self._flush()
 
@@ -146,13 +152,13 @@ class SharedChild:
         if frames and self.pipe is not None:
             self.pipe.write(b"".join(frames))
 
-    def enter(self, run: SlotRun) -> None:
+    def enter(self, run: Run) -> None:
         """Note that this job runs in the child from now on."""
         self.jobs += 1
         self.runs[run.slot] = run
         run.child = self
 
-    def leave(self, run: SlotRun) -> None:
+    def leave(self, run: Run) -> None:
         """Note that this job does not run in the child any more, and stop its timers."""
         run.child = None
         del self.runs[run.slot]
@@ -163,10 +169,20 @@ class SharedChild:
         if run.left is not None and not run.left.done():
             run.left.set_result(None)
 
-    async def ask(self, slot: int, frame: bytes) -> RunResult:
+    def interrupt(self, run: Run, error: JobError) -> None:
+        """Have this error raised in the job."""
+        if self.place.shared:
+            self.write(("tell", run.slot, type(error).__name__, str(error)))
+        elif (signal := _SIGNALS.get(type(error))) is not None:
+            self.place.children.signal(self, signal)
+            if signal == signals.CANCEL:
+                # The signal goes through the template: it may arrive late, and would interrupt the next job.
+                self.place.retire(self, "a job was cancelled in it")
+
+    async def ask(self, slot: int, frame: tuple[Any, ...]) -> RunResult:
         """Send a frame to a slot and wait for its result. Raises SlotLost."""
         answer = self.answer(slot)
-        self.write_packed(frame)
+        self.write(frame)
         return await answer
 
     def answer(self, slot: int) -> "asyncio.Future[RunResult]":
@@ -192,7 +208,7 @@ class SharedChild:
         done, _ = await asyncio.wait([waiter], timeout=within)
         return bool(done) and self.pipe is not None
 
-    async def without(self, runs: list[SlotRun], within: float) -> None:
+    async def without(self, runs: list[Run], within: float) -> None:
         """Wait until these jobs have left the child, for at most so many seconds."""
         loop = asyncio.get_running_loop()
         for run in runs:
@@ -200,7 +216,11 @@ class SharedChild:
         await asyncio.wait([run.left for run in runs if run.left is not None], timeout=within)
 
     def _succeeded(self, pipe: SlotPipe, number: bytes) -> None:
-        self._answered(pipe, int(number) if number.isdigit() else -1, SUCCEEDED)
+        # The process of one slot does not say which slot has succeeded.
+        if not self.place.shared:
+            self._answered(pipe, self.number, SUCCEEDED)
+        else:
+            self._answered(pipe, int(number) if number.isdigit() else -1, SUCCEEDED)
 
     def _replied(self, pipe: SlotPipe, reply: Mapping[str, Any]) -> None:
         match reply:
@@ -259,29 +279,35 @@ class SharedChild:
                 stack.set_result("")
 
 
-class SharedChildren:
-    """Starts, retires and replaces the children of one pool: the current one takes jobs, retired ones finish theirs."""
+class Place:
+    """A child's place in the pool: the current child takes jobs, retired ones finish theirs.
+
+    The next child of one slot is forked when the last one has ended, since both have the slot's number.
+    """
 
     def __init__(
         self,
         children: Children,
         limits: Limits,
-        owner: ChildOwner,
+        owner: Owner,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        slot: int | None,
     ) -> None:
-        """`spawn` runs a coroutine in the background."""
+        """`spawn` runs a coroutine in the background. `slot` is the one whose place it is; None for all slots."""
+        self.children = children
+        self.shared = slot is None
         #: The children that live; of the retired ones those in which jobs run.
-        self.living: set[SharedChild] = set()
-        self._children = children
+        self.living: set[Child] = set()
         self._limits = limits
         self._owner = owner
         self._spawn = spawn
-        self._numbers = itertools.count(1)
-        self._current: SharedChild | None = None
+        self._numbers: Iterator[int] = itertools.count(1) if slot is None else itertools.repeat(slot)
+        self._current: Child | None = None
         self._starting: asyncio.Task[None] | None = None
 
     @property
-    def current(self) -> SharedChild | None:
+    def current(self) -> Child | None:
         """The child that takes jobs now; None if there is none ready."""
         child = self._current
         if child is None or not child.open:
@@ -290,7 +316,7 @@ class SharedChildren:
             self.check_limits(child)
         return child if child.open else None
 
-    async def open(self) -> SharedChild:
+    async def open(self) -> Child:
         """The child that takes jobs now; started if there is none. Raises CannotFork."""
         while (child := self.current) is None:
             if self._starting is None or self._starting.done():
@@ -303,16 +329,30 @@ class SharedChildren:
         return child
 
     async def _start_current(self) -> None:
+        await self._number_free()
         self._current = await self.launch()
 
-    async def launch(self) -> SharedChild:
+    async def _number_free(self) -> None:
+        """Wait until a new child may have the number of the last one."""
+        if not self.shared and self._current is not None and self._current.end_reason is not None:
+            await asyncio.wait([self._current.end_reason])
+
+    async def launch(self) -> Child:
         """Start a fresh child. Raises CannotFork."""
-        child = SharedChild(next(self._numbers), self._owner)
-        await self._children.launch(child, child.connect)
+        child = Child(next(self._numbers), self, self._owner)
+        await self.children.launch(child, child.connect)
         self.living.add(child)
         return child
 
-    def check_limits(self, child: SharedChild) -> None:
+    async def for_one(self) -> Child:
+        """A child in which no other job runs. Raises CannotFork."""
+        if not self.shared:
+            return await self.open()
+        child = await self.launch()
+        child.retired = True
+        return child
+
+    def check_limits(self, child: Child) -> None:
         """Retire the child if it has reached a limit; end it if it is retired and no job runs in it any more."""
         if not child.retired and self._limits.replaces_processes:
             why = self._limits.replace_reason(jobs=child.jobs, age=time.monotonic() - child.forked_at, pid=child.pid)
@@ -320,31 +360,34 @@ class SharedChildren:
                 self.retire(child, why)
         if child.retired and not child.runs and child.pipe is not None:
             self.living.discard(child)
-            self._spawn(self._children.end(child))
+            self._spawn(self.children.end(child))
 
-    def retire(self, child: SharedChild, why: str, *, level: int = logging.INFO) -> None:
-        """Give the child no more jobs, and start a fresh one for the next jobs."""
+    def retire(self, child: Child, why: str, *, level: int = logging.INFO) -> None:
+        """Give the child no more jobs, and have a fresh one ready for the next jobs."""
         if child.retired:
             return
         child.retired = True
         log.log(
             logging.DEBUG if self._limits.max_jobs and level == logging.INFO else level,
-            "slots replaced pid=%s jobs_left=%d reason=%r",
+            "slot replaced slot=%s pid=%s jobs_left=%d reason=%r",
+            self._name(child),
             child.pid,
             len(child.runs),
             why,
         )
-        if not self._children.draining.is_set():
-            self._spawn(self._have_one_ready())
+        self._spawn(self._have_one_ready())
 
-    def ended(self, child: SharedChild) -> None:
-        """A child has ended. If it was not retired, start another in its place."""
+    def ended(self, child: Child) -> None:
+        """A child has ended. If it was not retired, have another ready in its place."""
         self.living.discard(child)
-        if child.retired or self._children.draining.is_set() or self._children.gone.is_set():
+        if child.retired or self.children.draining.is_set() or self.children.gone.is_set():
             return
         if not child.runs:
-            log.warning("slots ended while idle pid=%s", child.pid)
-        self._spawn(self._have_one_ready())
+            log.warning("slot ended while idle slot=%s pid=%s", self._name(child), child.pid)
+            # It may have closed the socket pair without ending.
+            self._spawn(self.children.end(child))
+        if child.jobs:  # one that ends before its first job would end again and again
+            self._spawn(self._have_one_ready())
 
     def close(self) -> None:
         """Close the socket pairs of all children, which then exit."""
@@ -353,5 +396,10 @@ class SharedChildren:
                 child.pipe.close()
 
     async def _have_one_ready(self) -> None:
-        with suppress(CannotFork):
-            await self.open()
+        await self._number_free()
+        if not self.children.draining.is_set():
+            with suppress(CannotFork):
+                await self.open()
+
+    def _name(self, child: Child) -> str:
+        return "all" if self.shared else str(child.number)
