@@ -14,14 +14,13 @@ import asyncio
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.recorder import Recorder
-from palermo.client.sender import PendingPublish, Sender
+from palermo.client.sender import Publish, Sender
 from palermo.client.session_keeper import CLOSE_TIMEOUT, SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.trouble import Trouble
@@ -84,9 +83,9 @@ class IoThread:
 
     def enqueue_unique(self, key_request: KeyRequest) -> EnqueueAnswer:
         """Store a job that needs a unique key; returns the broker's answer."""
-        pending = self.send((), key_requests=[key_request])
-        self.wait(pending)
-        return _only_answer(pending)
+        publish = self.send((), key_requests=[key_request])
+        self.wait(publish)
+        return _only_answer(publish)
 
     async def enqueue_unique_async(self, key_request: KeyRequest) -> EnqueueAnswer:
         """`enqueue_unique` for another event loop."""
@@ -96,70 +95,73 @@ class IoThread:
         self,
         messages: Message | Event | Sequence[Message],
         *,
-        after: PendingPublish | None = None,
+        after: Publish | None = None,
         future: "Future[None] | None" = None,
         key_requests: Sequence[KeyRequest] = (),
-    ) -> PendingPublish:
+    ) -> Publish:
         """Begin to store one message, or many in their order, and jobs that need keys. The caller then calls `wait`.
 
         With `future` the caller waits for that, in an event loop.
         """
         if threading.get_ident() == self._thread.ident:
             raise _own_thread()
-        pending, began_at = PendingPublish(messages, after, future, key_requests), time.monotonic()
+        publish = Publish(messages, after, future, key_requests)
         try:
             # Fast path: a thread that waits sends a message itself. benchmarks.enqueue_one: 0.66 without, 1.07 with.
             # An event loop does not: it must not wait for a file.
-            sent = future is None and self._sender.try_send(pending)
+            written = future is None and self._sender.write(publish)
         except BaseException:  # Ctrl-C, perhaps in the middle of sending it
-            self.abandon(pending)
+            self.abandon(publish)
             raise
-        if not sent:
+        if not written:
             try:
-                self._loop.call_soon_threadsafe(self._sender.start, pending, time.monotonic() - began_at)
+                self._loop.call_soon_threadsafe(self._sender.start, publish)
             except RuntimeError:  # the loop was closed meanwhile
-                pending.finish(self._keeper.closed_error())
-        return pending
+                publish.finish(self._keeper.closed_error())
+        return publish
 
-    def wait(self, pending: PendingPublish) -> None:
+    def wait(self, publish: Publish) -> None:
         """Wait until the publish has ended, within publish_timeout, and raise its error.
 
         Wait for publishes in a row in their order.
         """
         half = self._timeout / 2
         try:
-            ended = pending.done.acquire(timeout=half)
+            ended = publish.done.acquire(timeout=half)
             if not ended:
-                self._call(lambda: self._sender.adopt(pending))
-                ended = pending.done.acquire(timeout=half + _GRACE)
+                self._call(lambda: self._sender.go_on(publish))
+                ended = publish.done.acquire(timeout=half + _GRACE)
         except BaseException:  # Ctrl-C: nobody waits any more
-            self.abandon(pending)
+            self.abandon(publish)
             raise
         if not ended:
-            self.abandon(pending)
-            raise self._keeper.timeout_error(pending.last)
-        if pending.error is not None:
-            raise _copy_of(pending.error)
+            self.abandon(publish)
+            raise self._keeper.timeout_error(publish.last)
+        if publish.error is not None:
+            raise _copy_of(publish.error)
 
     async def _send_and_wait(
         self, messages: Message | Event | Sequence[Message], key_requests: Sequence[KeyRequest] = ()
-    ) -> PendingPublish:
+    ) -> Publish:
         future: Future[None] = Future()
-        pending = self.send(messages, future=future, key_requests=key_requests)
+        publish = self.send(messages, future=future, key_requests=key_requests)
+        ended, half = asyncio.wrap_future(future), self._timeout / 2
         try:
-            async with asyncio.timeout(self._timeout + _GRACE):
-                await asyncio.wrap_future(future)
-            return pending
-        except TimeoutError:
-            self.abandon(pending)
-            raise self._keeper.timeout_error(pending.last) from None
-        except asyncio.CancelledError:
-            self.abandon(pending)
-            raise
+            if not (await asyncio.wait({ended}, timeout=half))[0]:
+                self._call(lambda: self._sender.go_on(publish))
+                await asyncio.wait({ended}, timeout=half + _GRACE)
+        finally:
+            if not ended.done():
+                ended.cancel()
+                self.abandon(publish)
+        if ended.cancelled():
+            raise self._keeper.timeout_error(publish.last)
+        ended.result()
+        return publish
 
-    def abandon(self, pending: PendingPublish) -> None:
+    def abandon(self, publish: Publish) -> None:
         """Stop a publish that nobody waits for any more."""
-        self._call(lambda: self._sender.abandon(pending))
+        self._call(lambda: self._sender.abandon(publish))
 
     def run(
         self, function: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False, within: float | None = None
@@ -312,7 +314,7 @@ class IoThread:
 
     def _on_lost(self, session: Broker) -> None:
         self.recorder.detach()
-        self._sender.restart(session)
+        self._sender.session_lost()
 
     def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -340,9 +342,9 @@ async def _cancel_others() -> None:
         await asyncio.wait(others, timeout=CLOSE_TIMEOUT)
 
 
-def _only_answer(pending: PendingPublish) -> EnqueueAnswer:
-    assert pending.answers is not None
-    return pending.answers[0]
+def _only_answer(publish: Publish) -> EnqueueAnswer:
+    assert publish.answers is not None
+    return publish.answers[0]
 
 
 def _own_thread() -> RuntimeError:

@@ -33,7 +33,7 @@ from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS, PUBLISH_OPTIONS, 
 if TYPE_CHECKING:
     from palermo.client.io_thread import IoThread
     from palermo.client.results import JobClient
-    from palermo.client.sender import PendingPublish
+    from palermo.client.sender import Publish
 
 #: enqueue_many publishes in batches of at most this many jobs and bytes, with at most this many batches under way. So
 #: memory is bounded, each batch has a fair chance within publish_timeout, and the broker has something to do
@@ -263,7 +263,7 @@ class BatchesInFlight:
     def __init__(self, io: "IoThread", made: list[Job]) -> None:
         self._io = io
         self._made = made
-        self._waiting: deque[tuple[PendingPublish, list[Prepared]]] = deque()
+        self._waiting: deque[tuple[Publish, list[Prepared]]] = deque()
         #: How many jobs are stored for certain.
         self.stored = 0
 

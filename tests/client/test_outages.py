@@ -152,7 +152,7 @@ def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None
 
     thread = threading.Thread(target=enqueue)
     thread.start()
-    eventually(lambda: client._thread is not None and bool(client._thread._sender._in_flight))
+    eventually(lambda: client._thread is not None and bool(asyncio.all_tasks(client._thread._loop)))
     watch = Stopwatch()
 
     client.close()
