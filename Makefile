@@ -7,7 +7,7 @@
 #   make soak     ten minutes of kills, cuts and alarms, see soak/README.md; SECONDS=60 for one, SEED=… to replay, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make golden   what commands and pages say, into tests/golden, after a sentence has changed
-#   make lint     ruff and mypy --strict, over the benchmarks and the soak too
+#   make lint     ruff and mypy --strict, over the benchmarks and the soak too; and the budget of tests/budget.py
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
 #   make reference  docs/reference/commands.md and api.md anew, from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
@@ -84,6 +84,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+	$(BIN)/python -m tests.budget
 
 docs: $(SITE)/installed
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict $(ARGS)
