@@ -7,9 +7,9 @@
 #   make soak     ten minutes of kills, cuts and alarms, see soak/README.md; SECONDS=60 for one, SEED=… to replay, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make golden   what commands and pages say, into tests/golden, after a sentence has changed
-#   make lint     ruff and mypy --strict, over the benchmarks and the soak too; and the budget of tests/budget.py
+#   make lint     ruff and mypy --strict, over the benchmarks and the soak too; that the documents name what exists; the budget
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
-#   make reference  docs/reference/commands.md and api.md anew, from the code
+#   make reference  docs/reference/commands.md and api.md, and the tables that are made from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
 #   make styleguide  serves the page of all components of the web pages
 #   make bench    the ratios to a bare client, on a broker of their own
@@ -85,13 +85,15 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/python -m tests.budget
+	$(BIN)/python docs/.site/reference.py --check
+	$(BIN)/python docs/.site/names.py
 
 docs: $(SITE)/installed
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict $(ARGS)
 	@echo "site/index.html"
 
 reference: $(VENV)/installed-dev
-	$(BIN)/python -m tests.reference_pages
+	$(BIN)/python docs/.site/reference.py
 
 screenshots: $(VENV)/installed-dev
 	$(BIN)/python -m tests.screenshots

@@ -1,8 +1,7 @@
 """The life of a job: its states, and which settlement each result calls for.
 
 Only whether a job that raised is tried again is decided elsewhere (retry_policy.py). Nothing here does anything: no
-clock, no broker, no log. The chart in docs/reference/lifecycle.md is drawn
-from TRANSITIONS; test_docs.py fails when they differ.
+clock, no broker, no log. The table in docs/reference/lifecycle.md is made from TRANSITIONS.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """Hooks and failure back ends: user code that runs around jobs, in the life of a worker, and for each failed job.
 
-HOOKS is the catalogue, and docs/guides/hooks.md is checked against it. A function is a hook by
+HOOKS is the catalogue, from which docs/guides/hooks.md has its table. A function is a hook by
 its name: it starts with one of the catalogue's names, as in Resque (`before_process`,
 `before_process_open_database`). If several apply, those registered with `@palermo.hook`
 run first, then the job's own; each group by name. Hooks are plain functions; those of a run

@@ -1,15 +1,18 @@
-"""Writes the pages of reference that are made from the code: `python -m tests.reference_pages`.
+"""Writes what the documents take from the code: `make reference`.
 
 docs/reference/commands.md holds every command and option, as the command line knows them; docs/reference/api.md holds
-what programs import, with its docstrings. A test fails if a page is not what this module would write.
+what programs import, with its docstrings. In the pages of TABLES one table is made. With `--check`, as `make lint` runs
+it, nothing is written: a page that differs is named, and the exit code is 1.
 """
 
 import ast
 import inspect
 import re
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,15 +26,19 @@ from palermo.client.status import JobStatus
 from palermo.contract.row_types import RunningRow
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.lifecycle import TRANSITIONS
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.waiting import WaitingFilter
 from palermo.jobs import options
 from palermo.jobs.current import CurrentJob
-from palermo.jobs.hooks import FailureReport, WorkerContext
+from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
 from palermo.settings.settings import Settings
 from palermo.settings.table import SETTINGS
 from palermo.worker.handle import WorkerHandle
-from tests.doc_pages import ROOT
+from palermo.worker.parent.orders import ORDERS
+from palermo.worker.signals import RESQUE_SIGNALS, SIGNALS
+
+DOCS = Path(__file__).parent.parent
 
 MADE = "<!-- Made by `make reference` from the code; not to be edited. -->"
 
@@ -357,7 +364,7 @@ def _fields(found: type) -> Iterator[tuple[str, str, str]]:
     assert isinstance(tree, ast.ClassDef)
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and not node.target.id.startswith("_"):
-            above = []
+            above: list[str] = []
             number = node.lineno - 2
             while lines[number].strip().startswith("#:"):
                 above.insert(0, lines[number].strip().removeprefix("#:").strip())
@@ -387,32 +394,92 @@ def _methods(found: type) -> Iterator[tuple[str, Any]]:
             yield name, each
 
 
-def settings_page() -> str:
-    """The page of settings with its table."""
-    rows = ["| setting | variable | default | meaning |", "| --- | --- | --- | --- |"]
-    defaults = Settings()
-    for name, setting in SETTINGS.items():
-        default = getattr(defaults, name)
-        written = ",".join(default) if isinstance(default, tuple) else "" if default in (None, {}) else str(default)
-        text = re.sub(r"docs/(\w+)/([\w-]+\.md)", r"[\2](../\1/\2)", _cell(setting.help))
-        rows.append(f"| `{name}` | `PALERMO_{name.upper()}` | {f'`{written}`' if written else 'none'} | {text} |")
-    page = (ROOT / "docs/reference/settings.md").read_text()
-    begin, end = "<!-- settings: made by `make reference` -->\n", "<!-- end of settings -->"
-    return page[: page.index(begin)] + begin + "\n".join(rows) + "\n" + page[page.index(end) :]
+def _table(head: str, rows: Iterator[tuple[str, ...]]) -> list[str]:
+    columns = head.count("|") + 1
+    return [f"| {head} |", "|" + " --- |" * columns, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-PAGES = {
-    ROOT / "docs/reference/commands.md": commands_page,
-    ROOT / "docs/reference/settings.md": settings_page,
-    ROOT / "docs/reference/api.md": api_page,
+def settings_table() -> list[str]:
+    """All settings, with their defaults."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        defaults = Settings()
+        for name, setting in SETTINGS.items():
+            default = getattr(defaults, name)
+            written = ",".join(default) if isinstance(default, tuple) else "" if default in (None, {}) else str(default)
+            text = re.sub(r"docs/(\w+)/([\w-]+\.md)", r"[\2](../\1/\2)", _cell(setting.help))
+            yield f"`{name}`", f"`PALERMO_{name.upper()}`", f"`{written}`" if written else "none", text
+
+    return _table("setting | variable | default | meaning", rows())
+
+
+def hooks_table() -> list[str]:
+    """All hooks, with the process in which each runs."""
+    rows = ((f"`{row.name}`", row.process, row.arguments, row.on_false, row.on_raise) for row in HOOKS)
+    return _table("hook | process | called with | returning False | raising", rows)
+
+
+def transitions_table() -> list[str]:
+    """What may happen to a job."""
+    rows = ((what, str(origin or ""), str(to)) for what, origin, to in TRANSITIONS)
+    return _table("what happens | from | to", rows)
+
+
+def signals_table() -> list[str]:
+    """The signals of a worker."""
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        yield from ((row.name, row.meaning) for row in SIGNALS)
+        yield from ((f"{row.name} with `--resque-signals`", row.meaning) for row in RESQUE_SIGNALS)
+
+    return _table("signal | what the worker does", rows())
+
+
+def orders_table() -> list[str]:
+    """What `palermo control` can ask of a worker."""
+    rows = ((row.action, row.meaning, row.answer) for row in ORDERS)
+    return _table("action | what the worker does | its answer", rows)
+
+
+#: The pages with a table that is made: the page, the table's name in its marks, and what makes it.
+TABLES: dict[str, tuple[str, Callable[[], list[str]]]] = {
+    "reference/settings.md": ("settings", settings_table),
+    "reference/lifecycle.md": ("transitions", transitions_table),
+    "reference/signals.md": ("signals", signals_table),
+    "guides/hooks.md": ("hooks", hooks_table),
+    "guides/operating.md": ("actions", orders_table),
 }
 
 
-def write() -> None:
-    """Write the pages."""
-    for path, page in PAGES.items():
-        path.write_text(page())
+def made_pages() -> Iterator[tuple[Path, str]]:
+    """Each page and what it should hold."""
+    yield DOCS / "reference/commands.md", commands_page()
+    yield DOCS / "reference/api.md", api_page()
+    for page, (name, table) in TABLES.items():
+        text = (DOCS / page).read_text()
+        begin, end = f"<!-- {name}: made by `make reference` -->\n", f"<!-- end of {name} -->"
+        rows = "\n".join(table())
+        yield DOCS / page, f"{text[: text.index(begin)]}{begin}{rows}\n{text[text.index(end) :]}"
+
+
+def missing_names() -> set[str]:
+    """The public names that the page of the API does not have, besides those that it describes elsewhere."""
+    described = {name for _, _, entries in _PARTS for name, _ in entries}
+    elsewhere = {"PalermoError", "Settings"}
+    return {name for name in palermo.__all__ if f"palermo.{name}" not in described} - elsewhere
+
+
+def write_or_check() -> int:
+    """Write the pages, or with `--check` compare them. Returns the exit code."""
+    wrong = [f"palermo.{name} is not in _PARTS of docs/.site/reference.py" for name in sorted(missing_names())]
+    for path, text in made_pages():
+        if "--check" not in sys.argv:
+            path.write_text(text)
+        elif path.read_text() != text:
+            wrong.append(f"{path.relative_to(DOCS.parent)} is not what the code says: run `make reference`")
+    print(*wrong, sep="\n", end="\n" if wrong else "", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    write()
+    sys.exit(write_or_check())
