@@ -7,7 +7,7 @@
 #   make soak     ten minutes of kills, cuts and alarms, see soak/README.md; SECONDS=60 for one, SEED=… to replay, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
 #   make golden   what commands and pages say, into tests/golden, after a sentence has changed
-#   make lint     ruff and mypy --strict, over the benchmarks and the soak too; that the documents name what exists; the budget
+#   make lint     ruff and mypy --strict; the budget of tests/budget.py; names and commands in the documents; the files that deploy
 #   make docs     the documents as a site, in site/; strict: a link that leads nowhere ends it
 #   make reference  docs/reference/commands.md and api.md, and the tables that are made from the code
 #   make screenshots   every web page, into docs/images; takes some minutes
@@ -87,6 +87,11 @@ lint: $(VENV)/installed-dev
 	$(BIN)/python -m tests.budget
 	$(BIN)/python docs/.site/reference.py --check
 	$(BIN)/python docs/.site/names.py
+	$(BIN)/python docs/.site/commands.py
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/kubernetes-validate --strict --no-warn --quiet -k 1.28 docs/guides/kubernetes/*.yml
+	$(BIN)/kubernetes-validate --strict --no-warn --quiet docs/guides/kubernetes/*.yml
 
 docs: $(SITE)/installed
 	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --strict $(ARGS)

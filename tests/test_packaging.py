@@ -48,6 +48,19 @@ def shipped_files() -> set[str]:
     return found
 
 
+def sdist(folder: Path) -> Path:
+    """The source distribution of this folder, unpacked."""
+    packed = folder.parent / "dist"
+    packed.mkdir()
+    program = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", program, packed], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [archive] = packed.iterdir()
+    with tarfile.open(archive) as opened:
+        opened.extractall(packed, filter="data")
+    return packed / archive.name.removesuffix(".tar.gz")
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(copied(tmp_path_factory.mktemp("built") / "source", symlinks=True))
@@ -79,23 +92,6 @@ def build(folder: Path) -> Path:
     assert done.returncode == 0, done.stdout + done.stderr
     [wheel] = (folder / "wheels").iterdir()
     return wheel
-
-
-@pytest.fixture(scope="module")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, unpacked."""
-    folder = copied(tmp_path_factory.mktemp("packed") / "source", symlinks=True)
-    program = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    packed = folder.parent / "dist"
-    packed.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(packed)], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    [archive] = packed.iterdir()
-    with tarfile.open(archive) as opened:
-        opened.extractall(packed, filter="data")
-    return packed / archive.name.removesuffix(".tar.gz")
 
 
 def needed_distributions(requirements: Iterable[str]) -> set[str]:
@@ -139,6 +135,14 @@ def link(names: Iterable[str], packages: Path) -> None:
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (packages / top).exists():
                 (packages / top).symlink_to(distribution(name).locate_file(top))
+
+
+def run(*command: object, folder: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Run a program that sees no settings and no packages but its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTHON"))}
+    environment = {**clean, "PALERMO_URL": f"sqlite:///{folder}/jobs.db", **variables}
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=100)
 
 
 def contents(wheel: Path) -> set[str]:
@@ -206,81 +210,54 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_else(wheel: Path
     assert contents(wheel) == shipped_files()
 
 
-def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as opened:
-        [metadata] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
-        lines = opened.read(metadata).decode().splitlines()
-
-    assert "Requires-Python: >=3.11" in lines
-    assert "Requires-Dist: pika<1.5,>=1.3.2" in lines
-
-
-def test_the_metadata_would_be_taken_by_a_package_index(wheel: Path) -> None:
+def test_a_package_index_would_take_the_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         [name] = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
         metadata = Metadata.from_email(opened.read(name), validate=True)
 
     assert metadata.description_content_type == "text/markdown"
     assert (metadata.description or "").startswith("# ")
-    assert metadata.summary
     assert metadata.license_expression == "MIT"
-    assert {"all", "fast", "metrics", "otel", "web", "zstd"} <= set(metadata.provides_extra or ())
+    assert str(metadata.requires_python) == ">=3.11"
 
 
-def test_the_source_distribution_builds_the_same_wheel(wheel: Path, sdist: Path) -> None:
-    assert contents(build(sdist)) == contents(wheel)
+def test_a_source_distribution_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    unlinked = copied(tmp_path / "source", symlinks=False)
+
+    assert contents(build(sdist(unlinked))) == contents(wheel)
 
 
 def test_palermo_alone_enqueues_and_works_and_says_what_the_pages_need(light: Path, tmp_path: Path) -> None:
-    (tmp_path / "light_shop.py").write_text(
+    (tmp_path / "shop.py").write_text(
         "import palermo\n"
         "@palermo.job(keep_result=True)\n"
         "def double(number):\n    return 2 * number\n"
         "if __name__ == '__main__':\n    print(double.enqueue(21).id)\n"
     )
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTHON"))}
 
-    def run(*command: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**clean, "PALERMO_URL": f"sqlite:///{tmp_path}/light.db"}
-        program = [str(light / command[0]), *command[1:]]
-        return subprocess.run(
-            program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=100
-        )
-
-    id = run("python", "light_shop.py").stdout.strip()
-    worked = run("palermo", "worker", "light_shop", "--burst")
-    waited = run("palermo", "wait", id)
-    pages = run("palermo", "web", "--port", "0")
+    id = run(light / "python", "shop.py", folder=tmp_path).stdout.strip()
+    worked = run(light / "palermo", "worker", "shop", "--burst", folder=tmp_path)
+    waited = run(light / "palermo", "wait", id, folder=tmp_path)
+    pages = run(light / "palermo", "web", "--port", "0", folder=tmp_path)
 
     assert worked.returncode == 0, worked.stderr
     assert "done" in waited.stdout, waited.stderr
     assert waited.stdout.rstrip().endswith("42")
     assert pages.returncode == 2
-    assert pages.stderr.startswith("palermo: UsageError: the web pages cannot be used without ")
-    assert pages.stderr.endswith("which is not installed: pip install 'palermo[web]'.\n")
+    assert pages.stderr.endswith("pip install 'palermo[web]'.\n")
     assert pages.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("extra", ["django", "fastapi", "flask", "sentry", "sqlalchemy"])
 def test_an_integration_can_be_imported_with_its_extra_alone(extra: str, light: Path, tmp_path: Path) -> None:
     link(needed_distributions([f"palermo[{extra}]"]), tmp_path)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PALERMO_", "PYTHON"))}
-    command = [str(light / "python"), "-c", f"import palermo.contrib.{extra}"]
 
-    done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**clean, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )
+    done = run(light / "python", "-c", f"import palermo.contrib.{extra}", folder=tmp_path, PYTHONPATH=str(tmp_path))
 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_program_that_enqueues_needs_little(wheel: Path) -> None:
+def test_palermo_alone_needs_little() -> None:
     needed = needed_distributions(_PROJECT["project"]["dependencies"])
 
     assert not needed & {"fastapi", "starlette", "pydantic", "uvicorn", "jinja2", "argon2-cffi", "python-multipart"}
@@ -291,12 +268,6 @@ def test_all_is_every_extra_that_users_want() -> None:
     extras = _PROJECT["project"]["optional-dependencies"]
 
     assert extras["all"] == [f"palermo[{','.join(sorted(extras.keys() - {'all', 'dev'}))}]"]
-
-
-def test_a_checkout_without_links_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
-    unlinked = build(copied(tmp_path / "source", symlinks=False))
-
-    assert contents(unlinked) == contents(wheel)
 
 
 def test_what_is_pinned_is_what_is_needed() -> None:
