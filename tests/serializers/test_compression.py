@@ -46,20 +46,14 @@ def test_damage_is_a_decode_error(compression: Gzip | Zstd) -> None:
             compression.decompress(bad, 1_000_000)
 
 
-def test_gzip_of_several_members_is_read_whole() -> None:
-    assert Gzip().decompress(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
-
-
-def test_deflate_in_other_clothes_is_not_gzip() -> None:
-    with pytest.raises(DecodeError):
-        Gzip().decompress(zlib.compress(b"x"), 100)
-
-
-def test_a_zstd_frame_without_its_size_is_read() -> None:
+def test_what_other_programs_compress_is_read() -> None:
     writer = zstandard.ZstdCompressor().compressobj()
-    frame = writer.compress(b"streamed") + writer.flush()
+    frame_without_its_size = writer.compress(b"streamed") + writer.flush()
 
-    assert Zstd().decompress(frame, 100) == b"streamed"
+    assert Zstd().decompress(frame_without_its_size, 100) == b"streamed"
+    assert Gzip().decompress(gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
+    with pytest.raises(DecodeError):  # deflate is another format
+        Gzip().decompress(zlib.compress(b"x"), 100)
 
 
 def test_equal_arguments_make_equal_gzip() -> None:
@@ -75,16 +69,15 @@ def test_zstd_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
         Zstd().decompress(b"x", 100)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "UTF-8", "binary", "identity", ""])
-def test_what_other_clients_write_as_encoding_is_no_compression(encoding: str) -> None:
-    message = Message(id="1", queue="jobs", job="x", body=b"[1]", content_encoding=encoding)
-
-    assert REGISTRY.decode(message, accept=Accept.default()) == [1]
-
-
-@pytest.mark.parametrize("encoding", ["GZIP", "x-gzip", " gzip "])
-def test_gzip_has_its_other_spellings(encoding: str) -> None:
-    message = Message(id="1", queue="jobs", job="x", body=gzip.compress(b"[1]"), content_encoding=encoding)
+@pytest.mark.parametrize(
+    ("encoding", "body"),
+    [
+        *((encoding, b"[1]") for encoding in ("utf-8", "UTF-8", "binary", "identity", "")),
+        *((encoding, gzip.compress(b"[1]")) for encoding in ("GZIP", "x-gzip", " gzip ")),
+    ],
+)
+def test_encodings_are_understood_as_other_clients_write_them(encoding: str, body: bytes) -> None:
+    message = Message(id="1", queue="jobs", job="x", body=body, content_encoding=encoding)
 
     assert REGISTRY.decode(message, accept=Accept.default()) == [1]
 
@@ -96,16 +89,11 @@ def test_an_unknown_compression_is_named() -> None:
         REGISTRY.decode(message, accept=Accept.default())
 
 
-def test_a_body_above_the_limit_is_refused_when_enqueuing() -> None:
+def test_a_body_above_a_limit_is_refused_when_enqueuing() -> None:
     fits, too_large = "x" * (MAX_BODY - 4), "x" * (MAX_BODY - 3)  # and 4 bytes of ["…"]
 
     assert len(REGISTRY.encode([fits], {}, job="x", id="1").body) == MAX_BODY
-    with pytest.raises(
-        BodyTooLarge, match="the arguments of x measure 16,777,217 bytes as json and must fit 16,777,216"
-    ):
+    with pytest.raises(BodyTooLarge, match="16,777,217 bytes as json and must fit 16,777,216"):
         REGISTRY.encode([too_large], {}, job="x", id="1")
-
-
-def test_a_body_that_no_worker_would_decompress_is_refused_when_enqueuing() -> None:
-    with pytest.raises(BodyTooLarge, match="before compression"):
+    with pytest.raises(BodyTooLarge, match="before compression"):  # which no worker would decompress
         REGISTRY.encode(["x" * MAX_DECOMPRESSED], {}, job="x", id="1", compression="gzip")

@@ -119,9 +119,7 @@ def test_a_body_that_is_not_palermos_json_is_refused(data: bytes, text: str) -> 
 def test_an_instant_outlives_a_change_of_its_zones_rules() -> None:
     written_when_rome_was_at_plus_three = b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+03:00[Europe/Rome]"}'
 
-    back = JSON.loads(written_when_rome_was_at_plus_three, {})
-
-    assert back == datetime(2014, 11, 3, 6, tzinfo=UTC)
+    assert JSON.loads(written_when_rome_was_at_plus_three, {}) == datetime(2014, 11, 3, 6, tzinfo=UTC)
 
 
 def test_looking_leaves_classes_as_names_and_writes_them_back_as_they_were() -> None:

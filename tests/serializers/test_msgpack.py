@@ -22,14 +22,11 @@ def test_plain_values_are_plain_msgpack_with_any_keys() -> None:
     assert msgpack.unpackb(MSGPACK.dumps(value), strict_map_key=False) == value
 
 
-def test_the_timestamp_of_other_programs_is_a_datetime_in_utc() -> None:
+def test_timestamps_and_extensions_of_other_programs_are_read() -> None:
     moment = datetime(2014, 11, 3, 9, tzinfo=UTC)
+    extension = msgpack.ExtType(7, b"x")
 
-    assert MSGPACK.loads(msgpack.packb([moment], datetime=True), {}) == [moment]
-
-
-def test_an_extension_of_another_program_stays_one() -> None:
-    assert MSGPACK.loads(msgpack.packb(msgpack.ExtType(7, b"x")), {}) == msgpack.ExtType(7, b"x")
+    assert MSGPACK.loads(msgpack.packb([moment, extension], datetime=True), {}) == [moment, extension]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from palermo.contract.serialization import Accept, Serializer, Serializers
 from palermo.core.arguments import unpack
 from palermo.core.message import Message
-from palermo.serializers.compression import Gzip, Zstd
 from palermo.serializers.json import JsonSerializer
 from palermo.serializers.msgpack import MsgpackSerializer
 from palermo.serializers.pickle import PickleSerializer
@@ -41,15 +40,6 @@ def test_every_value_comes_back_exactly(serializer: Serializer, value: object) -
 @settings(max_examples=100, deadline=None)
 def test_plain_values_come_back_exactly(serializer: Serializer, value: object) -> None:
     assert same(serializer.loads(serializer.dumps(value), {}), value)
-
-
-@pytest.mark.parametrize("compression", [Gzip(), Zstd()], ids=name)
-@given(data=st.binary(max_size=5_000), repeat=st.integers(1, 100))
-@settings(deadline=None)
-def test_bytes_come_back_from_every_compression(compression: Gzip | Zstd, data: bytes, repeat: int) -> None:
-    data *= repeat
-
-    assert compression.decompress(compression.compress(data), len(data)) == data
 
 
 @pytest.mark.parametrize("sign", [False, True], ids=["unsigned", "signed"])
