@@ -72,18 +72,15 @@ def test_a_tick_publishes_the_message_that_an_enqueue_publishes(client: Client, 
     assert RecurringEntry.from_plain(made.to_plain()) == made
 
 
-def test_a_job_that_is_debounced_may_recur(client: Client) -> None:
+def test_a_tick_has_no_debounce_and_needs_the_tenant_that_it_asks_for(client: Client) -> None:
     @palermo.job(every=60, debounce=5, unique_key=lambda: "all")
     def sweep() -> None: ...
 
-    (made,) = declarations(client)
-
+    [made] = declarations(client)
     assert made.message.extra == {}
 
-
-def test_a_function_that_gives_no_tenant_for_a_tick_is_named(client: Client) -> None:
     @palermo.job(every=60, tenant=lambda: " ")
-    def sweep() -> None: ...
+    def of_nobody() -> None: ...
 
     with pytest.raises(OptionInvalid, match="for its tenant gave ' '"):
         declarations(client)
@@ -121,12 +118,10 @@ def test_a_mistake_is_said_where_the_job_is_declared(options: dict[str, Any], sa
         @palermo.job(**options)
         def sweep() -> None: ...
 
-
-def test_schedule_args_that_do_not_fit_are_refused_at_the_declaration() -> None:
     with pytest.raises(ArgumentsInvalid, match=r"where.* gets the arguments that schedule_args= names"):
 
         @palermo.job(every=5)
-        def sweep(where: str) -> None: ...
+        def sweep_there(where: str) -> None: ...
 
 
 def test_two_of_one_name_are_refused(tmp_path: Path) -> None:

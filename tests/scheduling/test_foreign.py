@@ -1,4 +1,4 @@
-"""Messages that another program put straight into a job queue, to be run later (lines L1 to L8 of the feature list)."""
+"""Messages that another program put straight into a job queue, to be run later."""
 
 import json
 import time
@@ -53,34 +53,19 @@ def test_each_runs_at_its_own_time_and_without_one_at_once(rig: Rig) -> None:
     rig.enqueue("stamp", str(rig.notes_path), "first")
     eventually(lambda: "first" in stamps(rig))
     begun = time.time()
+    death = {"queue": "jobs", "reason": "expired", "count": 3, "exchange": rig.settings.exchange}
+    circle = {"x-death": [death | {"routing-keys": ["jobs"]}], "x-first-death-queue": "jobs", "CC": ["elsewhere"]}
 
-    for text, after in (("hour", 3_600.0), ("two", 6.0), ("one", 5.0), ("now", None), ("past", -50.0)):
+    for text, after in (("hour", 3_600.0), ("two", 4.0), ("one", 3.0), ("now", None), ("past", -50.0)):
         publish(rig, text, after, since=begun)
+    # RabbitMQ drops a message that goes in a circle: this one has been in one before.
+    publish(rig, "again", 5.0, since=begun, **circle)
 
-    ran = eventually(lambda: found if len(found := stamps(rig)) == 5 else {})
-    assert list(ran) == ["first", *sorted(["now", "past"], key=lambda text: ran[text]), "one", "two"]
-    assert ran["one"] >= begun + 5
-    assert ran["two"] >= begun + 6
+    ran = eventually(lambda: found if len(found := stamps(rig)) == 6 else {})
+    assert list(ran) == ["first", *sorted(["now", "past"], key=lambda text: ran[text]), "one", "two", "again"]
+    assert [ran[text] >= begun + after for text, after in (("one", 3), ("two", 4), ("again", 5))] == [True] * 3
     eventually(lambda: [row["id"] for row in rig.inspector.scheduled()] == ["id-hour"])
     eventually(lambda: rig.inspector.jobs("jobs").total == 0)
-
-
-def test_one_that_was_dead_lettered_in_a_circle_before_is_not_dropped(rig: Rig) -> None:
-    rig.worker()
-    death = {
-        "queue": "jobs",
-        "reason": "expired",
-        "count": 3,
-        "exchange": rig.settings.exchange,
-        "routing-keys": ["jobs"],
-    }
-    rig.enqueue("stamp", str(rig.notes_path), "first")
-    eventually(lambda: "first" in stamps(rig))
-
-    for turn in range(3):
-        publish(rig, f"again-{turn}", 0.5, **{"x-death": [death], "x-first-death-queue": "jobs", "CC": ["elsewhere"]})
-
-    assert eventually(lambda: len(stamps(rig)) == 4)
 
 
 def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(rig: Rig) -> None:
@@ -88,13 +73,13 @@ def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(rig: R
     # It leads before the jobs are there, and dies before the first of them is due.
     eventually(lambda: any(row["clock"] for row in rig.inspector.workers()))
     begun = time.time()
-    due = [rig.client.enqueue("crew.stamp", (str(rig.notes_path), f"{n}"), {}, delay=8 + n / 10).id for n in range(20)]
+    due = [rig.client.enqueue("crew.stamp", (str(rig.notes_path), f"{n}"), {}, delay=3 + n / 10).id for n in range(20)]
     first.end()
 
     rig.worker()
 
     ran = eventually(lambda: found if len(found := stamps(rig)) == len(due) else {})
-    assert min(at - begun - 8 - int(text) / 10 for text, at in ran.items()) >= 0
+    assert min(at - begun - 3 - int(text) / 10 for text, at in ran.items()) >= 0
     assert len(rig.lines()) == len(due)
 
 
@@ -115,7 +100,7 @@ def test_foreign_due_times_are_read_and_meaningless_ones_fail(rig: Rig) -> None:
     rig.worker("-c", "4")
     rig.enqueue("stamp", str(rig.notes_path), "first")
     eventually(lambda: "first" in stamps(rig))
-    due = int(time.time()) + 5
+    due = int(time.time()) + 3
     moment = datetime.fromtimestamp(due, UTC)
     written = {
         "number": due,
