@@ -46,8 +46,13 @@ class Kept:
 
 
 @pytest.fixture(params=BROKERS)
-def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
+def any_settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
     return patient_settings(url_of_broker(request, tmp_path), exchange)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, exchange: str) -> Settings:
+    return patient_settings(f"sqlite:///{tmp_path}/jobs.db", exchange)
 
 
 def patient_settings(url: str, exchange: str) -> Settings:
@@ -71,22 +76,20 @@ def followed(settings: Settings, *takers: Kept) -> Iterator[JournalFollower]:
         found.close()
 
 
-def test_all_who_keep_something_are_given_all_there_is_and_what_comes(settings: Settings, client: Client) -> None:
-    write(client, [ended("a"), ended("b")], [ended("c")])
+def test_all_who_keep_something_are_given_all_there_is_and_what_comes(any_settings: Settings) -> None:
     one, other = Kept(), Kept()
+    with Client(any_settings) as client:
+        with followed(any_settings, Kept()) as empty:
+            assert (empty.progress.ready, empty.progress.records) == (True, 0)
+        write(client, [ended("a"), ended("b")], [ended("c")])
 
-    with followed(settings, one, other) as follower:
-        assert one.ids == other.ids == ["a", "b", "c"]
-        assert (follower.progress.records, follower.progress.part, follower.progress.error) == (3, 1.0, "")
-        version = follower.progress.version
-        write(client, [ended("d")])
-        eventually(lambda: other.ids == ["a", "b", "c", "d"])
-        assert follower.progress.version > version
-
-
-def test_an_empty_journal_is_read_at_once(settings: Settings) -> None:
-    with followed(settings, Kept()) as follower:
-        assert (follower.progress.ready, follower.progress.records) == (True, 0)
+        with followed(any_settings, one, other) as follower:
+            assert one.ids == other.ids == ["a", "b", "c"]
+            assert (follower.progress.records, follower.progress.part, follower.progress.error) == (3, 1.0, "")
+            version = follower.progress.version
+            write(client, [ended("d")])
+            eventually(lambda: other.ids == ["a", "b", "c", "d"])
+            assert follower.progress.version > version
 
 
 def test_a_recreated_journal_is_read_from_its_beginning(rabbitmq_url: str, exchange: str) -> None:
@@ -181,17 +184,18 @@ def test_a_batch_that_was_stored_twice_is_taken_once(batches: list[tuple[str, in
     assert [once.is_new(batch(source=source, number=number)) for source, number in batches] == [bool(n) for n in new]
 
 
-def test_reading_once_ends_with_what_there_is(settings: Settings, client: Client) -> None:
-    write(client, [ended("a")], source="w")
-    write(client, [ended("a")], [ended("b")], source="w")
+def test_reading_once_ends_with_what_there_is(any_settings: Settings) -> None:
     kept, seen = Kept(), list[tuple[int, int]]()
+    with Client(any_settings) as client:
+        write(client, [ended("a")], source="w")
+        write(client, [ended("a")], [ended("b")], source="w")
 
-    read_to_end(client, [kept], progress=lambda swept: seen.append((swept.seen, swept.total)))
+        read_to_end(client, [kept], progress=lambda swept: seen.append((swept.seen, swept.total)))
 
-    assert kept.ids == ["a", "b"]
-    assert all(0 < seen <= total for seen, total in seen)
-    kept.broken = True
-    with pytest.raises(StoreInvalid):
-        read_to_end(client, [kept])
+        assert kept.ids == ["a", "b"]
+        assert all(0 < seen <= total for seen, total in seen)
+        kept.broken = True
+        with pytest.raises(StoreInvalid):
+            read_to_end(client, [kept])
     with Client(Settings(url="amqp://127.0.0.1:1/", publish_timeout=0.2)) as away, pytest.raises(BrokerUnavailable):
         read_to_end(away, [kept])

@@ -67,26 +67,23 @@ def test_what_writers_counted_is_added_up_by_queue_job_and_worker() -> None:
     assert rows(found, "queue") == {"mail": 19, "slow": 2}
     assert rows(found, "job") == {"shop.send": 19, "shop.resize": 2}
     assert rows(found, "worker") == {"pid:2@b": 13, "pid:1@a": 8}
+    asked = [found.report(Window.DAY, **{by: name}) for by, name in (("queue", "slow"), ("worker", "pid:2@b"))]
+    assert [report and report.total.processed for report in asked] == [2, 13]
+    assert found.report(Window.DAY, queue="no such") is None
 
 
-@pytest.mark.parametrize(
-    ("outcome", "processed", "failed"),
-    [
-        ("succeeded", 1, 0),
-        ("failed", 1, 1),
-        ("retried", 1, 1),
-        ("snoozed", 1, 0),
-        ("discarded", 1, 0),
-        ("released", 0, 0),
-        ("cancelled", 0, 0),
-        ("enqueued", 0, 0),
-    ],
-)
-def test_processed_and_failed_are_what_workers_count(outcome: str, processed: int, failed: int) -> None:
-    tally = Tally()
-    tally.read({outcome: 1})
+def test_processed_and_failed_are_what_workers_count() -> None:
+    def counted(outcome: str) -> tuple[int, int]:
+        tally = Tally()
+        tally.read({outcome: 1})
+        return tally.processed, tally.failed
 
-    assert (tally.processed, tally.failed) == (processed, failed)
+    outcomes = ("succeeded", "failed", "retried", "snoozed", "discarded", "released", "cancelled", "enqueued")
+    every = Tally()
+    every.read(dict.fromkeys(RecordKind, 1))
+
+    assert [counted(outcome) for outcome in outcomes] == [(1, 0), (1, 1), (1, 1), (1, 0), (1, 0), *[(0, 0)] * 3]
+    assert {*outcomes} == {*every.numbers}
 
 
 @pytest.mark.parametrize("window", list(Window))
@@ -109,10 +106,6 @@ def test_the_cells_of_a_window_lie_side_by_side_and_add_up_to_its_total(window: 
     steps = {later.start - cell.start for cell, later in zip(report.cells, report.cells[1:], strict=False)}
     assert steps == {FINE[window].cell}
     assert 0.95 * FINE[window].span < now - report.since <= FINE[window].span
-
-
-@pytest.mark.parametrize("window", list(Window))
-def test_the_fine_cells_lie_in_the_coarse_ones(window: Window) -> None:
     assert COARSE[window].cell % FINE[window].cell == 0
     assert COARSE[window].span == FINE[window].span
 
@@ -158,15 +151,6 @@ def test_times_of_all_writers_are_merged() -> None:
     run = report.total.row()["run"]
     assert (run["count"], run["min"], run["max"], run["mean"]) == (100, 0.1, 8.0, 0.179)
     assert run["p50"] == run["p99"] == pytest.approx(0.1, rel=0.2)
-
-
-def test_one_queue_job_or_worker_may_be_asked_for() -> None:
-    found = read(MIDNIGHT, batch(counts(MIDNIGHT, succeeded=2), counts(MIDNIGHT, "slow", succeeded=3)))
-
-    asked = [found.report(Window.DAY, **{by: name}) for by, name in (("queue", "slow"), ("worker", "pid:1@a"))]
-
-    assert [report and report.total.processed for report in asked] == [3, 5]
-    assert found.report(Window.DAY, queue="no such") is None
 
 
 def test_after_a_reset_nothing_is_known() -> None:
@@ -229,12 +213,3 @@ def test_a_deploy_is_the_first_worker_of_another_release(ups: list[tuple[float, 
         deploys.up(at, release)
 
     assert [deploy.release for deploy in deploys.since(0)] == marks
-
-
-def test_every_outcome_of_the_journal_is_counted() -> None:
-    tally = Tally()
-    tally.read(dict.fromkeys(RecordKind, 1))
-
-    assert {"enqueued", "succeeded", "failed", "retried", "snoozed", "released", "discarded", "cancelled"} == set(
-        tally.numbers
-    )

@@ -67,16 +67,12 @@ def test_a_worker_whose_id_began_again_died_before() -> None:
     assert (newest.started_at, newest.runs) == (NOON + 9, {})
 
 
-def test_a_worker_that_is_older_than_the_journal_is_known_by_its_runs() -> None:
-    [death] = lives(started("a")).deaths([], LATER)
+def test_a_worker_is_known_by_its_runs_and_by_when_it_was_seen() -> None:
+    [older] = lives(started("a")).deaths([], LATER)  # than the journal
+    [seen] = lives(up()).deaths([], NOON + 1_000, seen={"pid:7@host": NOON + 900})
 
-    assert (death.id, death.started_at, [run.id for run in death.last_jobs]) == ("pid:7@host", None, ["a"])
-
-
-def test_a_worker_that_was_seen_later_than_it_wrote_died_later() -> None:
-    [death] = lives(up()).deaths([], NOON + 1_000, seen={"pid:7@host": NOON + 900})
-
-    assert death.heard_at == NOON + 900
+    assert (older.id, older.started_at, [run.id for run in older.last_jobs]) == ("pid:7@host", None, ["a"])
+    assert seen.heard_at == NOON + 900
 
 
 def test_the_lives_of_workers_are_bounded() -> None:
