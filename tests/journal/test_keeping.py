@@ -64,15 +64,11 @@ async def test_every_end_of_such_a_job_is_stored_once_before_it_is_acknowledged(
         assert record.get("result") == ({"content_type": "application/json", "text": "3"} if result == KEPT else None)
 
 
-@pytest.mark.parametrize("result", [Retrying(FAILURE, 3.0), Retrying(None, 3.0), Interrupted()])
-async def test_a_job_that_runs_again_has_not_ended(result: Result) -> None:
+async def test_only_an_end_is_stored_and_only_where_it_is_asked_for() -> None:
     async with tape() as journal:
-        assert not await keep(events_to(journal), result, keep_result=True)
-
-
-async def test_a_result_counts_though_the_publisher_asked_for_none() -> None:
-    async with tape() as journal:
-        assert await keep(events_to(journal), KEPT)
+        for result in (Retrying(FAILURE, 3.0), Retrying(None, 3.0), Interrupted()):
+            assert not await keep(events_to(journal), result, keep_result=True)
+        assert await keep(events_to(journal), KEPT)  # the job itself asked, the publisher did not
         assert not await keep(events_to(journal), Succeeded())
         assert not await keep(events_to(journal), Raised(FAILURE))
 
