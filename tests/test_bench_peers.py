@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.__main__ import compared, select
+from benchmarks.peers.__main__ import select
 from benchmarks.peers.marks import RING, Marker, Marks
 from benchmarks.peers.scores import Metric, Score, ratios
 from benchmarks.peers.stores import stores
@@ -40,21 +40,6 @@ def test_a_table_has_a_row_for_each_that_played() -> None:
         "| us | **0.50** (0.50 to 0.80) | 1,600 | yes |",
         "| gone | – | – |  |",
     ]
-
-
-def test_all_workloads_are_summed_up_by_the_first_of_each_system() -> None:
-    (pool,) = select(workloads(), ["async"])
-    scores = {"raw": rates(100), "raw-100": rates(300), "palermo-async": rates(150)}
-
-    assert compared(pool, pool.entries, scores) == {"raw": 1.0, "palermo": 1.5}
-
-
-def test_workloads_are_chosen_by_name_or_by_its_beginning() -> None:
-    chosen = select(workloads(), ["drain", "memory"])
-
-    assert [workload.name for workload in chosen] == ["drain-1", "drain-2", "drain-4", "memory"]
-    with pytest.raises(SystemExit, match="drian"):
-        select(workloads(), ["drian"])
 
 
 def test_only_systems_that_can_take_part() -> None:

@@ -268,17 +268,3 @@ def test_all_is_every_extra_that_users_want() -> None:
     extras = _PROJECT["project"]["optional-dependencies"]
 
     assert extras["all"] == [f"palermo[{','.join(sorted(extras.keys() - {'all', 'dev'}))}]"]
-
-
-def test_what_is_pinned_is_what_is_needed() -> None:
-    lines = (_REPOSITORY / "requirements" / "constraints.txt").read_text().splitlines()
-    pins = {line.partition("==")[0].lower().replace("_", "-") for line in lines if not line.startswith("#")}
-    extras = _PROJECT["project"]["optional-dependencies"]
-    needed = [*_PROJECT["project"]["dependencies"], *(each for extra in extras.values() for each in extra)]
-
-    assert all(line.startswith("#") or ("==" in line and "/" not in line) for line in lines)
-    for requirement in [*needed, *_PROJECT["build-system"]["requires"]]:
-        name = requirement.partition(">")[0].partition("[")[0].strip().lower()
-        if name == "palermo":
-            continue
-        assert name in pins, f"{name} is not pinned: run `make pins`"

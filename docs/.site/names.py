@@ -106,7 +106,12 @@ def missing_on_pages() -> Iterator[str]:
 
 def missing_in_the_tour() -> Iterator[str]:
     """The names of the tour that are not defined in the files that it names."""
-    text = prose(DOCS / "internals/tour.md")
+    page = DOCS / "internals/tour.md"
+    text, drawing = prose(page), page.read_text().partition("## The folders")[2]
+    inits = (Path(folder) for folder, _, names in os.walk(ROOT / "palermo", followlinks=True) if "__init__.py" in names)
+    packages = {path.relative_to(ROOT / "palermo").as_posix() for path in inits} - {".", "brokers"}
+    drawn = set(re.findall(r"^([\w/]+)/ {2,}", drawing, re.MULTILINE))
+    yield from (f"tour.md: the folder {name} is drawn or there, not both" for name in drawn ^ packages)
     files = {path: home / path for home in HOMES for path in _PATH.findall(text) if (home / path).is_file()}
     known = {path: defined_in(file) for path, file in files.items()}
     named_in = _NAME_IN_FILE.findall(text)
