@@ -33,21 +33,15 @@ def told() -> Iterator[list[tuple[str, object]]]:
     registry.unregister("shop.send")
 
 
-def test_r11_dequeue_runs_the_jobs_hooks_in_the_calling_process(
+def test_dequeue_runs_the_hooks_of_the_job_here_and_one_may_veto(
     client: Client, inspector: Inspector, told: list[tuple[str, object]]
 ) -> None:
-    publish(client, message("1", "ann"), message("2", "bob"))
+    publish(client, message("1", "ann"), message("2", "kept"))
 
     assert inspector.dequeue("shop.send", ["ann"]) == 1
-    assert told == [("before", "ann"), ("after", "ann")]
-    assert inspector.size("mail") == 1
-
-
-def test_r11_before_dequeue_may_veto(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
-    publish(client, message("1", "kept"))
-
     assert inspector.dequeue("shop.send", ["kept"]) == 0
-    assert told == [("before", "kept")]
+
+    assert told == [("before", "ann"), ("after", "ann"), ("before", "kept")]
     assert inspector.size("mail") == 1
 
 
@@ -72,18 +66,6 @@ def test_new_arguments_must_fit_a_job_whose_code_is_here(
         inspector.requeue("1", args=["ann", "bob", "one too many"])
 
     assert inspector.size("failed") == 1
-
-
-def test_p16_a_worker_is_started_seen_and_stopped_by_the_inspector(inspector: Inspector) -> None:
-    worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
-    try:
-        row = eventually(lambda: next(iter(inspector.workers()), None))
-        assert (row["pid"], row["queues"]) == (worker.pid, ["mail"])
-    finally:
-        code = inspector.stop_worker(worker)
-
-    assert code == 0
-    eventually(lambda: inspector.workers() == [])
 
 
 def test_a_worker_that_another_program_started_is_stopped_by_its_id(inspector: Inspector) -> None:

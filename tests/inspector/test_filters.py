@@ -63,15 +63,11 @@ def test_a_filter_asks_for_all_of_it_at_once(wanted: FailedFilter) -> None:
 
 
 def test_a_message_without_an_error_matches_only_what_does_not_ask_for_one() -> None:
-    wire_preview = Message(id="1", queue="mail", job="a")
+    waiting = Message(id="1", queue="a[1]", job="a")
 
-    assert FailedFilter(queue="mail").matches(wire_preview)
-    assert not FailedFilter(since=1).matches(wire_preview)
-    assert not FailedFilter(error="ValueError").matches(wire_preview)
-
-
-def test_a_name_with_brackets_matches_itself() -> None:
-    assert FailedFilter(queue="a[1]").matches(Message(id="1", queue="a[1]", job="a"))
+    assert FailedFilter(queue="a[1]").matches(waiting)
+    assert not FailedFilter(since=1).matches(waiting)
+    assert not FailedFilter(error="ValueError").matches(waiting)
 
 
 def test_a_filter_prints_what_it_asks_for() -> None:
@@ -81,7 +77,6 @@ def test_a_filter_prints_what_it_asks_for() -> None:
     assert not FailedFilter(text=" x").everything
 
 
-@pytest.mark.parametrize("blank", ["", " ", "\t\n"])
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -92,6 +87,7 @@ def test_a_filter_prints_what_it_asks_for() -> None:
         *((AuditFilter, name) for name in ("by", "action", "queue", "text")),
     ],
 )
-def test_a_blank_condition_is_refused_by_every_filter(kind: Any, name: str, blank: str) -> None:
-    with pytest.raises(OptionInvalid, match=f"{name} is blank: give it a value, or leave it out."):
-        kind(**{name: blank})
+def test_a_blank_condition_is_refused_by_every_filter(kind: Any, name: str) -> None:
+    for blank in ("", " ", "\t\n"):
+        with pytest.raises(OptionInvalid, match=f"{name} is blank"):
+            kind(**{name: blank})

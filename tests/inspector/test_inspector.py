@@ -1,8 +1,6 @@
-import json
 from datetime import UTC, datetime
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.client.client import Client
 from palermo.contract.serialization import Serializers
@@ -12,7 +10,6 @@ from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid
 from palermo.inspector.failed import ALL
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
-from palermo.settings.settings import Settings
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
@@ -27,24 +24,16 @@ def waiting(client: Client, queue: str) -> list[Message]:
     return list(client.run(lambda broker: broker.browse(queue)).messages)
 
 
-def test_looking_leaves_order_and_counts_as_they_were(client: Client, inspector: Inspector) -> None:
+def test_jobs_are_listed_in_pages_from_either_end(client: Client, inspector: Inspector) -> None:
     publish(client, *(message(str(n), n) for n in range(20)))
 
     first = inspector.jobs("mail", limit=5)
-    inspector.jobs("mail", offset=5, limit=5)
-    inspector.jobs("mail", newest=True)
-    inspector.peek("mail")
-    inspector.count_jobs("shop.send", [3], queue="mail")
+    newest = inspector.jobs("mail", offset=1, limit=2, newest=True)
 
     assert [row["id"] for row in first] == ["0", "1", "2", "3", "4"]
-    assert ids(inspector, "mail") == [str(n) for n in range(20)]
+    assert [row["id"] for row in newest] == ["18", "17"]
     assert inspector.size("mail") == first.total == 20
-
-
-def test_jobs_of_a_page_newest_first(client: Client, inspector: Inspector) -> None:
-    publish(client, *(message(str(n)) for n in range(5)))
-
-    assert [row["id"] for row in inspector.jobs("mail", offset=1, limit=2, newest=True)] == ["3", "2"]
+    assert inspector.count_jobs("shop.send", [3], queue="mail") == 1
 
 
 def test_queues_always_hold_failed(client: Client, inspector: Inspector) -> None:
@@ -59,13 +48,8 @@ def test_queues_always_hold_failed(client: Client, inspector: Inspector) -> None
 def test_a_queue_that_is_not_there_is_not_found(inspector: Inspector, act: str) -> None:
     with pytest.raises(NotFound, match="nowhere"):
         getattr(inspector, act)("nowhere")
-
-
-@pytest.mark.parametrize("act", ["jobs", "size", "peek", "purge", "delete_queue"])
-@pytest.mark.parametrize("name", ["", " a", "amq.a", "~a", "a" * 128, "\ud800"])
-def test_a_name_that_no_queue_has_is_refused(inspector: Inspector, act: str, name: str) -> None:
     with pytest.raises(QueueNameInvalid):
-        getattr(inspector, act)(name)
+        getattr(inspector, act)("")
 
 
 def test_nothing_has_failed_before_anything_has(inspector: Inspector) -> None:
@@ -90,26 +74,16 @@ def test_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector:
 
 
 def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1"), failure()))
+    publish_failed(client, (message("1"), failure()), (message("2"), failure()))
+    errors: list[PalermoError] = []
 
     with pytest.raises(NotFound, match="nobody"):
         inspector.requeue(["nobody", "1"])
+    taken = inspector.requeue(["nobody", "2"], on_error=errors.append)
 
-    assert ids(inspector, "mail") == ["1"]
-
-
-def test_what_a_filter_matches_is_requeued_to_another_queue(client: Client, inspector: Inspector) -> None:
-    publish_failed(
-        client,
-        (message("1"), failure("KeyError")),
-        (message("2"), failure("ValueError")),
-        (message("3", job="shop.print"), failure("KeyError")),
-    )
-
-    taken = inspector.requeue(FailedFilter(error="KeyError", job="shop.send"), queue="slow")
-
-    assert [(job.id, job.queue) for job in taken] == [("1", "slow")]
-    assert (ids(inspector, "failed"), ids(inspector, "slow")) == (["2", "3"], ["1"])
+    assert [job.id for job in taken] == ["2"]
+    assert [type(error) for error in errors] == [NotFound]
+    assert ids(inspector, "mail") == ["1", "2"]
 
 
 def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: Inspector) -> None:
@@ -167,52 +141,20 @@ def test_new_arguments_are_written_as_the_old_ones_were(
     assert requeued.content_encoding == compression
 
 
-def test_new_arguments_of_a_signed_job_are_signed_again(settings: Settings) -> None:
-    key = "k" * 32
-    signing = Client(replace(settings, signing_keys=(key,)))
-    encoded = Serializers.default(signing_keys=[key]).encode(
-        ["x"], {}, job="shop.send", id="1", serializer="msgpack", sign=True
-    )
-    publish_failed(signing, (message("1", body=encoded.body, content_type=encoded.content_type), failure()))
-
-    Inspector(signing).requeue("1", args=["y"])
-
-    (requeued,) = waiting(signing, "mail")
-    assert requeued.content_type == encoded.content_type
-    from palermo.contract.serialization import Accept
-
-    verified = Serializers.default(signing_keys=[key]).decode(requeued, accept=Accept.only("signed", "msgpack"))
-    assert verified == ["y"]
-    signing.close()
-
-
-def test_new_arguments_of_a_signed_job_need_the_key(client: Client, inspector: Inspector) -> None:
-    encoded = Serializers.default(signing_keys=["k" * 32]).encode(["x"], {}, job="shop.send", id="1", sign=True)
-    publish_failed(client, (message("1", body=encoded.body, content_type=encoded.content_type), failure()))
-
-    with pytest.raises(SignatureInvalid, match="stays in `failed`"):
-        inspector.requeue("1", args=["y"])
-
-    assert ids(inspector, "failed") == ["1"]
-
-
 def test_new_arguments_that_cannot_be_written_leave_the_job_where_it_is(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1"), failure()))
+    signed = Serializers.default(signing_keys=["k" * 32]).encode(["x"], {}, job="shop.send", id="2", sign=True)
+    publish_failed(
+        client,
+        (message("1"), failure()),
+        (message("2", body=signed.body, content_type=signed.content_type), failure()),
+    )
 
     with pytest.raises(EncodeError):
         inspector.requeue("1", args=[object()])
+    with pytest.raises(SignatureInvalid, match="stays in `failed`"):  # the key is not here
+        inspector.requeue("2", args=["y"])
 
-    assert ids(inspector, "failed") == ["1"]
-
-
-def test_errors_of_a_requeue_can_be_collected(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1"), failure()))
-    errors: list[PalermoError] = []
-
-    taken = inspector.requeue(["1", "2"], on_error=errors.append)
-
-    assert [job.id for job in taken] == ["1"]
-    assert [type(error) for error in errors] == [NotFound]
+    assert ids(inspector, "failed") == ["1", "2"]
 
 
 def test_a_long_requeue_tells_how_far_it_is(client: Client, inspector: Inspector) -> None:
@@ -234,15 +176,21 @@ def test_failed_is_limited_by_age_and_by_count(client: Client, inspector: Inspec
 
 
 def test_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: Inspector) -> None:
-    publish(client, message("1", "a"), message("2", "b"), message("3", "a"), message("4", "a", job="shop.print"))
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    encoded = Serializers.default().encode([moment, (1, 2)], {}, job="shop.send", id="5")
+    publish(
+        client,
+        *(message("1", "a"), message("2", "b"), message("3", "a"), message("4", "a", job="shop.print")),
+        message("5", body=encoded.body),
+    )
 
     assert inspector.dequeue("shop.send", ["a"], queue="mail") == 2
+    assert inspector.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
     assert ids(inspector, "mail") == ["2", "4"]
 
 
-@pytest.mark.parametrize(
-    ("enqueued", "asked", "taken"),
-    [
+def test_dequeue_compares_arguments_as_they_are_on_the_wire(client: Client, inspector: Inspector) -> None:
+    table: list[tuple[list[object], list[object], int]] = [
         ([1], [1], 1),
         ([1], [True], 0),
         ([True], [1], 0),
@@ -251,22 +199,11 @@ def test_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: 
         (["1"], [1], 0),
         ([1], [1, 2], 0),
         ([], [], 1),
-    ],
-)
-def test_dequeue_compares_arguments_as_they_are_on_the_wire(
-    client: Client, inspector: Inspector, enqueued: list[object], asked: list[object], taken: int
-) -> None:
-    publish(client, message("1", *enqueued))
+    ]
+    for number, (enqueued, asked, taken) in enumerate(table):
+        publish(client, message("1", *enqueued, queue=f"q{number}"))
 
-    assert inspector.dequeue("shop.send", asked, queue="mail") == taken
-
-
-def test_dequeue_knows_values_that_json_lacks(client: Client, inspector: Inspector) -> None:
-    moment = datetime(2026, 1, 2, tzinfo=UTC)
-    encoded = Serializers.default().encode([moment, (1, 2)], {}, job="shop.send", id="1")
-    publish(client, message("1", body=encoded.body))
-
-    assert inspector.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
+        assert inspector.dequeue("shop.send", asked, queue=f"q{number}") == taken, (enqueued, asked)
 
 
 def test_the_original_names_are_there(client: Client, inspector: Inspector) -> None:
@@ -279,10 +216,3 @@ def test_the_original_names_are_there(client: Client, inspector: Inspector) -> N
     assert inspector.workers_info() == []
     assert inspector.purge_queue("mail") == 1
     assert inspector.retry_all() == []
-
-
-def test_every_row_is_json(client: Client, inspector: Inspector) -> None:
-    publish(client, message("1", body=b"\xff"), message("2", body=b'["\\ud800", NaN]'), message("3", job=""))
-
-    for row in inspector.jobs("mail"):
-        json.dumps(row, allow_nan=False).encode()

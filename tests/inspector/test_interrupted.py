@@ -13,11 +13,12 @@ from palermo.settings.settings import Settings
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish, publish_many_failed
+from tests.scale import scaled
 
 pytestmark = pytest.mark.slow
 
 
-COUNT = 3_000
+COUNT = scaled(1_000, 3_000)
 
 REQUEUE = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all", "--yes"]
 
@@ -53,6 +54,7 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
 
 
+@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
 def test_an_interrupted_requeue_says_how_many_it_moved(
     client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -36,46 +36,35 @@ def test_a_requeued_message_has_no_error_and_one_more_retry() -> None:
     assert (move.message.queue, move.message.failure, move.message.retries) == ("slow", None, 2)
 
 
-def test_two_copies_of_one_id_are_requeued_once_and_both_are_taken() -> None:
-    judge = RequeueJudge(Selection.of(FailedFilter()), queue=None)
+def test_two_copies_of_one_id_go_together_and_are_one_job() -> None:
+    copies = (failed("1"), failed("2"), failed("1"))
+    requeued = RequeueJudge(Selection.of(FailedFilter()), queue=None)
+    discarded = DiscardJudge(Selection(["1"]))
 
-    assert kinds(judge, failed("1"), failed("2"), failed("1")) == [Move, Move, Remove]
-    assert len(judge.taken) == 2
-
-
-def test_two_copies_of_one_id_are_discarded_as_one_job() -> None:
-    judge = DiscardJudge(Selection(["1"]))
-
-    assert kinds(judge, failed("1"), failed("2"), failed("1")) == [Remove, Keep, Remove]
-    assert len(judge.taken) == 1
+    assert kinds(requeued, *copies) == [Move, Move, Remove]
+    assert kinds(discarded, *copies) == [Remove, Keep, Remove]
+    assert (len(requeued.taken), len(discarded.taken)) == (2, 1)
 
 
-def test_ids_that_were_not_there_are_named() -> None:
+def test_ids_that_are_not_there_are_named_and_a_blank_one_is_refused() -> None:
     selection = Selection(["1", "2", "3"])
 
     kinds(DiscardJudge(selection), failed("2"))
 
     assert selection.missing == ["1", "3"]
-
-
-def test_an_id_that_can_be_none_is_refused_before_anything_is_taken() -> None:
     with pytest.raises(IdInvalid):
         Selection(["1", ""])
 
 
 @pytest.mark.parametrize("queue", ["failed", "", "amq.x", " blank"])
-def test_a_job_whose_queue_is_no_queue_stays_and_the_others_go(queue: str) -> None:
+def test_a_job_whose_queue_is_no_queue_stays_or_is_sent_elsewhere(queue: str) -> None:
     judge = RequeueJudge(Selection.of(FailedFilter()), queue=None)
+    elsewhere = RequeueJudge(Selection("1"), queue="jobs")
 
     assert kinds(judge, failed("1", queue=queue), failed("2")) == [Keep, Move]
     assert "stays in `failed`" in str(judge.refusal)
-
-
-def test_a_job_whose_queue_is_no_queue_can_be_sent_elsewhere() -> None:
-    judge = RequeueJudge(Selection("1"), queue="jobs")
-
-    assert kinds(judge, failed("1", queue="failed")) == [Move]
-    assert judge.refusal is None
+    assert kinds(elsewhere, failed("1", queue=queue)) == [Move]
+    assert elsewhere.refusal is None
 
 
 def test_counting_takes_nothing_and_counts_copies_once() -> None:
@@ -85,37 +74,26 @@ def test_counting_takes_nothing_and_counts_copies_once() -> None:
     assert judge.count == 1
 
 
-def test_finding_keeps_only_the_page() -> None:
-    messages = [failed(str(n)) for n in range(10)]
-    judge = PageJudge(FailedFilter(), offset=2, limit=3, newest=False)
-
-    kinds(judge, *messages)
-
-    assert [message.id for message in judge.messages] == ["2", "3", "4"]
-    assert judge.total == 10
-
-
 def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
-    judge = PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False)
+    judge, whole = (PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False) for _ in range(2))
 
     assert kinds(judge, *(failed(id) for id in "1123")) == [Keep, Keep, Keep, Stop]
     assert ([message.id for message in judge.messages], judge.total) == (["1", "2"], None)
+    assert kinds(whole, failed("1"), failed("2")) == [Keep, Keep]
+    assert whole.total == 2
 
 
-def test_finding_that_was_not_stopped_knows_the_number() -> None:
-    judge = PageJudge(FailedFilter(), offset=0, limit=2, newest=False, count=False)
-
-    assert kinds(judge, failed("1"), failed("2")) == [Keep, Keep]
-    assert judge.total == 2
-
-
-@pytest.mark.parametrize(("offset", "ids"), [(0, ["9", "8", "7"]), (3, ["6", "5", "4"]), (9, ["0"]), (12, [])])
-def test_finding_the_newest_turns_the_order_round(offset: int, ids: list[str]) -> None:
-    judge = PageJudge(FailedFilter(), offset=offset, limit=3, newest=True)
+@pytest.mark.parametrize(
+    ("offset", "newest", "ids"),
+    [(2, False, "234"), (0, True, "987"), (3, True, "654"), (9, True, "0"), (12, True, "")],
+)
+def test_finding_keeps_only_the_page(offset: int, newest: bool, ids: str) -> None:
+    judge = PageJudge(FailedFilter(), offset=offset, limit=3, newest=newest)
 
     kinds(judge, *(failed(str(n)) for n in range(10)))
 
-    assert [message.id for message in judge.messages] == ids
+    assert [message.id for message in judge.messages] == [*ids]
+    assert judge.total == 10
 
 
 def test_finding_one_stops_at_it() -> None:

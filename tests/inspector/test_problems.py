@@ -68,13 +68,6 @@ def test_jobs_wait_in_a_queue_whose_workers_are_all_quiet(states: list[str], kin
     assert [each.kind for each in found] == kinds
 
 
-def test_the_problem_of_a_quiet_worker_names_it_and_how_to_resume_it() -> None:
-    [found] = problems(queue(pending=168), workers=[worker("pid:7@a", "quiet", "mail:3", "images:1")])
-
-    assert found.finding.text == "168 jobs wait, and no worker takes them: pid:7@a is quiet"
-    assert "`palermo control resume WORKER`" in found.finding.advice
-
-
 def test_while_all_queues_are_paused_that_alone_is_said() -> None:
     found = problems(queue(paused=True), queue("images", workers=0), all_paused=True)
 
@@ -97,63 +90,45 @@ def test_a_job_is_judged_by_its_runs_if_there_are_enough(outcomes: Outcomes, kin
     assert [each.kind for each in problems(jobs={"shop.send": outcomes})] == kinds
 
 
-def test_a_finding_says_what_is_wrong_and_what_to_do() -> None:
-    [unserved] = problems(queue(pending=1, workers=0))
-    [late] = problems(queue(pending=2_000), ages={"mail": 3_600})
-    [failing] = problems(jobs={"shop.send": Outcomes(60, 40, 0)})
-
-    assert (unserved.finding.check, unserved.finding.text) == (
-        "queue mail",
-        "1 job waits, and no worker takes jobs from it",
-    )
-    assert "palermo worker MODULE -q mail" in unserved.finding.advice
-    assert late.finding.text == "its first job has waited for 1 h 0 min, and 2,000 jobs wait in it"
-    assert failing.finding.text == "40 of 100 runs in the last 10 minutes failed"
-    assert "palermo failed groups --job shop.send" in failing.finding.advice
-
-
-def test_a_command_can_be_pasted_whatever_the_name_in_it() -> None:
+def test_a_finding_names_what_is_wrong_and_the_command_that_helps() -> None:
     name = "a b; rm -rf $HOME"
     quoted = "'a b; rm -rf $HOME'"
 
-    [unserved] = problems(queue(name, workers=0))
+    [unserved] = problems(queue(name, pending=1, workers=0))
     [paused] = problems(queue(name, paused=True))
+    [resting] = problems(queue(pending=168), workers=[worker("pid:7@a", "quiet", "mail:3", "images:1")])
+    [late] = problems(queue(pending=2_000), ages={"mail": 3_600})
     [failing] = problems(jobs={name: Outcomes(60, 40, 0)})
 
+    assert unserved.finding.check == f"queue {name}"
     assert f"`palermo worker MODULE -q {quoted}`" in unserved.finding.advice
     assert f"`palermo resume {quoted}`" in paused.finding.advice
+    assert "pid:7@a is quiet" in resting.finding.text
+    assert "`palermo control resume WORKER`" in resting.finding.advice
+    assert "1 h 0 min" in late.finding.text
+    assert "40 of 100 runs" in failing.finding.text
     assert f"`palermo failed groups --job {quoted}`" in failing.finding.advice
 
 
-def test_many_queues_with_one_problem_are_one_problem() -> None:
-    rows = [queue(f"region-{nth:03}", pending=nth + 1, workers=0) for nth in range(300)]
-
-    [found] = problems(*rows, queue("mail", paused=True))[:-1]
-
-    assert (found.kind, found.finding.check, found.finding.level) == ("unserved", "queues", "warning")
-    assert found.finding.text == (
-        "45,150 jobs wait in 300 queues that no worker serves:"
-        " region-299, region-298, region-297, region-296, region-295 and 295 more"
-    )
-    assert found.finding.names == tuple(f"region-{nth:03}" for nth in reversed(range(300)))
-
-
 def test_many_problems_of_one_kind_are_one_problem() -> None:
+    unserved = [queue(f"region-{nth:03}", pending=nth + 1, workers=0) for nth in range(300)]
     late = [queue(f"late-{nth}", pending=1) for nth in range(4)]
     paused = [queue(f"paused-{nth}", pending=2, paused=True) for nth in range(4)]
     ages = {f"late-{nth}": 1_000.0 * (nth + 1) for nth in range(4)}
     jobs = {f"shop.job_{nth}": Outcomes(60, 40, 0) for nth in range(4)} | {"shop.one": Outcomes(1, 0, 99)}
 
-    found = {each.kind: each.finding for each in problems(*late, *paused, ages=ages, jobs=jobs)}
+    found = {each.kind: each.finding for each in problems(*unserved, *late, *paused, ages=ages, jobs=jobs)}
 
-    assert found["late"].text == (
-        "4 jobs wait in 4 queues whose first job has waited for more than 15 minutes, at most 1 h 6 min:"
-        " late-3, late-2, late-1, late-0"
-    )
-    assert found["paused"].text == "8 jobs wait in 4 paused queues: paused-0, paused-1, paused-2, paused-3"
-    assert found["failing"].text == (
-        "160 of 400 runs of 4 jobs in the last 10 minutes failed: shop.job_0, shop.job_1, shop.job_2, shop.job_3"
-    )
+    assert (found["unserved"].check, found["unserved"].level) == ("queues", "warning")
+    assert found["unserved"].names == tuple(f"region-{nth:03}" for nth in reversed(range(300)))
+    for kind, text in {
+        "unserved": "45,150 jobs wait in 300 queues",
+        "late": "at most 1 h 6 min: late-3, late-2, late-1, late-0",
+        "paused": "8 jobs wait in 4 paused queues",
+        "failing": "160 of 400 runs of 4 jobs",
+    }.items():
+        assert text in found[kind].text
+    assert "region-295 and 295 more" in found["unserved"].text
     assert (found["retried"].check, found["retried"].names) == ("job shop.one", ("shop.one",))
 
 
@@ -165,9 +140,7 @@ def test_equal_findings_about_many_queues_are_one_finding() -> None:
     first, alike, last = grouped([server, foreign[0], own, *foreign[1:]])
 
     assert (first, last) == (server, own)
-    assert alike.text == (
-        "10 alike, a b, q0, q1, q2, q3 and 5 more: is a quorum queue and used as it is, although queue_type is classic"
-    )
+    assert alike.text.startswith("10 alike, a b, q0, q1, q2, q3 and 5 more: ")
     assert alike.advice.startswith("palermo migrate QUEUE --type classic moves it")
     assert (alike.check, alike.level, alike.names) == ("queues", "warning", tuple(names))
     assert grouped([server, own, *foreign[:3]]) == [server, own, *foreign[:3]]

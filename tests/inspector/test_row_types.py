@@ -1,32 +1,20 @@
 """Rows have the fields of their types, and values of these fields' types: what a type checker says of them is true."""
 
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, get_type_hints
 
 import msgspec
-import pytest
 
 import palermo
-from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.contract.row_types import AttemptRow, ErrorRow, RunningRow, WorkerUsageRow
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.worker_info import RunningJob, WorkerInfo
 from palermo.core.queue_selection import QueueSelection
 from palermo.inspector.inspector import Inspector
-from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.inspector.jobs import TAG, failure, message, publish, publish_failed
-
-
-@pytest.fixture
-def inspector(tmp_path: Path) -> Iterator[Inspector]:
-    """On SQLite: rows are made in one place for all brokers."""
-    client = Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db"))
-    yield Inspector(client)
-    client.close()
 
 
 def check(row: Mapping[str, Any], kind: type) -> None:
@@ -42,39 +30,23 @@ def report() -> WorkerInfo:
     )
 
 
-def test_rows_of_queues_have_the_fields_of_their_type(inspector: Inspector) -> None:
-    publish(inspector._client, message("1"))
+def test_rows_of_queues_and_jobs_have_the_fields_of_their_type(inspector: Inspector) -> None:
+    publish_failed(inspector._client, (message("1", "ann@example.com"), failure()))
+    publish(inspector._client, message("2", "ann@example.com"), message("3", run_at=time.time() + 3_600))
+
+    [failed] = inspector.failed()
+    [waiting] = inspector.jobs("mail")
+    [scheduled] = inspector.scheduled()
 
     for row in inspector.queues():
         check(row, palermo.QueueRow)
-
-
-def test_rows_of_waiting_jobs_have_the_fields_of_their_type(inspector: Inspector) -> None:
-    publish(inspector._client, message("1", "ann@example.com"))
-
-    [row] = inspector.jobs("mail")
-
-    check(row, palermo.JobRow)
-
-
-def test_rows_of_failed_jobs_have_the_fields_of_their_type(inspector: Inspector) -> None:
-    publish_failed(inspector._client, (message("1", "ann@example.com"), failure()))
-
-    [row] = inspector.failed()
-
-    check(row, palermo.FailedRow)
-    assert row["error"] is not None
-    check(row["error"], ErrorRow)
-    check(row["attempts"][0], AttemptRow)
+    check(failed, palermo.FailedRow)
+    assert failed["error"] is not None
+    check(failed["error"], ErrorRow)
+    check(failed["attempts"][0], AttemptRow)
     check(inspector.failed_job("1"), palermo.FailedRow)
-
-
-def test_rows_of_scheduled_jobs_have_the_fields_of_their_type(inspector: Inspector) -> None:
-    publish(inspector._client, message("1", run_at=time.time() + 3_600))
-
-    [row] = inspector.scheduled()
-
-    check(row, palermo.ScheduledRow)
+    check(waiting, palermo.JobRow)
+    check(scheduled, palermo.ScheduledRow)
 
 
 def test_rows_of_workers_have_the_fields_of_their_type(inspector: Inspector) -> None:
