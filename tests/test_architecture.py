@@ -10,7 +10,6 @@ core.*  errors                               standard library only, and little o
 
 import ast
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -267,21 +266,3 @@ def test_declaring_jobs_costs_no_client_library() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == "[]"
-
-
-def test_no_folder_imports_from_one_drawn_above_it_in_the_tour() -> None:
-    text = (_REPOSITORY / "docs" / "internals" / "tour.md").read_text()
-    # A module that is drawn by itself has a place of its own.
-    drawn = re.findall(r"^([\w/]+)(?:/|\.py) {2,}", text[text.index("## The folders") :], re.MULTILINE)
-    place = {f"palermo.{name.replace('/', '.')}": number for number, name in enumerate(drawn)}
-
-    def folder(module: str) -> str:
-        return module if module in place else module.rpartition(".")[0]
-
-    upward = {
-        (folder(module.name), folder(imported))
-        for module in modules()
-        for imported in module.imports
-        if place.get(folder(imported), len(place)) < place.get(folder(module.name), -1)
-    }
-    assert upward == set()
