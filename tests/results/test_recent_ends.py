@@ -1,6 +1,5 @@
 """The ends of jobs that a client remembers, and those in a batch of the journal."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -33,12 +32,10 @@ def test_what_does_not_fit_is_forgotten_oldest_first() -> None:
     assert ends.since == 101.0
     assert ends.full
 
-
-def test_results_count_by_their_size() -> None:
+    large = {"content_type": "application/json", "text": "x" * 300}
     ends = RecentEnds(5.0, most_bytes=1_000)
     for number in range(5):
-        ends.add(ended(f"{number}", result={"content_type": "application/json", "text": "x" * 300}))
-
+        ends.add(ended(f"{number}", result=large))
     assert [ends.find(f"{number}", None) is not None for number in range(5)] == [False, False, True, True, True]
 
 
@@ -80,6 +77,7 @@ def test_an_end_names_its_writer(kind: str, is_end: bool) -> None:
     assert record.get("writer") == ("pid:1@h" if is_end else None)
 
 
-@pytest.mark.parametrize("record", [{"kind": "succeeded", "at": 1.0}, {"kind": "succeeded", "at": 1.0, "id": 3}])
-def test_what_names_no_job_is_about_none(record: Mapping[str, Any]) -> None:
-    assert list(job_records(RecordBatch(1, "w", [record]))) == []
+def test_what_names_no_job_is_about_none() -> None:
+    unnamed: list[Record] = [{"kind": "succeeded", "at": 1.0}, {"kind": "succeeded", "at": 1.0, "id": 3}]
+
+    assert list(job_records(RecordBatch(1, "w", unnamed))) == []

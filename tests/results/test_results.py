@@ -106,7 +106,6 @@ def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
 
     with pytest.raises(ResultTimeout):
         job.result(0.3)
-
     rig.burst(modules=(MODULE,))
     with pytest.raises(JobFailed, match="ValueError"):
         job.result(60)
@@ -145,8 +144,7 @@ def test_a_status_looks_again_before_it_says_that_nothing_is_known(rig: Rig, mon
     assert state(rig, "moving") == "pending"
 
 
-def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(any_rig: Rig) -> None:
-    rig = any_rig
+def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(rig: Rig) -> None:
     waits = enqueue(rig, "add", 1, keep_result=True)
     scheduled = enqueue(rig, "add", 1, keep_result=True, delay=600)
     told: list[str] = []
@@ -225,8 +223,7 @@ def test_a_result_outlasts_a_worker_killed_before_it_acknowledges(any_rig: Rig) 
     assert rig.pending() == 0
 
 
-def test_no_job_is_acknowledged_without_its_result_if_workers_die(any_rig: Rig) -> None:
-    rig = any_rig
+def test_no_job_is_acknowledged_without_its_result_if_workers_die(rig: Rig) -> None:
     kept = [enqueue(rig, "counts", str(rig.notes_path), number) for number in range(120)]
     for part in (20, 50, 80):
         worker = rig.worker("-c", "4", "--log-level", "error", modules=(MODULE,))
