@@ -18,9 +18,7 @@ django.setup()
 @pytest.mark.parametrize(
     ("module", "missing", "says"),
     [
-        ("palermo.contrib.django.urls", "fastapi", "the web pages cannot be used without fastapi, .*palermo\\[web\\]"),
         ("palermo.contrib.django.urls", "jinja2", "the web pages cannot be used without jinja2, .*palermo\\[web\\]"),
-        ("palermo.contrib.flask", "fastapi", "palermo.contrib.flask cannot be used without .*palermo\\[flask\\]"),
         ("palermo.contrib.flask", "flask", "palermo.contrib.flask cannot be used without .*palermo\\[flask\\]"),
         ("palermo.contrib.fastapi", "fastapi", "palermo.contrib.fastapi cannot be used without .*palermo\\[fastapi\\]"),
         ("palermo.contrib.sentry", "sentry_sdk", "palermo.contrib.sentry cannot be .*palermo\\[sentry\\]"),

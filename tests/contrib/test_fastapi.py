@@ -61,27 +61,22 @@ def shop(**settings: Any) -> tuple[FastAPI, Palermo]:
     return app, jobs
 
 
-def test_the_client_lives_as_long_as_the_application(visit: Visit) -> None:
+def test_the_client_lives_as_long_as_the_application_which_may_start_again(visit: Visit) -> None:
     app, jobs = shop(default_queue="mine")
     assert clients._default is None
 
-    with ExitStack() as running:
-        browser = visit(app, running)
-        assert browser.post("/orders/1").status_code == 200
-        assert clients.default_client() is jobs.client
-        assert {row["name"]: row["pending"] for row in palermo.inspector().queues()} == {"failed": 0, "mine": 2}
-
-    assert jobs.client._thread is None
-
-
-def test_the_application_may_start_again(visit: Visit) -> None:
-    app, _ = shop()
-
-    for _ in range(2):
+    for pending in (2, 4):
         with ExitStack() as running:
             browser = visit(app, running)
             assert browser.post("/orders/1").status_code == 200
+            assert clients.default_client() is jobs.client
+            assert {row["name"]: row["pending"] for row in palermo.inspector().queues()} == {
+                "failed": 0,
+                "mine": pending,
+            }
             assert browser.get("/ops/jobs/api/queues", headers={"x-user": "ann"}).status_code == 200
+
+        assert jobs.client._thread is None
 
 
 def test_mounted_pages_ask_the_application_who_it_is(visit: Visit) -> None:

@@ -115,13 +115,8 @@ def test_the_examples_of_a_guide_run(guide: str, program: str, tmp_path: Path) -
     write(guide, tmp_path)
 
     run(tmp_path, "-c", program)
-
-
-@pytest.mark.parametrize("guide", ["flask", "fastapi"])
-def test_the_test_in_a_guide_passes(guide: str, tmp_path: Path) -> None:
-    write(guide, tmp_path)
-
-    assert "1 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py")
+    if (tmp_path / "test_orders.py").exists():
+        assert "1 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py")
 
 
 def test_the_examples_of_the_guide_to_django_make_a_project(tmp_path: Path) -> None:

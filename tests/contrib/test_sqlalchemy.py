@@ -67,28 +67,21 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_a_commit_enqueues_in_order(engine: Engine, waiting: Waiting) -> None:
-    with Session(engine) as session, session.begin():
-        enqueue_after_commit(session, send, 1)
-        enqueue_after_commit(session, send.options(queue="slow"), number=2)
-        assert waiting() == []
-
-    assert waiting() == ["send(1)", "send(number=2)"]
-
-
-def test_a_rollback_enqueues_nothing_and_the_session_goes_on(engine: Engine, waiting: Waiting) -> None:
+def test_a_commit_enqueues_in_order_and_a_rollback_nothing(engine: Engine, waiting: Waiting) -> None:
     with Session(engine) as session:
         enqueue_after_commit(session, send, 1)
         session.rollback()
         enqueue_after_commit(session, send, 2)
+        enqueue_after_commit(session, send.options(queue="slow"), number=3)
+        assert waiting() == []
         session.commit()
         session.execute(text("SELECT 1"))
         session.commit()
 
-    assert waiting() == ["send(2)"]
+    assert waiting() == ["send(2)", "send(number=3)"]
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_jobs_with_it(engine: Engine, waiting: Waiting) -> None:
+def test_a_savepoint_takes_its_jobs_with_it(engine: Engine, waiting: Waiting) -> None:
     with Session(engine) as session, session.begin():
         with session.begin_nested():
             enqueue_after_commit(session, send, 1)
@@ -98,21 +91,18 @@ def test_a_savepoint_that_is_rolled_back_takes_its_jobs_with_it(engine: Engine, 
             savepoint.rollback()
         enqueue_after_commit(session, send, 3)
         assert waiting() == []
+    with Session(engine) as session:
+        with session.begin_nested():  # released, and then the transaction around it is rolled back
+            enqueue_after_commit(session, send, 4)
+        session.rollback()
 
     assert waiting() == ["send(1)", "send(3)"]
 
 
-def test_a_released_savepoint_ends_with_the_transaction_around_it(engine: Engine, waiting: Waiting) -> None:
-    with Session(engine) as session:
-        with session.begin_nested():
-            enqueue_after_commit(session, send, 1)
-        session.rollback()
-
-    assert waiting() == []
-
-
 def test_a_flush_that_fails_enqueues_nothing(engine: Engine, waiting: Waiting) -> None:
     with Session(engine) as session:
+        with pytest.raises(ArgumentsInvalid):
+            enqueue_after_commit(session, send)
         enqueue_after_commit(session, send, 1)
         session.add(outbox._entry())  # without a value for any column
         with pytest.raises(IntegrityError):
@@ -121,20 +111,6 @@ def test_a_flush_that_fails_enqueues_nothing(engine: Engine, waiting: Waiting) -
         session.commit()
 
     assert waiting() == []
-
-
-def test_a_scoped_session_is_taken_for_the_session_behind_it(engine: Engine, waiting: Waiting) -> None:
-    session = scoped_session(sessionmaker(engine))
-    enqueue_after_commit(session, send, 1)
-    session.commit()
-    session.remove()
-
-    assert waiting() == ["send(1)"]
-
-
-def test_arguments_that_do_not_fit_are_refused_before_the_commit(engine: Engine) -> None:
-    with Session(engine) as session, pytest.raises(ArgumentsInvalid):
-        enqueue_after_commit(session, send)
 
 
 def test_a_broker_away_after_the_commit_is_reported(engine: Engine) -> None:
@@ -147,26 +123,20 @@ def test_a_broker_away_after_the_commit_is_reported(engine: Engine) -> None:
         assert session.execute(text("SELECT count(*) FROM data")).scalar() == 0
 
 
-def test_the_handle_of_a_job_after_a_commit_has_its_id_and_result(engine: Engine) -> None:
-    with Palermo() as test, Session(engine) as session, session.begin():
-        job = enqueue_after_commit(session, double, 4)
-        assert job.status() == "unknown"
-        session.commit()
-        test.work()
-
-        assert (job.result(10), test.client.job_by_id(job.id).status()) == (8, "done")
-
-
-def test_a_second_unique_job_after_a_commit_has_the_first_handle(engine: Engine) -> None:
-    with Palermo() as test, Session(engine) as session:
-        jobs = []
+def test_the_handle_of_a_job_after_a_commit_is_of_the_one_with_its_key(engine: Engine) -> None:
+    jobs = []
+    session = scoped_session(sessionmaker(engine))
+    with Palermo() as test:
         for _ in range(2):
             jobs.append(enqueue_after_commit(session, double.options(unique="until_done"), 4))
+            assert jobs[-1].status() == "unknown"
             session.commit()
+        session.remove()
         test.work()
 
         assert [job.enqueued for job in jobs] == [True, False]
         assert [job.result(10) for job in jobs] == [8, 8]
+        assert test.client.job_by_id(jobs[0].id).status() == "done"
 
 
 def test_a_commit_enqueues_what_its_outbox_holds(engine: Engine, waiting: Waiting) -> None:
@@ -177,7 +147,7 @@ def test_a_commit_enqueues_what_its_outbox_holds(engine: Engine, waiting: Waitin
             savepoint.rollback()
         outbox.enqueue(session, send.options(queue="slow", id="mine"), 3)
     with Session(engine) as session:
-        outbox.enqueue(session, send, 4)
+        gone = outbox.enqueue(session, double, 4)
         session.rollback()
         outbox.enqueue(session, send, 5)
         session.commit()
@@ -185,6 +155,9 @@ def test_a_commit_enqueues_what_its_outbox_holds(engine: Engine, waiting: Waitin
     assert waiting() == ["send(1)", "send(5)", "send(3)"]
     assert [job.status() for job in (first, palermo.job_by_id("mine"))] == ["pending", "pending"]
     assert (outbox.sweep(engine, min_age=0), outbox.waiting(engine)) == (0, (0, 0.0))
+    assert gone.status() == "unknown"
+    with pytest.raises(NotFound):
+        gone.result(10)
 
 
 def test_the_handle_of_a_job_in_an_outbox_waits_until_it_is_swept(engine: Engine, away: Away) -> None:
@@ -203,26 +176,17 @@ def test_the_handle_of_a_job_in_an_outbox_waits_until_it_is_swept(engine: Engine
         assert handle.status() == "done"
 
 
-def test_the_handle_of_a_job_that_was_rolled_back_finds_nothing(engine: Engine, client: Client) -> None:
-    with Session(engine) as session:
-        job = outbox.enqueue(session, double, 4)
-        session.rollback()
-
-    assert job.status() == "unknown"
-    with pytest.raises(NotFound):
-        job.result(10)
-
-
 def test_an_outbox_of_an_asyncio_engine_is_waited_for(tmp_path: Path, engine: Engine) -> None:
     async def program() -> None:
         async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
         async with AsyncSession(async_engine) as session, session.begin():
             job = outbox.enqueue(session, double, 4)
+            other = enqueue_after_commit(session, double, 5)
             assert await job.status_async() == "unknown"  # it is not committed
         with pytest.raises(UsageError, match="status_async"):
             job.status()
         await test.work_async()
-        assert await job.result_async(10) == 8
+        assert (await job.result_async(10), await other.result_async(10)) == (8, 10)
         await async_engine.dispose()
 
     with Palermo() as test:
@@ -249,9 +213,10 @@ def test_only_one_commit_in_a_while_waits_for_a_broker_that_is_away(
         for number in (1, 2):
             with Session(engine) as session, session.begin():
                 outbox.enqueue(session, send, number)
+        with pytest.raises(BrokerUnavailable):
+            outbox.sweep(engine, min_age=0)
 
     assert outbox.waiting(engine)[0] == 2
-    assert [one.message for one in caplog.records if "wait for a sweep" in one.message] != []
     assert len([one for one in caplog.records if "wait for a sweep" in one.message]) == 1
 
 
@@ -266,20 +231,15 @@ def test_a_sweep_leaves_young_rows_to_the_program_that_stored_them(
     assert waiting() == ["send(1)"]
 
 
-def test_dedupe_refuses_a_row_that_is_moved_a_second_time(engine: Engine, waiting: Waiting) -> None:
-    for _ in range(2):  # as after a sweep that was killed before it deleted the row
+def test_a_row_with_the_id_or_key_of_another_is_deleted(engine: Engine, waiting: Waiting) -> None:
+    deduplicated = send.options(dedupe=3600, id="one")
+    unique = send.options(unique="until_done")
+    # The first twice, as after a sweep that was killed before it deleted the row.
+    for job, number in ((deduplicated, 1), (deduplicated, 1), (unique, 2), (unique, 2), (unique, 3)):
         with Session(engine) as session, session.begin():
-            outbox.enqueue(session, send.options(dedupe=3600, id="one"), 1)
+            outbox.enqueue(session, job, number)
 
-    assert (waiting(), outbox.waiting(engine)[0]) == (["send(1)"], 0)
-
-
-def test_a_unique_job_in_an_outbox_has_the_key_of_its_arguments(engine: Engine, waiting: Waiting) -> None:
-    for number in (1, 1, 2):
-        with Session(engine) as session, session.begin():
-            outbox.enqueue(session, send.options(unique="until_done"), number)
-
-    assert waiting() == ["send(1)", "send(2)"]
+    assert (waiting(), outbox.waiting(engine)[0]) == (["send(1)", "send(2)", "send(3)"], 0)
 
 
 def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, away: Away) -> None:
@@ -291,17 +251,6 @@ def test_a_job_for_later_counts_from_when_it_was_stored(engine: Engine, away: Aw
     outbox.sweep(engine, min_age=0)
 
     assert str(palermo.job_by_id(job.id).status().run_at) in str(stored)
-
-
-def test_rows_wait_while_the_broker_is_away(engine: Engine, away: Away) -> None:
-    with away():
-        with Session(engine) as session, session.begin():
-            outbox.enqueue(session, send, 1)
-
-        with pytest.raises(BrokerUnavailable):
-            outbox.sweep(engine, min_age=0)
-
-    assert outbox.waiting(engine)[0] == 1
 
 
 @pytest.mark.parametrize("swept", [False, True])
@@ -359,19 +308,6 @@ def test_many_rows_are_moved_in_their_order(engine: Engine, waiting: Waiting) ->
 
     assert waiting() == [f"send({number})" for number in range(100)]
     assert [row["preview"] for row in palermo.inspector().jobs("jobs", offset=100)] == [str(n) for n in range(100, 125)]
-
-
-def test_an_event_loop_may_add_rows_too(tmp_path: Path, engine: Engine, waiting: Waiting) -> None:
-    async def program() -> None:
-        async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
-        async with AsyncSession(async_engine) as session, session.begin():
-            outbox.enqueue(session, send, 1)
-            enqueue_after_commit(session, send, 2)
-        await async_engine.dispose()
-
-    asyncio.run(program())
-
-    assert waiting() == ["send(1)", "send(2)"]
 
 
 async def gathered(*waits: Awaitable[Any]) -> list[Any]:
