@@ -86,7 +86,7 @@ def test_a_job_of_a_program_that_is_killed_after_the_commit_arrives_once(shop: A
         env=os.environ | {"SHOP_DATA": str(shop.settings.DATA_DIR), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
     )
     assert (killed.returncode, waiting()) == (-signal.SIGKILL, []), killed.stdout + killed.stderr
 

@@ -38,7 +38,7 @@ def manage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Manage:
     def run(*arguments: str, **variables: str) -> str:
         command = [sys.executable, str(django_site.PROJECT / "manage.py"), *arguments]
         environment = {**os.environ, **variables}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -134,7 +134,7 @@ def test_flask_palermo_runs_the_worker_of_the_application(tmp_path: Path) -> Non
     environment = {**os.environ, "PALERMO_URL": "", "SHOP_DATA": str(tmp_path)}
 
     done = subprocess.run(
-        command, env=environment, cwd=EXAMPLE, capture_output=True, text=True, timeout=150, check=False
+        command, env=environment, cwd=EXAMPLE, capture_output=True, text=True, timeout=400, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -94,13 +94,15 @@ def write(guide: str, folder: Path) -> None:
 
 def run(folder: Path, *arguments: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    # Importing the plug-ins that are installed here takes longer than the tests of a guide.
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -116,7 +118,8 @@ def test_the_examples_of_a_guide_run(guide: str, program: str, tmp_path: Path) -
 
     run(tmp_path, "-c", program)
     if (tmp_path / "test_orders.py").exists():
-        assert "1 passed" in run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py")
+        plugins = ("-p", "palermo.testing.plugin", "-p", "no:cacheprovider")
+        assert "1 passed" in run(tmp_path, "-m", "pytest", "-q", *plugins, "test_orders.py")
 
 
 def test_the_examples_of_the_guide_to_django_make_a_project(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_the_handle_of_a_job_in_an_outbox_waits_until_it_is_swept(engine: Engine
         assert (handle.status(), handle.queue, handle.job) == ("outbox", "jobs", f"{__name__}.double")
         with pytest.raises(ResultTimeout, match=rf"job {job.id} is still in the outbox after 0\.1 s"):
             handle.result(0.1)
-        waits = [asyncio.to_thread(handle.result, 30), handle.result_async(30)]
+        waits = [asyncio.to_thread(handle.result, 120), handle.result_async(120)]
         outbox_emptied = asyncio.to_thread(lambda: (sleep(0.3), outbox.sweep(engine, min_age=0), test.work()))
 
         assert asyncio.run(gathered(*waits, outbox_emptied))[:2] == [8, 8]
