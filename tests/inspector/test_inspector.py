@@ -10,7 +10,7 @@ from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid
 from palermo.inspector.failed import ALL
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
-from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.inspector.jobs import failure, message, publish, publish_failed, publish_many_failed
 
 
 def ids(inspector: Inspector, queue: str) -> list[str]:
@@ -98,18 +98,6 @@ def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: In
     assert ids(inspector, "failed") == [str(n) for n in range(8)]
 
 
-def test_two_copies_of_one_id_are_one_row_and_go_together(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, *((message(id), failure()) for id in ("1", "2", "1")))
-
-    listing = inspector.failed()
-    assert ([row["id"] for row in listing], listing.total) == (["1", "2"], 2)
-    assert inspector.count_failed() == 2
-
-    inspector.requeue("1")
-
-    assert (ids(inspector, "mail"), ids(inspector, "failed")) == (["1"], ["2"])
-
-
 def test_a_requeue_takes_new_arguments_and_makes_the_preview_anew(client: Client, inspector: Inspector) -> None:
     publish_failed(client, (message("1", "wrong", preview="'wrong'", extra={"traceparent": "x"}), failure()))
 
@@ -158,11 +146,12 @@ def test_new_arguments_that_cannot_be_written_leave_the_job_where_it_is(client: 
 
 
 def test_a_long_requeue_tells_how_far_it_is(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, *((message(str(n)), failure()) for n in range(30)))
+    publish_many_failed(client, 30)
     told: list[SweepProgress] = []
 
     inspector.requeue(ALL, progress=told.append)
 
+    assert inspector.count_failed() == 0
     assert (told[-1].total, told[-1].seen, told[-1].moved) == (30, 30, 30)
 
 

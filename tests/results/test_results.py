@@ -223,6 +223,7 @@ def test_a_result_outlasts_a_worker_killed_before_it_acknowledges(any_rig: Rig) 
     assert rig.pending() == 0
 
 
+@pytest.mark.slow
 def test_no_job_is_acknowledged_without_its_result_if_workers_die(rig: Rig) -> None:
     kept = [enqueue(rig, "counts", str(rig.notes_path), number) for number in range(120)]
     for part in (20, 50, 80):
