@@ -28,8 +28,8 @@ class Kept:
         self.ids: list[str] = []
         self.resets = 0
         self.broken = False
-        #: How often it cannot be reset.
-        self.stuck = 0
+        #: Whether it cannot even be reset.
+        self.stuck = False
 
     def take(self, batch: RecordBatch) -> None:
         if self.broken:
@@ -38,7 +38,6 @@ class Kept:
 
     def reset(self) -> None:
         if self.stuck:
-            self.stuck -= 1
             raise StoreInvalid("the disk is full.")
         self.ids.clear()
         self.resets += 1
@@ -135,10 +134,11 @@ def test_where_nothing_can_be_kept_all_begin_again_later(
     write(client, [ended("a")])
     kept = Kept()
     with followed(settings, kept) as found:
-        kept.broken, kept.stuck = True, 2
+        kept.broken = kept.stuck = True
         write(client, [ended("b")])
 
         eventually(lambda: "the disk is full" in found.progress.error)
+        kept.stuck = False
         eventually(lambda: kept.ids == ["a", "b"])
         assert kept.resets == 1
         eventually(lambda: found.progress.ready and found.progress.error == "")
