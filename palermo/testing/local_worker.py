@@ -26,10 +26,11 @@ from palermo.worker.child import registration
 from palermo.worker.child.executor import Executor, OnError, ReturnValues
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.options import WorkerFailed, WorkerOptions
+from palermo.worker.parent.announcer import subscribe_groups
+from palermo.worker.parent.empty_queues import count_pending
 from palermo.worker.parent.leader_duties import LeaderDuties, declare
 from palermo.worker.parent.shutdown import DONE, FORCED
-from palermo.worker.parent.watchdog import count_pending
-from palermo.worker.parent.worker import Worker, subscribe_groups
+from palermo.worker.parent.worker import Worker
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action
 

@@ -16,7 +16,7 @@ from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import FAILED_QUEUE, QUORUM, internal
-from palermo.worker.parent.watchdog import is_drained
+from palermo.worker.parent.empty_queues import is_drained
 from tests.contract.tools import messages, put_into_failed
 from tests.rabbitmq.conftest import Open, on_both_kinds
 from tests.rabbitmq_node import Node, binary, url_of

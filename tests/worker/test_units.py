@@ -11,7 +11,7 @@ from palermo.settings.settings import Settings
 from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
 from palermo.worker.parent.broker_session import backoff
-from palermo.worker.parent.worker import parent_title
+from palermo.worker.parent.title import parent_title
 from palermo.worker.process import SlotTitle
 
 

@@ -36,7 +36,7 @@ from palermo.core.lifecycle import (
     settle,
     without_value,
 )
-from palermo.core.limits import PutAside, demand_of
+from palermo.core.limits import demand_of
 from palermo.core.message import Message
 from palermo.core.unique_keys import UNIQUE_KEY, key_in
 from palermo.errors import (
@@ -74,30 +74,42 @@ class WorkerState(Protocol):
 
     pool: Pool
     sessions: BrokerSessions
-    #: Whether to take jobs: false while paused, and once the worker stops.
-    taking: bool
-    #: Whether each queue has its own queue of failed jobs, or all share one.
-    failed_per_queue: bool
-    #: The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
-    pace: float
-    #: Set once the worker stops.
-    stopping: asyncio.Event
-
-    #: The limit keys of jobs that this worker put aside: a burst is not over until these jobs have run.
-    put_aside: PutAside
-
-    #: After how many deaths of workers a job fails without being run; None for never.
-    max_deaths: int | None
     #: The jobs that another worker still runs.
     adopted_jobs: AdoptedJobs
     #: The results that the broker refuses to store.
     refused_results: RefusedResults
     job_events: JobEvents
-    #: By batch job, the most jobs in one call, and the seconds that the first one waits for more.
-    batches: Mapping[str, tuple[int, float]]
 
-    #: By queue, the job that takes its messages without a job's name.
-    defaults: Mapping[str, str]
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set once the worker stops."""
+
+    @property
+    def taking(self) -> bool:
+        """Whether to take jobs: false while paused, and once the worker stops."""
+
+    @property
+    def pace(self) -> float:
+        """The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it."""
+
+    @property
+    def failed_per_queue(self) -> bool:
+        """Whether each queue has its own queue of failed jobs, or all share one."""
+
+    @property
+    def max_deaths(self) -> int | None:
+        """After how many deaths of workers a job fails without being run; None for never."""
+
+    @property
+    def batches(self) -> Mapping[str, tuple[int, float]]:
+        """By batch job, the most jobs in one call, and the seconds that the first one waits for more."""
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """By queue, the job that takes its messages without a job's name."""
+
+    def job_put_aside(self, limit_key: str) -> None:
+        """A slot has put a job aside that has this limit key: a burst is not over until it has run."""
 
     def job_began(self) -> None:
         """A slot has taken a job."""
@@ -278,7 +290,7 @@ class SlotTask:
             return False
         self.permitted = wait is not None
         if wait is None and (demand := demand_of(delivery.message)) is not None:
-            self._worker.put_aside.add(demand.key)
+            self._worker.job_put_aside(demand.key)
             self._worker.job_events.run_limited(self.number, delivery.message, demand)
         if wait:
             await asyncio.sleep(wait)

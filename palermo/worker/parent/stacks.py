@@ -22,6 +22,7 @@ class StackDumps:
         self._slots = slots
         self._pid = pid
         self._asking = asyncio.Lock()
+        self._logging = False
 
     async def each(self) -> AsyncIterator[tuple[RunningJob | None, str]]:
         """The stacks of every running job, then of this process; one after the other, because they share a file."""
@@ -36,11 +37,18 @@ class StackDumps:
             yield None, own_stacks()
 
     async def log(self) -> None:
-        async for job, text in self.each():
-            if job is None:
-                log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
-            else:
-                log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
+        """Log them, unless that is under way."""
+        if self._logging:
+            return
+        self._logging = True
+        try:
+            async for job, text in self.each():
+                if job is None:
+                    log.info("stacks of the worker pid=%d", self._pid, extra={"stacks": text})
+                else:
+                    log.info("stacks of a job id=%s job=%s slot=%d", job.id, job.job, job.slot, extra={"stacks": text})
+        finally:
+            self._logging = False
 
 
 def thread_stacks() -> str:

@@ -1,0 +1,98 @@
+"""Whether the slots of a worker take jobs, and the tasks in which they do.
+
+A worker takes jobs unless an operator has paused it or made it quiet, a burst looks for the last jobs, or it stops. A
+pause ends by a signal or an order, `quiet` only by an order.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from palermo.errors import PalermoError
+from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.slot_task import SlotTask
+
+log = logging.getLogger("palermo.worker")
+
+
+class Serving:
+    """The slots of one worker, which take jobs or do not."""
+
+    def __init__(
+        self,
+        slots: Sequence[SlotTask],
+        sessions: BrokerSessions,
+        stopping: asyncio.Event,
+        *,
+        changed: Callable[[], object],
+        slot_lost: Callable[[], object],
+    ) -> None:
+        """`changed` is called when slots begin or end to take jobs, `slot_lost` when a bug has ended a slot's task."""
+        self.taking = True
+        self.paused = self.quiet = False
+        self._slots = slots
+        self._sessions = sessions
+        self._stopping = stopping
+        self._changed = changed
+        self._slot_lost = slot_lost
+        self._tasks: dict[SlotTask, asyncio.Task[None]] = {}
+        self._stopping_deliveries: set[asyncio.Task[None]] = set()
+
+    @property
+    def allowed(self) -> bool:
+        """Whether nothing keeps the worker from taking jobs."""
+        return not self.paused and not self.quiet and not self._stopping.is_set()
+
+    def start(self) -> None:
+        """Have every slot whose task has ended take jobs again."""
+        self.taking = True
+        for slot in self._slots:
+            task = self._tasks.get(slot)
+            if task is None or task.done():
+                task = self._tasks[slot] = asyncio.ensure_future(slot.serve())
+                task.add_done_callback(self._ended)
+        self._changed()
+
+    def stop(self) -> None:
+        """Take no more jobs. Slot tasks that wait for a job end now, the others once their job is settled."""
+        self.taking = False
+        for slot, task in self._tasks.items():
+            if slot.waiting:
+                task.cancel()
+        session = self._sessions.current
+        if session is not None:
+            stopping = asyncio.ensure_future(self.stop_deliveries(session))
+            self._stopping_deliveries.add(stopping)
+            stopping.add_done_callback(self._stopping_deliveries.discard)
+        self._changed()
+
+    async def stop_deliveries(self, session: BrokerSession) -> None:
+        """Have the broker deliver nothing more to the slots."""
+        with suppress(PalermoError):
+            for slot in self._slots:
+                await session.consumer.pause_slot(slot.number)
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Wait until all slot tasks have ended, for at most `timeout` seconds."""
+        tasks = [task for task in self._tasks.values() if not task.done()]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout)
+
+    def idle(self) -> BrokerSession | None:
+        """The session on which a slot waits for a job now; None if no slot waits."""
+        waiting = any(slot.waiting and not slot.resting for slot in self._slots)
+        return self._sessions.current if self.taking and waiting else None
+
+    async def close(self) -> None:
+        """End all tasks."""
+        tasks = [*self._tasks.values(), *self._stopping_deliveries]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # A bug. The slot would be idle for ever, so it is better to end and be started again.
+            log.critical("slot lost, ending", exc_info=error)
+            self._slot_lost()
