@@ -1,10 +1,7 @@
 """`palermo check`: one line and an exit code, for monitors, and whether one worker answers."""
 
-import json
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,11 @@ from palermo.errors import SettingInvalid
 from palermo.inspector.check import CheckResult, Limits, check, check_worker, compare, read_pidfile
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from palermo.worker.handle import WorkerHandle, start_worker
+from palermo.worker.handle import start_worker
 from tests.cli.conftest import Palermo
+from tests.harness.rig import PROGRAMS
 from tests.helpers import eventually
 from tests.inspector.jobs import message, publish
-
-PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
 def queue(name: str, pending: int = 0, workers: int = 0) -> dict[str, Any]:
@@ -72,88 +68,41 @@ def test_the_first_job_of_a_queue_gives_its_age(client: Client) -> None:
     assert found.unknown == ("queue other: age unknown",)
 
 
-def test_all_is_well_on_an_empty_broker(palermo: Palermo) -> None:
-    assert palermo("check").stdout == "ok: 0 queues, 0 jobs pending, 0 workers\n"
-
-
 def test_too_many_jobs_end_in_1_and_looking_took_none(palermo: Palermo, client: Client) -> None:
-    publish(client, *(message(str(number), queue="mail") for number in range(3)))
+    publish(client, *(message(str(number), queue="mail") for number in range(3)), message("failed", queue="failed"))
 
-    done = palermo("check", "--max-pending", "2", "--max-age", "1h", code=1)
+    found = palermo.rows("check", "--max-pending", "2", "--max-age", "1h", "--workers", "1", code=1)
 
-    assert "problem: queue mail: 3 jobs pending, more than 2" in done.stdout
-    assert len(done.stdout.splitlines()) == 1
+    assert (found["ok"], len(found["problems"]), found["workers"]) == (False, 3, 0)
+    assert [row["name"] for row in found["queues"]] == ["mail"]
     assert "mail" in palermo("check", "--max-pending", "2", "--queue", "ma*", code=1).stdout
+    # Failed jobs count only where their queue is named.
+    palermo("check", "--max-pending", "3")
+    palermo("check", "--max-pending", "0", "--queue", "failed", code=1)
     assert Inspector(client).size("mail") == 3
 
 
-def test_failed_jobs_count_only_where_failed_is_named(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1", queue="failed"))
-
-    palermo("check", "--max-pending", "0")
-    palermo("check", "--max-pending", "0", "--queue", "failed", code=1)
-
-
-def test_json_says_the_same_to_programs(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1", queue="mail"))
-
-    found = json.loads(palermo("check", "--max-pending", "0", "--workers", "1", "--json", code=1).stdout)
-
-    assert found["ok"] is False
-    assert len(found["problems"]) == 2
-    assert found["queues"][0]["name"] == "mail"
-    assert found["workers"] == 0
-
-
-def test_a_broker_that_is_away_ends_in_3(palermo: Palermo) -> None:
-    palermo("check", "--url", "amqp://guest:guest@127.0.0.1:1/", code=3)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--max-pending", "-1"],
-        ["--max-age", "soon"],
-        ["--worker-pid", "1", "--workers", "1"],
-        ["--worker-pid", "1", "--this-host"],
-    ],
-)
-def test_options_that_make_no_sense_are_usage_errors(palermo: Palermo, arguments: list[str]) -> None:
-    palermo("check", *arguments, code=2)
-
-
-@contextmanager
-def a_worker(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Iterator[WorkerHandle]:
-    monkeypatch.chdir(PROGRAMS)
-    with (tmp_path / "log").open("wb") as log:
-        worker = start_worker(["crew"], settings=Settings(url=url), log=log, **options)
-    try:
-        yield worker
-    finally:
-        worker.kill()
-
-
 def test_a_worker_is_well_while_it_lives_and_answers(
-    palermo: Palermo, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    palermo: Palermo, client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pidfile = str(tmp_path / "pid")
     assert "no worker runs with pidfile" in palermo("check", "--pidfile", pidfile, code=1).stdout
 
-    with a_worker(url, tmp_path, monkeypatch, pidfile=pidfile) as worker:
-        eventually(lambda: palermo_ends(palermo, "check", "--pidfile", pidfile))
+    monkeypatch.chdir(PROGRAMS)
+    with (
+        (tmp_path / "log").open("wb") as log,
+        start_worker(["crew"], settings=Settings(url=url), log=log, pidfile=pidfile) as worker,
+    ):
+        eventually(lambda: palermo("check", "--pidfile", pidfile))
         palermo("check", "--worker-pid", str(worker.pid))
         palermo("check", "--this-host")
         palermo("check", "--workers", "1")
-        palermo("check", "--workers", "1", "--queue", "jobs", code=0)
+        palermo("check", "--workers", "1", "--queue", "jobs")
+        assert not check_worker(Inspector(client), worker.pid, host="elsewhere").ok
         worker.kill()
 
         assert f"there is no process {worker.pid}" in palermo("check", "--pidfile", pidfile, code=1).stdout
         assert "no worker of host" in palermo("check", "--this-host", code=1).stdout
-
-
-def palermo_ends(palermo: Callable[..., Any], *arguments: str) -> bool:
-    palermo(*arguments)
-    return True
 
 
 def test_another_process_with_a_dead_workers_number_is_not_taken_for_it(palermo: Palermo, tmp_path: Path) -> None:
@@ -162,17 +111,6 @@ def test_another_process_with_a_dead_workers_number_is_not_taken_for_it(palermo:
     done = palermo("check", "--pidfile", str(tmp_path / "pid"), code=1)
 
     assert f"pid:{os.getpid()}@{socket.gethostname()} does not answer" in done.stdout
-
-
-def test_the_worker_of_another_host_is_another_worker(
-    client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inspector = Inspector(client)
-    with a_worker(url, tmp_path, monkeypatch) as worker:
-        eventually(inspector.workers)
-
-        assert check_worker(inspector, worker.pid).ok
-        assert not check_worker(inspector, worker.pid, host="elsewhere").ok
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0", "no number", "12 34"])

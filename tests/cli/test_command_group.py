@@ -3,41 +3,27 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from palermo import errors
 from palermo.cli import main
 from palermo.cli.command_group import exit_code
-from palermo.cli.options import parse_duration, parse_instant
-from palermo.core.address import masked
 from palermo.inspector.inspector import Inspector
 from tests.cli.conftest import Palermo
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("kinds", "code"),
     [
-        (errors.UsageError("x"), 2),
-        (errors.SettingInvalid("x"), 2),
-        (errors.UrlInvalid("x"), 2),
-        (errors.QueueNameInvalid("x"), 2),
-        (errors.IdInvalid("x"), 2),
-        (errors.OptionInvalid("x"), 2),
-        (errors.ArgumentsInvalid("x"), 2),
-        (errors.JobNameTaken("x"), 2),
-        (errors.BrokerUnavailable("x"), 3),
-        (errors.BrokerRefused("x"), 3),
-        (errors.StoreInvalid("x"), 3),
-        (errors.NotFound("x"), 4),
-        (errors.PublishRefused("x"), 1),
-        (errors.NotBrowsable("x"), 1),
-        (errors.EncodeError("x"), 1),
-        (errors.BodyTooLarge("x"), 1),
-        (RuntimeError("x"), 1),
-        (click.UsageError("x"), 2),
+        ((errors.UsageError, errors.SettingInvalid, errors.UrlInvalid, errors.JobNameTaken, click.UsageError), 2),
+        ((errors.QueueNameInvalid, errors.IdInvalid, errors.OptionInvalid, errors.ArgumentsInvalid), 2),
+        ((errors.BrokerUnavailable, errors.BrokerRefused, errors.StoreInvalid), 3),
+        ((errors.NotFound,), 4),
+        ((errors.PublishRefused, errors.NotBrowsable, errors.EncodeError, errors.BodyTooLarge, RuntimeError), 1),
     ],
 )
-def test_every_error_has_its_exit_code(error: Exception, code: int) -> None:
-    assert exit_code(error) == code
+def test_every_error_has_its_exit_code(kinds: tuple[type[Exception], ...], code: int) -> None:
+    assert {exit_code(kind("x")) for kind in kinds} == {code}
 
 
 def test_a_program_that_calls_the_command_line_keeps_its_signals(palermo: Palermo) -> None:
@@ -48,68 +34,6 @@ def test_a_program_that_calls_the_command_line_keeps_its_signals(palermo: Palerm
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
-@pytest.mark.parametrize("arguments", [["worker"], ["jobs"], ["enqueue"], ["queues", "more"], ["queues", "--frob"]])
-def test_wrong_usage_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
-    assert len(palermo(*arguments, code=2).stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["-c", "0"],
-        ["-c", "-1"],
-        ["-c", "many"],
-        ["-q", ""],
-        ["-q", "a,,b"],
-        ["-q", "failed"],
-        ["-q", "failed", "-q", "mail"],
-        ["-q", "amq.x"],
-        ["--shutdown-timeout", "soon"],
-    ],
-)
-def test_wrong_usage_of_a_worker_is_one_line(palermo: Palermo, arguments: list[str]) -> None:
-    assert len(palermo("worker", "shop.tasks", *arguments, code=2).stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5_400), ("2d", 172_800), ("1.5", 1.5)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "m", "5 minutes", "-5", "1m1h", "five"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="not a duration"):
-        parse_duration(text)
-
-
-def test_an_instant_needs_a_zone() -> None:
-    assert parse_instant("2026-12-01T09:00Z") == 1_796_115_600
-    assert parse_instant("2026-12-01T10:00+01:00") == 1_796_115_600
-    with pytest.raises(click.UsageError, match="no time zone"):
-        parse_instant("2026-12-01T09:00")
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("at amqp://me:secret@host/ now", "at amqp://me:***@host/ now"),
-        ("amqp://:secret@host", "amqp://:***@host"),
-        ("amqps://me:sec@ret@h1,h2/v", "amqps://me:***@h1,h2/v"),
-        ("amqp://host:5672/", "amqp://host:5672/"),
-        ("sqlite:///a:b.db", "sqlite:///a:b.db"),
-        ("amqp://me:sec?ret@host/v", "amqp://me:***@host/v"),
-        ("amqp://me:sec/ret@host/v", "amqp://me:***@host/v"),
-        ("amqp://m/e:secret@host", "amqp://m/e:***@host"),
-        ("amqp://me:secret", "amqp://me:***"),
-        ("'amqp://host:5672', amqp://[::1]:5672/v", "'amqp://host:5672', amqp://[::1]:5672/v"),
-    ],
-)
-def test_passwords_are_masked(text: str, shown: str) -> None:
-    assert masked(text) == shown
-
-
 def test_an_unexpected_error_is_one_line_unless_debug_asks(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     def explode(self: object) -> None:
         raise RuntimeError("boom at amqp://me:secret@host\nand more")
@@ -117,11 +41,8 @@ def test_an_unexpected_error_is_one_line_unless_debug_asks(palermo: Palermo, mon
     monkeypatch.setattr("palermo.inspector.inspector.Inspector.queues", explode)
 
     (line,) = palermo("queues", code=1).stderr.splitlines()
-    assert line == (
-        "palermo: RuntimeError: boom at amqp://me:***@host and more (unexpected; --debug shows the traceback)"
-    )
-
-    from click.testing import CliRunner
+    assert "RuntimeError: boom at amqp://me:***@host and more" in line
+    assert "--debug" in line
 
     shown = CliRunner().invoke(main, ["queues", "--debug"])
     assert shown.exit_code == 1
@@ -129,16 +50,17 @@ def test_an_unexpected_error_is_one_line_unless_debug_asks(palermo: Palermo, mon
     assert "secret" not in shown.stderr
 
 
-def urls_used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The URLs of the brokers that `palermo queues` asks from now on; none is asked."""
-    used: list[str] = []
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The URLs of the brokers that `palermo queues` asks; none is asked."""
+    urls: list[str] = []
 
     def queues(inspector: Inspector) -> list[object]:
-        used.append(inspector._client.settings.url)
+        urls.append(inspector._client.settings.url)
         return []
 
     monkeypatch.setattr(Inspector, "queues", queues)
-    return used
+    return urls
 
 
 @pytest.mark.parametrize(
@@ -155,11 +77,15 @@ def urls_used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_the_parts_of_a_url_are_flags_of_their_own(
-    palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], url: str
+    palermo: Palermo,
+    used: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    url: str,
 ) -> None:
     monkeypatch.setenv("PALERMO_URL", "amqp://me:s%40cret@first:5672,second:5673/shop?heartbeat=30")
     (tmp_path / "file").write_text("p:/@\nanother line\n")
-    used = urls_used(monkeypatch)
 
     palermo("queues", *flags)
     palermo(*flags, "queues")
@@ -167,23 +93,17 @@ def test_the_parts_of_a_url_are_flags_of_their_own(
     assert used == [f"{url}?heartbeat=30"] * 2
 
 
-def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(
-    palermo: Palermo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    used = urls_used(monkeypatch)
-
+def test_without_rabbitmq_in_the_settings_the_parts_have_defaults(palermo: Palermo, used: list[str]) -> None:
     told = palermo("queues", "--host", "rabbit")
 
     assert used == ["amqp://guest:guest@rabbit:5672/"]
-    assert "the broker is amqp://guest:***@rabbit:5672/, as these flags say, and not sqlite:///" in told.stderr
-    assert told.stderr.count("the broker is") == 1
+    assert told.stderr.count("the broker is amqp://guest:***@rabbit:5672/") == 1
 
 
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
         (("--url", "sqlite:///other.db", "--host", "rabbit"), "--url names the whole broker"),
-        (("--url", "sqlite:///other.db", "--password-file", "file"), "--url names the whole broker"),
         (("--password-file", "nowhere"), "the password file nowhere cannot be read: No such file"),
         (("--password-file", "empty"), "the password file empty is empty"),
         (("--password-file", "latin"), "it is no text in UTF-8"),
@@ -225,3 +145,15 @@ def test_the_help_of_a_command_leads_to_the_options_of_all_commands(palermo: Pal
 def test_flags_may_stand_before_the_command(palermo: Palermo) -> None:
     assert "UrlInvalid" in palermo("--url", "nonsense", "queues", code=2).stderr
     assert palermo("--url", "nonsense", "enqueue", "shop.send", "--url", "sqlite:///other.db").exit_code == 0
+
+
+@pytest.mark.parametrize("content", ["url = 5", "not toml", "nonsense = 1", 'exchange = "a.b"'])
+def test_a_bad_settings_file_is_one_line(
+    palermo: Palermo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    monkeypatch.delenv("PALERMO_URL")
+    (tmp_path / "palermo.toml").write_text(content)
+
+    (line,) = palermo("queues", code=2).stderr.splitlines()
+
+    assert "palermo.toml" in line

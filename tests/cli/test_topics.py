@@ -1,7 +1,5 @@
 """`palermo publish` and `palermo topics`."""
 
-import json
-
 from palermo.client.client import Client
 from palermo.contract.events import Subscription
 from tests.cli.conftest import Palermo
@@ -14,36 +12,30 @@ def subscribe(client: Client, group: str, *topics: str) -> None:
 
 
 def test_an_event_is_published_and_told_again_to_one_group(palermo: Palermo, client: Client) -> None:
-    assert "no group subscribes to events." in palermo("topics").stderr
     subscribe(client, "mail", "order.*")
     subscribe(client, "audit", "#")
 
     id = palermo("publish", "order.paid", "--payload", '{"n": 1}').stdout.strip()
     assert palermo("publish", "order.sent", "--id", "e2").stdout == "e2\n"
 
-    (first, second) = json.loads(palermo("jobs", "palermo_mail", "--json").stdout)
+    (first, second) = palermo.rows("jobs", "palermo_mail")
     assert (first["id"], first["job"], first["preview"]) == (f"{id}@mail", "mail", "{'n': 1}")
     assert second["id"] == "e2@mail"
-    rows = json.loads(palermo("topics", "--json").stdout)
+    rows = palermo.rows("topics")
     assert [(row["group"], row["topics"], row["pending"]) for row in rows] == [
         ("audit", ["#"], 2),
         ("mail", ["order.*"], 2),
     ]
-    assert rows == json.loads(palermo("topics", "list", "--json").stdout)
+    assert rows == palermo.rows("topics", "list")
     shown = palermo("topics")
     assert "order.*" in shown.stdout
     assert "gateway" not in shown.stderr  # an exchange of RabbitMQ; here is none
     assert "2 events kept" in shown.stderr
 
     assert palermo("topics", "replay", "mail", "--yes", "--since", "1h", "--topic", "order.sent").stdout == "1\n"
-    assert len(json.loads(palermo("jobs", "palermo_mail", "--json").stdout)) == 3
+    assert len(palermo.rows("jobs", "palermo_mail")) == 3
 
     palermo("topics", "remove", "mail", "--yes")
-    assert [row["group"] for row in json.loads(palermo("topics", "--json").stdout)] == ["audit"]
-    assert "'mail'" in palermo("topics", "remove", "mail", "--yes", code=4).stderr
-    assert "'mail'" in palermo("topics", "replay", "mail", "--yes", code=4).stderr
-
-
-def test_what_cannot_be_published_is_said_in_one_line(palermo: Palermo) -> None:
-    for arguments in (("order.*",), ("order..paid",), ("order.paid", "--payload", "{"), ("a", "--payload", "NaN")):
-        assert palermo("publish", *arguments, code=2).stderr
+    assert [row["group"] for row in palermo.rows("topics")] == ["audit"]
+    for action in ("remove", "replay"):
+        assert "'mail'" in palermo("topics", action, "mail", "--yes", code=4).stderr

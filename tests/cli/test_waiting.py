@@ -1,12 +1,9 @@
 """`palermo status` and `palermo wait`: what becomes of jobs, in a terminal and for scripts."""
 
-import json
 import os
 import pty
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.core.journal_records import Record, encode
-from tests.cli.conftest import Palermo
+from tests.cli.conftest import COMMAND, Palermo
 
 
 def write(client: Client, *records: Record) -> None:
@@ -37,8 +34,8 @@ def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, cl
 
     done = palermo("wait", "a", "b")
     mixed = palermo("wait", "c", "d", "e", code=1)
-    unknown = palermo("wait", "b", "nobody", code=4)
-    rows = json.loads(palermo("wait", "a", "c", "--json", code=1).stdout)
+    unknown = palermo("wait", "b", "nobody", code=4)  # the one that is known is told
+    rows = palermo.rows("wait", "a", "c", code=1)
 
     assert done.stdout == 'a: done in 1.250 s {"when": "2026-01-02"}\nb: done in 1.250 s 3\n'
     assert mixed.stdout.splitlines() == [
@@ -47,7 +44,6 @@ def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, cl
         "e: done in 0.100 s (the result is too large)",
     ]
     assert unknown.stdout == "b: done in 1.250 s 3\n"
-    assert "NotFound: job nobody: it does not wait in a queue" in unknown.stderr
     assert [(row["id"], row["state"], row["result"], row["error"]) for row in rows] == [
         ("a", "done", {"when": "2026-01-02"}, ""),
         ("c", "failed", None, "ValueError"),
@@ -71,47 +67,31 @@ def test_the_progress_of_a_job_that_has_ended_is_not_shown(palermo: Palermo, cli
     assert palermo("wait", "a").stderr == "a: failed, is tried again in 5 s: no\n"
 
 
-def test_time_runs_out_and_a_journal_may_be_off(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_known_of_an_end_where_the_journal_is_off(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
-
-    assert (
-        f"ResultTimeout: job {id} has not ended within 0.2 s." in palermo("wait", id, "--timeout", "0.2", code=1).stderr
-    )
-    palermo("wait", code=2)
     monkeypatch.setenv("PALERMO_JOURNAL", "off")
-    assert "JournalOff: the setting journal is off" in palermo("wait", id, code=1).stderr
+
+    assert "JournalOff" in palermo("wait", id, code=1).stderr
 
 
-def test_status_tells_facts_and_exits_by_whether_anything_is_known(palermo: Palermo, client: Client) -> None:
-    id = palermo("enqueue", "shop.resize", "-q", "slow", "--keep-result").stdout.strip()
+def test_status_tells_how_a_job_ended_and_whether_its_result_is_kept(palermo: Palermo, client: Client) -> None:
     write(client, returned("done", "3"))
 
-    assert palermo("status", id).stdout.splitlines()[:4] == [
-        "state    pending",
-        f"id       {id}",
-        "job      shop.resize",
-        "queue    slow",
-    ]
-    row = json.loads(palermo("status", "done", "--json").stdout)
+    row = palermo.rows("status", "done")
+
     assert (row["state"], row["took"], row["result_kept"], row["worker"]) == ("done", 1.25, True, "pid:1@h/worker-1")
-    unknown = palermo("status", "nobody", code=4)
-    assert "state   unknown" in unknown.stdout
-    assert "The journal has no record of it either: check the id." in unknown.stdout
 
 
-def test_a_terminal_shows_a_bar(
-    client: Client, url: str, tmp_path: Path, process: Callable[..., "subprocess.CompletedProcess[str]"]
-) -> None:
+def test_a_terminal_shows_a_bar(client: Client, url: str, tmp_path: Path) -> None:
     write(
         client, about("a", "progress", fraction=0.4, text="page [40] of 100"), about("a", "log", text="[b]a line[/b]")
     )
     write(client, returned("a", "1"))
     ours, theirs = pty.openpty()
 
-    command = [str(Path(sys.executable).with_name("palermo")), "wait", "a"]
     environment = {**os.environ, "PALERMO_URL": url, "TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}
     done = subprocess.run(
-        command,
+        [COMMAND, "wait", "a"],
         env=environment,
         cwd=tmp_path,
         stdin=theirs,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from palermo.core.times import parse_instant, parse_time
+from palermo.core.times import parse_duration, parse_instant, parse_time
 
 NOW = 1_000_000.0
 
@@ -41,3 +41,16 @@ def test_a_time_may_be_a_duration_before_or_after_now() -> None:
 def test_what_is_no_time_is_refused_in_words(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=re.escape(told)):
         parse_time(text, NOW, ago=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("5m", 300), ("1h30m", 5_400), ("2d", 172_800), ("1.5", 1.5)]
+)
+def test_a_duration_is_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "x", "5 minutes", "-5", "1m1h"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no duration"):
+        parse_duration(text)

@@ -1,0 +1,108 @@
+"""Commands where there is no broker: a mistyped path creates nothing, and a server that is down is named."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Palermo
+from tests.rabbitmq_node import free_port
+
+#: Commands that look, or change what is there.
+COMMANDS = """
+check
+check --workers 1
+queues
+jobs mail
+workers
+limits
+tenants mail
+stats
+history
+audit
+top --once
+status 1
+wait 1
+failed list
+failed groups
+failed show 1
+failed requeue 1
+failed discard --all --yes
+scheduled list
+scheduled cancel --all --yes
+retries list
+retries run --all --yes
+recurring list
+recurring show nightly
+recurring remove nightly --yes
+topics
+topics replay mail --yes
+unique list
+pause mail
+resume mail
+cancel 1
+control quiet --all
+purge mail --yes
+purge --all --yes
+delete mail --yes
+dequeue shop.send --yes
+"""
+
+
+@pytest.mark.parametrize("command", COMMANDS.strip().splitlines())
+def test_a_mistyped_sqlite_path_is_named_whole_and_nothing_is_created(
+    palermo: Palermo, tmp_path: Path, command: str
+) -> None:
+    before = sorted(tmp_path.iterdir())
+
+    (line,) = palermo(*command.split(), "--url", "sqlite:///jbos.db", code=3).stderr.splitlines()
+
+    assert f"there is no file {tmp_path}/jbos.db" in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "command", ["enqueue shop.send", "publish order.paid", "recurring add nightly shop.send --every 1h"]
+)
+def test_a_command_that_stores_something_creates_the_file(palermo: Palermo, tmp_path: Path, command: str) -> None:
+    palermo(*command.split(), "--url", "sqlite:///first.db")
+
+    assert (tmp_path / "first.db").exists()
+
+
+@pytest.mark.parametrize("command", ["queues", "check", "failed requeue 1", "enqueue shop.send -q mail"])
+def test_a_broker_that_is_down_ends_in_3_and_names_host_and_port(
+    palermo: Palermo, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("PALERMO_PUBLISH_TIMEOUT", "0.5")
+    port = free_port()
+
+    done = palermo(*command.split(), "--url", f"amqp://me:secret@127.0.0.1:{port}/", code=3)
+
+    (line,) = done.stderr.splitlines()
+    assert done.stdout == ""
+    assert "BrokerUnavailable" in line
+    assert f"127.0.0.1:{port}" in line
+    assert "secret" not in line
+
+
+@pytest.mark.parametrize("command", ["queues", "enqueue shop.send -q mail"])
+def test_a_file_that_is_not_a_database_is_one_line(palermo: Palermo, tmp_path: Path, command: str) -> None:
+    (tmp_path / "note.txt").write_text("not a database, but long enough to be looked at as one" * 100)
+    (tmp_path / "folder").mkdir()
+
+    (line,) = palermo(*command.split(), "--url", "sqlite:///note.txt", code=3).stderr.splitlines()
+
+    assert "note.txt" in line
+    assert (tmp_path / "note.txt").read_text().startswith("not a database")
+    assert len(palermo(*command.split(), "--url", "sqlite:///folder", code=3).stderr.splitlines()) == 1
+
+
+def test_the_database_of_another_program_is_left_alone(palermo: Palermo, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "other.db") as other:
+        other.execute("create table customers (name)")
+    other.close()
+    before = (tmp_path / "other.db").read_bytes()
+
+    assert len(palermo("queues", "--url", "sqlite:///other.db", code=3).stderr.splitlines()) == 1
+    assert (tmp_path / "other.db").read_bytes() == before
