@@ -1,11 +1,14 @@
 """Durations: what is known of many without keeping them."""
 
 import json
-import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from palermo.core.durations import Durations
+from palermo.core.durations import LAST, SMALLEST, Durations, bucket, quantile, upper
+
+DURATIONS = st.floats(min_value=0, max_value=1e8)
 
 
 def durations(*seconds: float) -> Durations:
@@ -31,16 +34,6 @@ def test_what_clocks_that_differ_make_negative_counts_as_none() -> None:
     assert (durations(-3.0).least, durations(-3.0).most, durations(-3.0).quantile(0.99)) == (0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("part", [0.5, 0.9, 0.95, 0.99])
-def test_a_percentile_is_exact_to_the_width_of_its_bucket(part: float) -> None:
-    chance = random.Random(7)
-    values = sorted(chance.lognormvariate(-2, 1.5) for _ in range(5_000))
-
-    found = durations(*values).quantile(part)
-
-    assert found == pytest.approx(values[int(part * len(values)) - 1], rel=0.2)
-
-
 def test_percentiles_are_between_the_shortest_and_the_longest() -> None:
     assert durations(0.301, 0.301).quantile(0.99) == 0.301
     assert durations(0.3, 0.4).quantile(0.01) >= 0.3  # type: ignore[operator]
@@ -64,19 +57,22 @@ def test_merging_is_adding() -> None:
 
 
 @pytest.mark.parametrize(
-    "record",
+    ("record", "histogram"),
     [
-        {},
-        {"wait": None},
-        {"wait": [1, 2]},
-        {"wait": {"a": 1, "-1": 2, "3": "x", "4": -1}},
-        {"wait": {}, "wait_sum": 5.0},
+        ({}, {}),
+        ({"wait": None}, {}),
+        ({"wait": [1, 2]}, {}),
+        ({"wait": {}, "wait_sum": 5.0}, {}),
+        ({"wait": {"3": 2, "x": 1, "-1": 5, "999": 5, "4": "many", "5": -1}}, {3: 2}),
     ],
 )
-def test_what_is_no_histogram_counts_nothing(record: dict[str, object]) -> None:
+def test_what_is_no_histogram_no_bucket_and_no_count_is_left_out(
+    record: dict[str, object], histogram: dict[int, int]
+) -> None:
     found = durations()
     found.read(record, "wait")
-    assert found == durations()
+    assert (found.histogram, found.count) == (histogram, sum(histogram.values()))
+    assert histogram or found == durations()
 
 
 def test_a_histogram_alone_says_about_how_much_and_how_long() -> None:
@@ -89,3 +85,29 @@ def test_a_histogram_alone_says_about_how_much_and_how_long() -> None:
     assert found.sum == pytest.approx(exact.sum, rel=0.2)
     assert found.least <= 0.25
     assert found.most == pytest.approx(0.5, rel=0.2)
+
+
+@given(DURATIONS)
+def test_a_duration_lies_in_its_bucket(seconds: float) -> None:
+    number = bucket(seconds)
+
+    assert seconds <= upper(number) * (1 + 1e-8)
+    assert number == 0 or seconds >= upper(number - 1) * (1 - 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number"), [(-5, 0), (0, 0), (SMALLEST, 0), (2 * SMALLEST, 4), (16 * SMALLEST, 16), (1e300, LAST)]
+)
+def test_buckets(seconds: float, number: int) -> None:
+    assert bucket(seconds) == number
+
+
+@given(st.lists(DURATIONS, min_size=1), st.sampled_from([0.5, 0.95, 0.99, 1.0]))
+def test_a_percentile_of_merged_histograms_is_exact_to_a_bucket(durations: list[float], part: float) -> None:
+    whole = Durations()
+    for seconds in durations:
+        whole.read(json.loads(json.dumps({"run": {bucket(seconds): 1}})), "run")
+
+    exact = sorted(durations)[max(0, -(-int(part * 100) * len(durations) // 100) - 1)]
+    assert quantile(whole.histogram, part) == upper(bucket(exact))
+    assert quantile({}, part) is None

@@ -54,9 +54,6 @@ def test_a_long_trace_is_cut_in_its_middle_to_bytes(size: int) -> None:
     assert shorter.endswith("end")
     assert "cut" in shorter
     assert cut_middle("short", size) == "short"
-
-
-def test_nothing_is_left_of_a_trace_cut_to_nothing_but_the_mark() -> None:
     assert cut_middle("x" * 100, 0).strip() == "… cut …"
 
 

@@ -103,6 +103,7 @@ def test_those_far_back_in_a_line_come_back_about_when_they_are_next() -> None:
         answer.at - NOW for n in range(200) if isinstance(answer := permits.request(one, ("w", str(n)), NOW), RunLater)
     ]
 
+    # Those at its head stay at hand.
     assert (waits[0], waits[10], waits[-1]) == (MIN_POSTPONEMENT, MIN_POSTPONEMENT, 199 / WAIT_PART)
 
 
@@ -211,15 +212,6 @@ def test_an_asking_job_gets_the_permit_of_a_called_one_that_is_late() -> None:
     assert permits.offer(NOW + 2, lambda _: True) == ["second"]
 
 
-def test_jobs_that_wait_for_short_ones_stay_at_hand() -> None:
-    permits, one = PermitTable(NOW), LimitDemand(key="sync", limit=1)
-    permits.request(one, ("w", "first"), NOW)
-
-    answers = [permits.request(one, ("w", str(number)), NOW + 0.01) for number in range(300)]
-
-    assert all(isinstance(answer, RunLater) and answer.at <= NOW + 0.01 + MIN_POSTPONEMENT for answer in answers)
-
-
 def test_a_rate_is_over_once_a_fresh_state_would_say_the_same() -> None:
     rate = Rate(1, 10.0)
     state, _ = RateState().request(rate, NOW, reserved=False)
@@ -241,32 +233,21 @@ def test_a_rate_that_a_clock_far_ahead_has_used_holds_nothing_up() -> None:
     assert decision == RunNow()
 
 
-def test_keys_are_forgotten_once_their_rates_allow_another_run() -> None:
+def test_keys_are_forgotten_with_their_workers_and_once_their_rates_allow_another_run() -> None:
     table = PermitTable(NOW - 7_200)
     for number in range(100):
         demand = LimitDemand(key=f"k{number}", limit=1, rate=Rate(1, 3_600.0), written="1/h")
         assert table.request(demand, ("w", "a"), NOW) == RunNow(0.0)
-        assert isinstance(table.request(demand, ("w", "b"), NOW), RunLater)
         table.run_ended(demand.key, ("w", "a"), NOW + 1)
     assert isinstance(table.request(demand, ("w", "b"), NOW + 2), RunLater)
-
-    assert table.offer(NOW + 3_000, lambda _: True) == []
-    assert len(table._keys) == 100
-    assert not table._in_demand
-    assert table.offer(NOW + 3_700, lambda _: True) == []
-    assert list(table._keys) == ["k99"]
-    table.offer(NOW + 7_300, lambda _: True)
-    assert not table._keys
-
-
-def test_a_key_is_forgotten_when_the_worker_that_ran_its_job_is_gone() -> None:
-    table = PermitTable(NOW)
-    for number in range(10):
-        table.request(LimitDemand(key=f"k{number}", limit=1), ("w", "a"), NOW)
+    table.request(LimitDemand(key="lost", limit=1), ("lost", "a"), NOW)
 
     table.sync_running([("other", [])], NOW + 10)
-    table.offer(NOW + 10, lambda _: True)
-
+    table.offer(NOW + 3_000, lambda _: True)
+    assert len(table._keys) == 100
+    table.offer(NOW + 3_700, lambda _: True)
+    assert list(table._keys) == ["k99"]
+    table.offer(NOW + 7_300, lambda _: True)
     assert not table._keys
 
 

@@ -118,17 +118,22 @@ def test_a_known_header_of_the_wrong_type_is_named_and_kept_as_it_came(name: str
     assert message.extra[name] == value
 
 
-def test_an_id_that_is_not_text_is_named_and_a_new_one_given() -> None:
-    message = read({"job-class": "shop.send", "id": 12}, message_id=None)
+@pytest.mark.parametrize(
+    ("headers", "message_id", "id"),
+    [
+        ({"id": "header"}, "7c9e", "7c9e"),
+        ({"id": "header"}, None, "header"),
+        ({}, None, "fresh"),
+        ({"id": 12}, None, "fresh"),
+    ],
+)
+def test_the_message_id_property_wins_over_the_id_header(
+    headers: dict[str, object], message_id: str | None, id: str
+) -> None:
+    message = read({"job-class": "shop.send", **headers}, message_id=message_id)
 
-    assert message.id == "fresh"
-    assert "'id'" in message.defect
-
-
-def test_the_message_id_property_wins_over_the_id_header() -> None:
-    assert read({"id": "header"}).id == "7c9e"
-    assert read({"id": "header"}, message_id=None).id == "header"
-    assert read({}, message_id=None).id == "fresh"
+    assert message.id == id
+    assert ("'id'" in message.defect) == (headers.get("id") == 12)
 
 
 def test_the_queue_it_was_taken_from_wins_except_in_failed() -> None:
