@@ -1,6 +1,7 @@
 """A default client on an embedded broker of the test's own."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,3 +44,12 @@ def waiting(client: Client) -> Waiting:
         return list(client.run(lambda broker: broker.browse(queue, limit=100_000, **options)).messages)
 
     return browse
+
+
+def run_threads(count: int, work: Callable[[int], object]) -> None:
+    """Run `work` with each number below `count` in a thread of its own."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

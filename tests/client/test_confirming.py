@@ -17,6 +17,7 @@ from palermo.client.prepare import many_ids, new_id
 from palermo.contract.socket_lock import SocketLock
 from palermo.errors import PublishRefused
 from palermo.settings.settings import Settings
+from tests.client.conftest import run_threads
 from tests.helpers import HANGS
 from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
 
@@ -110,15 +111,16 @@ def test_a_full_quorum_queue_refuses_by_name_and_does_not_time_out(shared_node: 
 
 
 @on_each
-def test_bodies_of_several_frames_and_of_none_come_whole(client: Client) -> None:
+def test_bodies_of_any_size_come_whole_and_in_order_over_all_batches(client: Client) -> None:
     sizes = [1, 131_000, 131_064, 131_065, 400_000]
     for size in sizes:
         work.enqueue(1, "x" * size)
-    work.enqueue_many([(1, "y" * size) for size in sizes])
+    work.enqueue_many([(1, "y" * size) for size in sizes] + [(number,) for number in range(1_500)])
 
-    page = client.run(lambda broker: broker.browse("jobs", limit=100))
+    page = client.run(lambda broker: broker.browse("jobs", limit=10_000))
     values = [client.serializers.decode_for_display(message) for message in page.messages[1:]]
-    assert values == [[1, letter * size] for letter in "xy" for size in sizes]
+    large = [[1, letter * size] for letter in "xy" for size in sizes]
+    assert values == large + [[number] for number in range(1_500)]
 
 
 @on_each
@@ -127,22 +129,11 @@ def test_many_threads_lose_nothing_and_keep_their_order(client: Client) -> None:
         for number in range(50):
             work.enqueue(1_000 * thread + number)
 
-    threads = [threading.Thread(target=enqueue, args=(thread,)) for thread in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_threads(4, enqueue)
 
     found = [int(str(preview)) for preview in numbers(client)[1:]]
-    for each in range(1, 5):
+    for each in range(4):
         assert [one for one in found if one // 1_000 == each] == [1_000 * each + number for number in range(50)]
-
-
-@on_each
-def test_many_keep_their_order_over_all_batches(client: Client) -> None:
-    work.enqueue_many((number,) for number in range(1_500))
-
-    assert numbers(client)[1:] == [str(number) for number in range(1_500)]
 
 
 @pytest.fixture

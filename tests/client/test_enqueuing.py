@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,11 +41,6 @@ class SendMail(palermo.JobClass):
     def process(self, to: str, *, subject: str = "hi") -> None: ...
 
 
-def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    function.__name__ = name
-    return function
-
-
 def test_an_enqueued_job_is_a_message_that_any_client_can_read(client: Client, waiting: Waiting) -> None:
     before = int(time.time())
 
@@ -61,12 +55,6 @@ def test_an_enqueued_job_is_a_message_that_any_client_can_read(client: Client, w
     assert message.created_at is not None
     assert before <= message.created_at <= time.time()
     assert (message.retries, message.failure, message.extra) == (None, None, {})
-
-
-def test_a_class_is_enqueued_with_the_arguments_of_process(client: Client, waiting: Waiting) -> None:
-    SendMail.enqueue("a@b.c", subject="hello")
-
-    assert [message.job for message in waiting("mail")] == ["shop.SendMail"]
 
 
 def test_options_apply_only_to_jobs_enqueued_through_them(client: Client, waiting: Waiting) -> None:
@@ -97,17 +85,6 @@ def test_options_come_from_the_call_the_declaration_and_the_settings(client: Cli
     ]
 
 
-def test_a_signed_job_travels_in_its_wrapper(client: Client) -> None:
-    keys = ("0123456789abcdef",)
-    signing = clients.use(Client(Settings(url=client.settings.url, signing_keys=keys)))
-
-    resize.options(sign=True).enqueue("x.png")
-
-    (message,) = signing.run(lambda broker: broker.browse("jobs")).messages
-    assert message.content_type == "application/x-palermo-signed"
-    assert signing.serializers.decode_for_display(message) == ["x.png"]
-
-
 def test_a_job_is_enqueued_by_name_without_its_code(client: Client, waiting: Waiting) -> None:
     job = palermo.enqueue("elsewhere.Work", ["x"], {"y": 1}, queue="slow", id="mine")
     palermo.enqueue("elsewhere.Work")
@@ -118,9 +95,10 @@ def test_a_job_is_enqueued_by_name_without_its_code(client: Client, waiting: Wai
 
 
 def test_a_job_by_name_follows_its_declaration_if_its_code_is_here(client: Client, waiting: Waiting) -> None:
+    SendMail.enqueue("a@b.c", subject="hello")
     palermo.enqueue("shop.SendMail", ["a@b.c"])
 
-    assert len(waiting("mail")) == 1
+    assert [message.job for message in waiting("mail")] == ["shop.SendMail"] * 2
     with pytest.raises(ArgumentsInvalid):
         palermo.enqueue("shop.SendMail", [1, 2, 3])
 
@@ -143,7 +121,6 @@ def test_a_body_that_is_one_argument_goes_out_as_it_is(client: Client, waiting: 
         (lambda: resize.enqueue("x" * 17_000_000), BodyTooLarge),
         (lambda: resize.options(serializer="yaml").enqueue("x"), MediaTypeUnknown),
         (lambda: palermo.enqueue("x", queue="failed"), QueueNameInvalid),
-        (lambda: palermo.enqueue("x", queue="mail "), QueueNameInvalid),
         (lambda: palermo.enqueue("studio.resize", ["x"], queue=""), QueueNameInvalid),
         (lambda: palermo.enqueue("x", id=3), IdInvalid),  # type: ignore[arg-type]
         (lambda: palermo.enqueue(""), OptionInvalid),
@@ -159,9 +136,6 @@ def test_what_cannot_be_enqueued_is_refused_and_leaves_nothing_behind(
 
     with pytest.raises(NotFound):
         waiting()
-
-
-# -- hooks
 
 
 def test_a_job_may_have_arguments_named_self_and_cls(client: Client, waiting: Waiting) -> None:
@@ -216,17 +190,21 @@ def test_a_delay_counts_from_the_call_however_slowly_the_client_loads(
     assert now.status() == "pending"
 
 
-def test_a_before_enqueue_hook_may_veto(client: Client, waiting: Waiting) -> None:
+# -- hooks
+
+
+def test_a_before_enqueue_hook_may_veto_one_and_some_of_many(client: Client, waiting: Waiting) -> None:
     @palermo.hook
     def before_enqueue(definition: Any, path: str, width: int = 640) -> bool:
         return path != "secret.png"
 
-    vetoed = resize.enqueue("secret.png")
-    stored = resize.enqueue("x.png")
+    one, awaited = resize.enqueue("secret.png"), asyncio.run(resize.enqueue_async("secret.png"))
+    many = resize.enqueue_many([("a.png",), ("secret.png",), ("c.png",)])
 
-    assert not vetoed
-    assert stored
-    assert [message.id for message in waiting()] == [stored.id]
+    assert not one
+    assert not awaited
+    assert [bool(job) for job in many] == [True, False, True]
+    assert [message.id for message in waiting()] == [many[0].id, many[2].id]
 
 
 def test_an_after_enqueue_hook_runs_once_the_job_is_stored(client: Client, waiting: Waiting) -> None:
@@ -259,12 +237,9 @@ def test_many_are_stored_in_their_order(client: Client, waiting: Waiting) -> Non
     jobs = resize.enqueue_many([("a.png",), ["b.png", 3], {"path": "c.png"}])
 
     messages = waiting()
+    assert resize.enqueue_many([]) == []
     assert [job.id for job in jobs] == [message.id for message in messages]
     assert [json.loads(message.body) for message in messages] == [["a.png"], ["b.png", 3], {"path": "c.png"}]
-
-
-def test_none_at_all_are_stored_too(client: Client) -> None:
-    assert resize.enqueue_many([]) == []
 
 
 def test_more_than_a_batch_are_stored_in_their_order(client: Client, waiting: Waiting) -> None:
@@ -300,17 +275,6 @@ def test_a_generator_of_calls_may_itself_enqueue(client: Client, waiting: Waitin
     resize.enqueue_many(calls())
 
     assert (len(waiting()), len(waiting("mail"))) == (3, 3)
-
-
-def test_vetoed_ones_keep_their_place_among_many(client: Client, waiting: Waiting) -> None:
-    @palermo.hook
-    def before_enqueue(definition: Any, path: str) -> bool:
-        return path != "b"
-
-    jobs = resize.enqueue_many([("a",), ("b",), ("c",)])
-
-    assert [bool(job) for job in jobs] == [True, False, True]
-    assert len(waiting()) == 2
 
 
 def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting: Waiting) -> None:
@@ -351,7 +315,7 @@ def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Wait
     assert len(waiting()) == 3
 
 
-@pytest.mark.parametrize("call", ["ab", 3, None, b"x"])
+@pytest.mark.parametrize("call", ["ab", None])
 def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Client) -> None:
     with pytest.raises(OptionInvalid, match="Give each call a tuple"):
         resize.enqueue_many([call])
@@ -362,44 +326,18 @@ def test_one_id_cannot_name_many(client: Client) -> None:
         resize.options(id="x").enqueue_many([("a",)])
 
 
-# -- asyncio
+# -- asyncio, threads and clients
 
 
-def test_an_asyncio_program_enqueues_without_being_held_up(client: Client, waiting: Waiting) -> None:
+def test_an_asyncio_program_enqueues_side_by_side_and_gets_the_errors(client: Client, waiting: Waiting) -> None:
     async def main() -> list[palermo.Job]:
+        with pytest.raises(ArgumentsInvalid):
+            await SendMail.enqueue_async()  # type: ignore[call-arg]
         return await asyncio.gather(*(resize.enqueue_async(str(number)) for number in range(50)))
 
     jobs = asyncio.run(main())
 
     assert {job.id for job in jobs} == {message.id for message in waiting()}
-
-
-async def test_an_asyncio_program_gets_the_errors_and_the_veto_too(client: Client) -> None:
-    @palermo.hook
-    def before_enqueue(definition: Any, path: str) -> bool:
-        return path != "secret.png"
-
-    with pytest.raises(ArgumentsInvalid):
-        await SendMail.enqueue_async()  # type: ignore[call-arg]
-    assert not await resize.enqueue_async("secret.png")
-
-
-# -- threads and clients
-
-
-def test_many_threads_share_one_session(client: Client, waiting: Waiting) -> None:
-    ids: list[str] = []
-
-    def work() -> None:
-        ids.extend(resize.enqueue("x").id for _ in range(50))
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(ids) == sorted(message.id for message in waiting())
     assert sum(thread.name == "palermo-client" for thread in threading.enumerate()) == 1
 
 
@@ -409,11 +347,6 @@ def test_enqueuing_on_the_clients_own_thread_is_refused_and_does_not_hang(client
 
     with pytest.raises(RuntimeError, match="in the client's own thread"):
         client.run(ask)
-
-
-def test_what_a_function_run_on_the_session_raises_comes_out(client: Client) -> None:
-    with pytest.raises(NotFound):
-        client.run(lambda broker: broker.purge("nothing"))
 
 
 def test_a_program_that_cannot_start_a_thread_may_enqueue_later(
@@ -432,23 +365,19 @@ def test_a_program_that_cannot_start_a_thread_may_enqueue_later(
     assert [message.body for message in waiting()] == [b'["b"]']
 
 
-def test_a_closed_client_opens_again_when_used(client: Client, waiting: Waiting) -> None:
+def test_a_client_that_was_closed_opens_again_when_used(client: Client, waiting: Waiting) -> None:
     resize.enqueue("x")
     client.close()
     client.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "palermo-client"]
 
     resize.enqueue("y")
-
     assert len(waiting()) == 2
 
-
-def test_a_client_closes_at_the_end_of_a_with_block(client: Client) -> None:
     with Client(client.settings) as other:
         other.enqueue("x")
-        assert len(forking.running) == 1
-
-    assert not forking.running
+        assert len(forking.running) == 2
+    assert len(forking.running) == 1
 
 
 def test_connect_replaces_the_default_client(client: Client, tmp_path: Any) -> None:
@@ -489,22 +418,6 @@ def test_waiting_jobs_are_dequeued_by_their_arguments(client: Client, waiting: W
         resize.dequeue("x", 1, 2)  # type: ignore[call-arg]
 
 
-def test_the_broker_in_memory_ends_with_its_last_session() -> None:
-    settings = Settings(url="sqlite:///:memory:", exchange=f"test-{uuid.uuid4().hex[:8]}")
-    first, second = Client(settings), Client(settings)
-    first.enqueue("shop.mail.send", ("a",), {})
-    second.enqueue("shop.mail.send", ("b",), {})
-
-    first.close()
-    assert [row["pending"] for row in Inspector(second).queues() if row["name"] == "jobs"] == [2]
-    second.close()
-
-    third = Client(settings)
-    assert [row["pending"] for row in Inspector(third).queues() if row["name"] == "jobs"] == []
-    third.close()
-
-
-@pytest.mark.parametrize("job", ["resize", "client.without_code"])
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -516,8 +429,8 @@ def test_the_broker_in_memory_ends_with_its_last_session() -> None:
     ],
 )
 def test_arguments_that_are_no_list_or_no_dict_are_refused_not_taken_apart(
-    client: Client, job: str, given: dict[str, Any], told: str
+    client: Client, given: dict[str, Any], told: str
 ) -> None:
-    """`args="abc"` sent three arguments, a letter each, where the job's code was not there to object."""
-    with pytest.raises(ArgumentsInvalid, match=told):
-        client.enqueue(resize if job == "resize" else job, **given)
+    for job in (resize, "client.without_code"):
+        with pytest.raises(ArgumentsInvalid, match=told):
+            client.enqueue(job, **given)

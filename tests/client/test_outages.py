@@ -4,8 +4,7 @@ import asyncio
 import gc
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -17,17 +16,20 @@ from palermo.client import io_thread, session_keeper
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.core.address import parse_url
-from palermo.errors import BrokerRefused, BrokerUnavailable, UrlInvalid
+from palermo.core.message import Message
+from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
+from tests.client.conftest import run_threads
 from tests.helpers import Stopwatch, eventually
+from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.slow
 
 
 #: Seconds that publishing may take in tests where it cannot succeed, and what is allowed on top of it on a busy
-#: machine: together less than twice the time.
-TIMEOUT, SLACK = 3.0, 2.5
+#: machine.
+TIMEOUT, SLACK = 1.0, 5.0
 
 #: The same in tests where it succeeds, though the machine may stand still meanwhile.
 PATIENCE = 12.0
@@ -41,32 +43,34 @@ def work(number: int = 0) -> None: ...
 def only_one(number: int) -> None: ...
 
 
-def unavailable(call: Callable[[], Any], *words: str, within: float = TIMEOUT + SLACK) -> float:
-    """How long the call took to fail with BrokerUnavailable; its text has the words and no password."""
-    begun, watch = time.monotonic(), Stopwatch()
+def unavailable(call: Callable[[], Any], *words: str, within: float = TIMEOUT + SLACK) -> None:
+    """The call fails in time with BrokerUnavailable; its text has the words and no password."""
+    watch = Stopwatch()
     with pytest.raises(BrokerUnavailable) as raised:
         call()
-    took = time.monotonic() - begun
     assert watch.seconds() < within
     assert "secret" not in str(raised.value)
     for word in words:
         assert word in str(raised.value)
-    return took
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
-    """A port on which nobody listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
-
-
-@pytest.fixture
-def mute() -> Iterator[int]:
-    """A port that takes connections and never answers."""
+def mute() -> Iterator[str]:
+    """A broker that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def closed() -> str:
+    """A broker that is down."""
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def unknown() -> str:
+    """A host without an address."""
+    return "no-such-host.invalid:5672"
 
 
 @pytest.fixture
@@ -85,63 +89,47 @@ def through(relay: TcpProxy, rabbitmq_url: str, exchange: str) -> Client:
     return clients.use(Client(Settings(url=url, exchange=exchange, publish_timeout=PATIENCE)))
 
 
-def stored(client: Client, relay: TcpProxy, rabbitmq_url: str) -> int:
-    """How many jobs wait, counted past the relay."""
+def stored(client: Client, rabbitmq_url: str) -> Sequence[Message]:
+    """The jobs that wait, read past the relay."""
     with Client(replace(client.settings, url=rabbitmq_url, publish_timeout=30.0)) as direct:
-        return direct.run(lambda broker: broker.browse("jobs", limit=1)).total
+        return direct.run(lambda broker: broker.browse("jobs", limit=100_000)).messages
 
 
 # -- nobody there
 
 
-def test_a_broker_that_is_down_is_named_by_host_and_port_in_time(port: int) -> None:
-    palermo.connect(f"amqp://me:secret@127.0.0.1:{port}/", publish_timeout=TIMEOUT)
+@pytest.mark.parametrize("where", ["closed", "mute", "unknown"])
+def test_a_broker_that_does_not_answer_is_named_in_time(where: str, request: pytest.FixtureRequest) -> None:
+    host = request.getfixturevalue(where)
+    palermo.connect(f"amqp://me:secret@{host}/", publish_timeout=TIMEOUT)
 
-    unavailable(work.enqueue, f"127.0.0.1:{port}", "did not answer within 3 s")
-    unavailable(lambda: work.enqueue_many([(1,), (2,)]), f"127.0.0.1:{port}")
-    unavailable(lambda: asyncio.run(work.enqueue_async(1)), f"127.0.0.1:{port}")
-
-
-def test_a_silent_broker_is_given_up_in_time(mute: int) -> None:
-    client = palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=TIMEOUT)
-
-    unavailable(work.enqueue, f"127.0.0.1:{mute}")
-    unavailable(lambda: work.enqueue_many([(1,)]), f"127.0.0.1:{mute}")
-    unavailable(lambda: client.run(lambda broker: broker.queues()), f"127.0.0.1:{mute}")
+    unavailable(work.enqueue, host, "did not answer within 1 s")
+    unavailable(lambda: work.enqueue_many([(1,), (2,)]), host)
+    unavailable(lambda: asyncio.run(work.enqueue_async(1)), host)
 
 
-def test_a_host_without_an_address_is_named_in_time() -> None:
-    palermo.connect("amqp://me:secret@no-such-host.invalid/", publish_timeout=TIMEOUT)
+def test_many_threads_fail_together_and_not_one_after_another(mute: str) -> None:
+    palermo.connect(f"amqp://me:secret@{mute}/", publish_timeout=3)
+    failed: list[str] = []
 
-    unavailable(work.enqueue, "no-such-host.invalid:5672")
+    def enqueue(number: int) -> None:
+        # One after another would take 30 s.
+        unavailable(work.enqueue, within=15)
+        failed.append(mute)
 
+    run_threads(10, enqueue)
 
-def test_many_threads_fail_together_and_not_one_after_another(mute: int) -> None:
-    palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=TIMEOUT)
-    took: list[float] = []
-    # One after another would take 30 s.
-    threads = [threading.Thread(target=lambda: took.append(unavailable(work.enqueue, within=15))) for _ in range(10)]
-
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(took) == 10
+    assert len(failed) == 10
 
 
-def test_a_question_that_cannot_be_asked_is_told_at_once(port: int) -> None:
-    client = palermo.connect(f"amqp://me:secret@127.0.0.1:{port}/", publish_timeout=30)
-    watch = Stopwatch()
+def test_a_question_that_cannot_be_asked_is_told_at_once(closed: str) -> None:
+    client = palermo.connect(f"amqp://me:secret@{closed}/", publish_timeout=60)
 
-    with pytest.raises(BrokerUnavailable, match=str(port)):
-        client.run(lambda broker: broker.queues())
-
-    assert watch.seconds() < 15
+    unavailable(lambda: client.run(lambda broker: broker.queues()), closed, within=30)
 
 
-def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None:
-    client = palermo.connect(f"amqp://me:secret@127.0.0.1:{mute}/", publish_timeout=30)
+def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: str) -> None:
+    client = palermo.connect(f"amqp://me:secret@{mute}/", publish_timeout=60)
     errors: list[Exception] = []
 
     def enqueue() -> None:
@@ -158,30 +146,11 @@ def test_closing_does_not_wait_for_a_broker_that_says_nothing(mute: int) -> None
     client.close()
     thread.join()
 
-    assert watch.seconds() < 15
+    assert watch.seconds() < 30
     assert "was closed meanwhile" in str(errors[0])
 
 
-def test_a_scheme_that_nobody_serves_is_refused_at_once() -> None:
-    palermo.connect("gopher://localhost/")
-
-    with pytest.raises(UrlInvalid, match="no broker serves gopher://"):
-        work.enqueue()
-
-
 # -- there, and then not
-
-
-def test_a_wrong_password_is_refused_at_once(rabbitmq_url: str) -> None:
-    ((host, port), *_) = parse_url(rabbitmq_url).hosts
-    palermo.connect(f"amqp://guest:secret@{host}:{port}/", publish_timeout=30)
-    watch = Stopwatch()
-
-    with pytest.raises(BrokerRefused) as raised:
-        work.enqueue()
-
-    assert watch.seconds() < 20
-    assert "secret" not in str(raised.value)
 
 
 def test_a_session_that_was_cut_is_reopened_and_the_job_published(
@@ -195,21 +164,8 @@ def test_a_session_that_was_cut_is_reopened_and_the_job_published(
     relay.hang_up()
     work.enqueue_many([(number,) for number in range(10)])
 
-    assert stored(through, relay, rabbitmq_url) >= 16
+    assert len(stored(through, rabbitmq_url)) >= 16
     assert relay.accepted >= 7
-
-
-def test_a_broker_that_comes_back_in_time_gets_the_job(through: Client, relay: TcpProxy, rabbitmq_url: str) -> None:
-    work.enqueue(1)
-    relay.refuse()
-    relay.hang_up()
-    timer = threading.Timer(1.0, relay.listen)
-    timer.start()
-
-    work.enqueue(2)
-
-    timer.join()
-    assert stored(through, relay, rabbitmq_url) >= 2
 
 
 def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
@@ -222,7 +178,7 @@ def test_a_line_that_swallows_everything_is_replaced_while_there_is_time(
     work.enqueue(2)
 
     assert watch.seconds() < PATIENCE + SLACK
-    assert stored(through, relay, rabbitmq_url) == 2
+    assert len(stored(through, rabbitmq_url)) == 2
 
 
 def test_a_dead_line_is_given_up_in_time_and_used_again_when_it_heals(
@@ -233,30 +189,24 @@ def test_a_dead_line_is_given_up_in_time_and_used_again_when_it_heals(
 
     within = PATIENCE + SLACK
     unavailable(work.enqueue, f"127.0.0.1:{relay.port}", "did not answer within 12 s", within=within)
-    unavailable(lambda: work.enqueue_many([(1,)] * 10), f"127.0.0.1:{relay.port}", within=within)
     relay.hang_up()
     relay.listen()
     work.enqueue(3)
 
-    assert stored(through, relay, rabbitmq_url) == 2
+    assert len(stored(through, rabbitmq_url)) == 2
 
 
-def test_a_question_on_a_cut_session_is_repeated_where_that_is_safe(through: Client, relay: TcpProxy) -> None:
-    through.run(lambda broker: broker.queues())
-    relay.hang_up()
-
-    assert through.run(lambda broker: broker.workers(), again=True) == []
-
-
-def test_a_command_that_is_given_after_the_session_was_cut_is_carried_out(through: Client, relay: TcpProxy) -> None:
+def test_questions_and_commands_after_a_cut_go_over_a_new_session(through: Client, relay: TcpProxy) -> None:
     async def itself(broker: Broker) -> Broker:
         return broker
 
     work.enqueue(1)
+    relay.hang_up()
+    assert through.run(lambda broker: broker.workers(), again=True) == []
+
     session = through.run(itself)
     relay.hang_up()
     eventually(lambda: session.is_lost)
-
     assert through.run(lambda broker: broker.purge("jobs")) == 1
 
 
@@ -273,20 +223,16 @@ def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
             except BrokerUnavailable:
                 continue
 
-    threads = [threading.Thread(target=enqueue) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(10):
-        stop.wait(0.15)
-        relay.hang_up()
-    eventually(lambda: confirmed)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    def cut() -> None:
+        for _ in range(10):
+            stop.wait(0.15)
+            relay.hang_up()
+        eventually(lambda: confirmed)
+        stop.set()
 
-    with Client(replace(through.settings, url=rabbitmq_url, publish_timeout=30.0)) as direct:
-        page = direct.run(lambda broker: broker.browse("jobs", limit=100_000))
-    assert set(confirmed) <= {message.id for message in page.messages}
+    run_threads(5, lambda number: enqueue() if number else cut())
+
+    assert set(confirmed) <= {message.id for message in stored(through, rabbitmq_url)}
 
 
 def test_a_leading_client_closes_all_connections_on_a_silent_line(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -11,14 +10,12 @@ import palermo
 from palermo.client import announced_jobs
 from palermo.client.announced_jobs import AnnouncedJobs
 from palermo.client.client import Client
-from palermo.contract.broker import Broker
-from palermo.core.lifecycle import Fail, fail
-from palermo.core.unique_keys import lock_of
+from palermo.core.unique_keys import Mode, UniqueLock, lock_of, with_lock
 from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from tests.client.conftest import Waiting
-from tests.contract.tools import FAILURE, consume, take
+from tests.inspector.jobs import failure, message, publish_failed
 
 
 @palermo.job(name="shop.sync", unique="until_done")
@@ -66,22 +63,16 @@ def test_a_job_by_name_has_the_same_key_as_one_of_its_code(client: Client, waiti
     first = sync.enqueue("a")
     announce(client, sync)
 
+    # The client asks the broker for what is announced, here in an event loop.
+    asked = asyncio.run(client.enqueue_async("shop.sync", ["a"]))
     again = client.enqueue("shop.sync", ["a"], {"tags": None})
     many = client.enqueue_many([("shop.sync", ["a"], {}), ("shop.sync", [], {"shop": "b"}), ("shop.sync", ["b"], {})])
     later = asyncio.run(client.enqueue_async("shop.sync", ["b"]))
 
-    assert (again.id, again.duplicate) == (first.id, "waiting")
+    assert {(job.id, job.duplicate) for job in (asked, again)} == {(first.id, "waiting")}
     assert [job.enqueued for job in many] == [False, True, False]
     assert (later.id, later.enqueued) == (many[1].id, False)
     assert [message.id for message in waiting()] == [first.id, many[1].id]
-
-
-def test_the_first_job_by_name_may_be_enqueued_in_an_event_loop(client: Client) -> None:
-    announce(client, sync)
-
-    first, second = (asyncio.run(client.enqueue_async("shop.sync", ["a"])) for _ in range(2))
-
-    assert (first.enqueued, second.id, second.enqueued) == (True, first.id, False)
 
 
 def test_a_job_by_name_whose_key_only_its_code_makes_is_refused(client: Client, waiting: Waiting) -> None:
@@ -165,7 +156,7 @@ def test_a_client_learns_of_a_new_declaration_in_time(client: Client, monkeypatc
     assert not client.enqueue("shop.sync", ["a"])
 
 
-def test_other_jobs_have_other_keys(client: Client) -> None:
+def test_each_job_has_keys_of_its_own(client: Client) -> None:
     assert total.options(unique="until_done", unique_key="k").enqueue(1)
     assert not total.options(unique="until_done", unique_key="k").enqueue(2)
     assert client.enqueue("shop.product", [1], unique="until_done", unique_key="k")
@@ -217,29 +208,6 @@ def test_of_many_each_is_answered(client: Client, waiting: Waiting) -> None:
     assert len(waiting()) == 3
 
 
-def test_asyncio_programs_are_answered_too(client: Client) -> None:
-    async def main() -> list[palermo.Job]:
-        return list(await asyncio.gather(*(sync.enqueue_async("a") for _ in range(20))))
-
-    jobs = asyncio.run(main())
-
-    assert sum(job.enqueued for job in jobs) == 1
-    assert len({job.id for job in jobs}) == 1
-
-
-def test_of_many_threads_one_stores_the_job(client: Client, waiting: Waiting) -> None:
-    jobs: list[palermo.Job] = []
-    threads = [threading.Thread(target=lambda: jobs.append(sync.enqueue("a"))) for _ in range(20)]
-
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sum(job.enqueued for job in jobs) == 1
-    assert len(waiting()) == 1
-
-
 def test_a_hook_hears_only_of_what_was_enqueued(client: Client) -> None:
     heard: list[str] = []
 
@@ -256,22 +224,19 @@ def test_a_hook_hears_only_of_what_was_enqueued(client: Client) -> None:
     assert heard == ["a"]
 
 
-def test_a_debounced_job_is_kept_until_its_burst_is_over(client: Client, waiting: Waiting) -> None:
+def test_debounced_and_throttled_jobs_have_keys_of_their_own(client: Client, waiting: Waiting) -> None:
     first = total.options(debounce=600).enqueue(1)
     second = total.options(debounce=600).enqueue(2)
-
-    assert (first.enqueued, second.enqueued, first.id == second.id) == (True, True, False)
-    (key,) = client.run(lambda broker: broker.keys.known())
-    assert (key.name, key.next and key.next.message.id) == ("debounce:shop.sum", second.id)
-
-
-def test_a_throttled_job_goes_at_once_and_the_next_waits(client: Client, waiting: Waiting) -> None:
     throttled = total.options(throttle=600, unique_key=lambda number: str(number % 2))
-    first = throttled.enqueue(1)
-    other = throttled.enqueue(2)
+    at_once = [throttled.enqueue(1).id, throttled.enqueue(2).id]
     assert throttled.enqueue(3)
 
-    assert [message.id for message in waiting()] == [first.id, other.id]
+    assert (first.enqueued, second.enqueued, first.id == second.id) == (True, True, False)
+    known = {key.name: key for key in client.run(lambda broker: broker.keys.known())}
+    debounced = known["debounce:shop.sum"]
+    assert debounced.next is not None
+    assert debounced.next.message.id == second.id
+    assert [message.id for message in waiting()] == at_once
 
 
 @pytest.mark.parametrize(
@@ -302,24 +267,15 @@ def test_arguments_that_cannot_be_told_apart_need_a_key(client: Client) -> None:
         sync.options(serializer="pickle").enqueue("a", tags=object)
 
 
-def test_a_failed_job_that_is_not_requeued_says_why(client: Client) -> None:
-    async def fail_first(broker: Broker) -> None:
-        worker = await consume(broker)
-        delivery = await worker.admit(await take(worker))
-        assert delivery is not None
-        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
-        await worker.close()
-
+def test_a_failed_job_is_not_requeued_beside_one_with_its_key(client: Client) -> None:
     inspector = Inspector(client)
-    first = sync.enqueue("a")
-    client.run(fail_first)
-    second = sync.enqueue("a")
-    assert second.id != first.id
+    lock = UniqueLock(key="shop.sync:a", mode=Mode.DONE)
+    publish_failed(client, (with_lock(message("first", queue="jobs", job="shop.sync"), lock), failure()))
+    client.enqueue("shop.sync", ["a"], unique="until_done", unique_key="a")
 
-    with pytest.raises(DuplicateJob, match=r"which another job has, or .* The job stays in `failed`\."):
-        inspector.requeue(first.id)
+    with pytest.raises(DuplicateJob, match=r"The job stays in `failed`\."):
+        inspector.requeue("first")
 
-    assert [row["id"] for row in inspector.failed()] == [first.id]
+    assert [row["id"] for row in inspector.failed()] == ["first"]
     inspector.purge("jobs")
-    assert [taken.id for taken in inspector.requeue(first.id)] == [first.id]
-    assert not sync.enqueue("a")
+    assert [taken.id for taken in inspector.requeue("first")] == ["first"]

@@ -1,0 +1,76 @@
+"""The options that an enqueue takes and refuses: limits of time, and what does not go with batches."""
+
+import time
+from typing import Any
+
+import pytest
+
+import palermo
+from palermo.client.client import Client
+from palermo.errors import OptionInvalid
+from palermo.jobs.definition import define
+from tests.client.conftest import Waiting
+
+
+@palermo.job(name="limited.resize", timeout=30, expires=600)
+def resize(path: str) -> None: ...
+
+
+def test_declared_limits_travel_with_every_job_and_options_override_them(client: Client, waiting: Waiting) -> None:
+    before = time.time()
+
+    resize.enqueue("x")
+    resize.options(timeout=0.5, expires=5).enqueue("x")
+    resize.enqueue_many([("x",)])
+    palermo.enqueue("limited.plain", ["x"], timeout=7, expires=5)
+    palermo.enqueue("limited.plain", ["x"])
+
+    after = time.time()
+
+    *messages, plain = waiting()
+    assert (plain.timeout, plain.expires_at) == (None, None)
+    assert [message.timeout for message in messages] == [30.0, 0.5, 30.0, 7.0]
+    for message, seconds in zip(messages, (600, 5, 600, 5), strict=True):
+        # To the millisecond: how a header has it may round it.
+        assert before - 0.001 <= (message.expires_at or 0) - seconds <= after + 0.001
+    assert all(message.defect == "" for message in messages)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": "5m"}, {"timeout": 0}, {"expires": True}, {"expires": 1e300}])
+def test_a_limit_that_is_no_duration_is_refused_when_enqueuing(client: Client, wrong: dict[str, Any]) -> None:
+    with pytest.raises(OptionInvalid, match="is no duration"):
+        client.enqueue("limited.plain", ["x"], **wrong)
+
+
+def test_an_error_in_a_limit_key_function_names_the_option(client: Client) -> None:
+    charge = define(lambda order: None, name="shop.charge", limit=1, limit_key=lambda order: order["account"])
+
+    with pytest.raises(OptionInvalid, match=r"given as limit_key of job 'shop.charge' raised KeyError: 'account'"):
+        client.enqueue(charge, [{}])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unique": "until_done"},
+        {"unique": 5.0},
+        {"dedupe": 5.0},
+        {"limit": 3},
+        {"rate": "5/s"},
+        {"lock_for": 5.0},
+        {"keep_result": True},
+    ],
+)
+def test_options_that_do_not_go_with_batch_are_refused(options: dict[str, Any], client: Client) -> None:
+    with pytest.raises(OptionInvalid, match="batches"):
+        define(lambda items: None, name="x", batch=5, **options)
+    job = define(lambda items: None, name="x", batch=5)
+    with pytest.raises(OptionInvalid, match="batches"):
+        client.enqueue(job, (1,), {}, **options)
+
+
+def test_what_a_batch_goes_with_is_taken(client: Client) -> None:
+    job = define(lambda items: None, name="x", batch=5, priority=3, tenant="a", timeout=5.0, retries=2)
+
+    assert client.enqueue(job, (1,), {}, debounce=1.0).enqueued
+    assert client.enqueue(job, (2,), {}, unique_key="k", throttle=1.0).enqueued
