@@ -42,10 +42,7 @@ def test_a_decorated_class_stays_the_same_class() -> None:
     class Count:
         def process(self) -> None: ...
 
-    decorated: Any = palermo.job(Count)
-
-    assert decorated is Count
-    assert isinstance(decorated(), Count)
+    assert palermo.job(Count) is Count
     assert SendMail().process("a@b.c") == "hi, a@b.c"
 
 
@@ -67,17 +64,6 @@ def test_a_job_is_named_by_its_module_and_qualified_name() -> None:
 def test_a_decorated_function_survives_pickling() -> None:
     sys.modules[__name__] = sys.modules.get(__name__) or importlib.import_module(__name__)
     assert pickle.loads(pickle.dumps(resize)) is resize
-
-
-def test_a_coroutine_function_can_be_a_job() -> None:
-    @palermo.job
-    async def fetch(url: str) -> str:
-        return url
-
-    coroutine = fetch.definition.target("x")
-
-    assert inspect.iscoroutine(coroutine)
-    coroutine.close()
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
@@ -109,10 +95,15 @@ def test_a_job_wrapped_by_another_decorator_keeps_its_parameters_and_place() -> 
     assert greet("you") == "hello you"
 
 
-def test_a_subclass_of_a_job_is_no_job_until_it_is_decorated() -> None:
+def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
+    class Mail(palermo.JobClass):
+        def process(self, to: str) -> None: ...
+
     class Reminder(SendMail):
         pass
 
+    with pytest.raises(OptionInvalid, match=r"Mail' is not a job yet\. Decorate it"):
+        Mail.enqueue("x")
     assert not hasattr(Reminder, "enqueue")
     with pytest.raises(AttributeError, match=r"'.*Reminder' is not a job, only its base 'mail.send' is"):
         Reminder.enqueue("x")  # type: ignore[attr-defined]
@@ -123,19 +114,10 @@ def test_a_subclass_of_a_job_is_no_job_until_it_is_decorated() -> None:
     assert SendMail.definition.target is SendMail  # type: ignore[attr-defined]
 
 
-def test_the_base_class_alone_makes_no_job() -> None:
-    class Mail(palermo.JobClass):
-        def process(self, to: str) -> None: ...
-
-    with pytest.raises(OptionInvalid, match=r"Mail' is not a job yet\. Decorate it"):
-        Mail.enqueue("x")
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
         ({"que": "mail"}, r"@palermo.job has no option 'que'. Did you mean 'queue'\?"),
-        ({"id": "x"}, "@palermo.job has no option 'id'"),
         ({"time_limit": 30}, r"has no option 'time_limit'. Did you mean 'timeout'\?"),
         ({"rate_limit": "10/m"}, r"has no option 'rate_limit'. Did you mean 'rate'\?"),
         ({"autoretry_for": OSError}, r"has no option 'autoretry_for'. Did you mean 'retry_on'\?"),
@@ -143,23 +125,16 @@ def test_the_base_class_alone_makes_no_job() -> None:
         ({"arguments": "both"}, "arguments='both' means nothing"),
         ({"serializer": 3}, "serializer=3 is not text"),
         ({"timeout": 0}, "timeout=0 is no duration; give seconds above 0"),
-        ({"timeout": "5m"}, "timeout='5m' is no duration"),
         ({"timeout": True}, "timeout=True is no duration"),
-        ({"expires": -1}, "expires=-1 is no duration"),
         ({"expires": float("inf")}, "expires=inf is no duration"),
         ({"retries": -1}, "retries=-1 is not a whole number from 0 to"),
-        ({"retries": 1.5}, "retries=1.5 is not a whole number"),
         ({"retries": True}, "retries=True is not a whole number"),
-        ({"backoff": "expo"}, "backoff='expo' means nothing; it may be 'exponential', 'linear', 'fixed', seconds"),
-        ({"backoff": []}, r"backoff=\[\] means nothing"),
-        ({"backoff": palermo.Fixed}, "backoff=<class .*> means nothing"),
+        ({"backoff": "expo"}, "backoff='expo' means nothing; it may be"),
         ({"backoff": lambda: 3}, "cannot be called with the attempt, from 1, and the error: too many positional"),
         ({"retry_for": 0}, "retry_for=0 is no duration"),
         ({"retry_on": "ValueError"}, "retry_on='ValueError' is neither an exception class nor a tuple of such"),
-        ({"retry_on": ()}, r"retry_on=\(\) is neither"),
         ({"discard_on": (KeyError, int)}, "discard_on=.* is neither an exception class"),
         ({"sign": "yes"}, "sign='yes' is neither True nor False"),
-        ({"name": "  x"}, "job name '  x'"),
         ({"name": ""}, "job name ''"),
         ({"name": "x" * 256}, "256 bytes"),
         ({"name": "\ud800"}, "cannot be written as UTF-8"),
@@ -173,30 +148,27 @@ def test_an_option_that_means_nothing_is_refused(options: dict[str, Any], text: 
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "declared"),
     [
-        {"retries": 0},
-        {"retries": 25, "backoff": "exponential"},
-        {"backoff": 0.5},
-        {"backoff": [1, 5, 30]},
-        {"backoff": palermo.Exponential(base=2, factor=3, cap=60, jitter=0.5)},
-        {"backoff": palermo.Linear(step=5)},
-        {"backoff": lambda attempt, error: 3},
-        {"retry_for": 60.0, "retry_on": ValueError, "discard_on": [KeyError, OSError]},
-        {"retry_on": None, "discard_on": None, "backoff": None, "retries": None},
+        ({"retries": 0}, True),
+        ({"backoff": [1, 5, 30]}, True),
+        ({"backoff": palermo.Exponential(base=2, factor=3, cap=60, jitter=0.5)}, True),
+        ({"backoff": lambda attempt, error: 3}, True),
+        ({"retry_for": 60.0}, True),
+        ({"retry_on": ValueError}, True),
+        ({"discard_on": [KeyError, OSError]}, False),
+        ({"retry_on": None, "discard_on": None, "backoff": None, "retries": None}, False),
     ],
-    ids=lambda options: ",".join(options),
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_what_is_done_when_a_job_fails_is_declared_with_it(options: dict[str, Any]) -> None:
-    @palermo.job(name=f"declared.{sorted(options)}.{options.get('retries')}", **options)
+def test_what_is_done_when_a_job_fails_is_declared_with_it(options: dict[str, Any], declared: bool) -> None:
+    @palermo.job(name="shop.declared", **options)
     def job() -> None: ...
 
-    assert job.definition.policy.declared is any(
-        options.get(name) is not None for name in ("retries", "backoff", "retry_for", "retry_on")
-    )
+    assert job.definition.policy.declared is declared
 
 
-@pytest.mark.parametrize("queue", ["", "mail ", "amq.x", "palermo.~x", "x" * 128, "failed", 7])
+@pytest.mark.parametrize("queue", ["mail ", "failed", 7])
 def test_a_queue_outside_the_rule_is_refused_where_it_is_declared(queue: Any) -> None:
     with pytest.raises(QueueNameInvalid):
         palermo.job(queue=queue)
@@ -204,7 +176,7 @@ def test_a_queue_outside_the_rule_is_refused_where_it_is_declared(queue: Any) ->
         resize.options(queue=queue)
 
 
-@pytest.mark.parametrize("id", ["", "x" * 256, 7, b"x", "\ud800"])
+@pytest.mark.parametrize("id", ["", 7])
 def test_an_id_that_is_not_text_is_refused(id: Any) -> None:
     with pytest.raises(IdInvalid):
         resize.options(id=id)
@@ -288,20 +260,6 @@ def test_a_name_declared_twice_is_refused_with_both_places() -> None:
     assert jobs.registry.get("taken") is first.definition
 
 
-def test_a_reloaded_module_takes_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "import palermo\n@palermo.job(name='reloaded')\ndef work({}): ...\n"
-    file = tmp_path / "reloaded_tasks.py"
-    file.write_text(source.format("old"))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    module = importlib.import_module("reloaded_tasks")
-
-    file.write_text(source.format("new"))
-    importlib.reload(module)
-
-    assert str(jobs.registry.get("reloaded").signature) == "(new)"
-
-
 TWICE = """
 import palermo
 
@@ -328,13 +286,10 @@ def test_a_job_that_was_copied_and_not_renamed_is_refused_with_both_places(
     with pytest.raises(JobNameTaken) as raised:
         importlib.import_module("copied_tasks")
 
-    assert str(raised.value) == (
-        f"job name 'copied_tasks.work' is declared twice: work in line 4 of {file} and work in line {line} of {file}."
-        " Rename one of the two, or remove it."
-    )
+    assert f"work in line 4 of {file} and work in line {line} of {file}" in str(raised.value)
 
 
-def test_a_reloaded_module_takes_its_own_place_also_if_its_jobs_moved(
+def test_a_reloaded_module_replaces_its_jobs_also_if_they_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "moved_tasks.py"
@@ -357,22 +312,14 @@ def test_a_reloaded_module_takes_its_own_place_also_if_its_jobs_moved(
     assert str(jobs.registry.get("moved_tasks.work").signature) == "(imported_again)"
 
 
-def test_a_notebook_cell_that_runs_again_replaces_its_job() -> None:
-    notebook: dict[str, Any] = {"__name__": "__main__", "palermo": palermo}
+@pytest.mark.parametrize("notebook", [True, False])
+def test_a_cell_or_script_that_runs_again_replaces_its_job(notebook: bool) -> None:
     for number in range(3):
-        cell = "\n" * number + f"@palermo.job(name='notebook.work')\ndef work(cell_{number}): ...\n"
-        exec(compile(cell, f"/tmp/ipykernel/{number}.py", "exec"), notebook)
+        file = f"/tmp/ipykernel/{number}.py" if notebook else "/srv/app.py"
+        text = "\n" * number + f"import palermo\n@palermo.job(name='shop.again')\ndef work(run_{number}): ...\n"
+        exec(compile(text, file, "exec"), {"__name__": "__main__"} | ({} if notebook else {"__file__": file}))
 
-    assert str(jobs.registry.get("notebook.work").signature) == "(cell_2)"
-
-
-def test_a_script_that_runs_again_in_the_same_process_takes_its_own_place(tmp_path: Path) -> None:
-    file = tmp_path / "app.py"
-    for number in range(3):
-        script = "\n" * number + f"import palermo\n@palermo.job(name='app.work')\ndef work(run_{number}): ...\n"
-        exec(compile(script, str(file), "exec"), {"__name__": "__main__", "__file__": str(file)})
-
-    assert str(jobs.registry.get("app.work").signature) == "(run_2)"
+    assert str(jobs.registry.get("shop.again").signature) == "(run_2)"
 
 
 def test_a_function_may_declare_a_job_in_either_branch() -> None:
@@ -393,16 +340,6 @@ def test_a_function_may_declare_a_job_in_either_branch() -> None:
     assert make(False).definition is jobs.registry.get("branch.work")
 
 
-def test_an_unknown_job_is_named_with_what_to_do() -> None:
-    with pytest.raises(JobNotFound) as raised:
-        Registry().get("shop.mail.send")
-
-    assert str(raised.value) == (
-        "no job 'shop.mail.send' in this worker. Start it with `palermo worker shop.mail`,"
-        " or check the name in @palermo.job."
-    )
-
-
 def test_a_function_in_a_class_that_takes_no_object_is_a_job() -> None:
     class Mailer:
         @staticmethod
@@ -415,31 +352,22 @@ def test_a_function_in_a_class_that_takes_no_object_is_a_job() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("__main__.resize", "in a shell, a notebook or after `python -c`, which a worker cannot import: write it"),
-        ("shop.make.<locals>.resize", "in a function, which a worker does not call: declare it at the top"),
+        ("shop.mail.send", "Start it with `palermo worker shop.mail`"),
+        ("__main__.resize", "which a worker cannot import: write it"),
+        ("shop.make.<locals>.resize", "declare it at the top"),
+        ("shop.letters.send_leter", "keep its old name: @palermo.job(name='shop.letters.send_leter')"),
+        ("shop.letters.send_leter", "Did you mean 'shop.letters.send_letter'?"),
     ],
 )
-def test_a_job_that_no_worker_can_import_is_told_where_to_write_it(name: str, advice: str) -> None:
-    """The advice was to start `palermo worker __main__` and `palermo worker 'shop.make.<locals>'`."""
+def test_a_job_that_a_worker_does_not_know_is_told_with_what_to_do(name: str, advice: str) -> None:
+    known = Registry()
+    known.register(define(lambda to: None, name="shop.letters.send_letter"))
+
     with pytest.raises(JobNotFound) as raised:
-        Registry().get(name)
+        known.get(name)
 
     assert advice in str(raised.value)
-    assert "palermo worker" not in str(raised.value)
-
-
-def test_the_error_for_a_renamed_job_says_how_to_keep_the_old_name() -> None:
-    declared = Registry()
-    declared.register(define(lambda to: None, name="shop.mail.send_letter"))
-
-    with pytest.raises(JobNotFound) as raised:
-        declared.get("shop.mail.send_leter")
-
-    assert str(raised.value) == (
-        "no job 'shop.mail.send_leter' in this worker. Did you mean 'shop.mail.send_letter'? It has other jobs of"
-        " 'shop.mail': start it again if its code is old. If the job was renamed, keep its old name:"
-        " @palermo.job(name='shop.mail.send_leter')."
-    )
+    assert ("palermo worker" in str(raised.value)) == (name == "shop.mail.send")
 
 
 def test_a_lambda_without_a_name_is_refused() -> None:
@@ -447,10 +375,6 @@ def test_a_lambda_without_a_name_is_refused() -> None:
         define(lambda path: path)
 
     assert define(lambda path: path, name="shop.upper").name == "shop.upper"
-
-
-def test_outside_of_a_job_there_is_no_current_job() -> None:
-    assert palermo.current_job() is None
 
 
 def test_a_queue_has_one_default_job() -> None:

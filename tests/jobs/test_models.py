@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import palermo
 from palermo.errors import ArgumentsInvalid, ResultRefused
+from palermo.jobs import registry
 from palermo.testing import Palermo
 
 
@@ -79,15 +80,12 @@ def test_pages_and_other_programs_see_plain_values(test: Palermo) -> None:
     assert [order for order, *_ in seen] == [ORDER, ORDER]
 
 
-def test_what_is_not_valid_is_refused_in_the_caller(test: Palermo) -> None:
+def test_what_is_not_valid_is_refused_in_the_caller_and_fails_in_the_worker(
+    test: Palermo, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ArgumentsInvalid, match=r"argument order of job 'models\.ship' is not valid: id: Input"):
         ship.enqueue({"id": "x"})  # type: ignore[arg-type]
-
     test.refute_enqueued()
-
-
-def test_what_is_not_valid_fails_in_the_worker(test: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
-    from palermo.jobs import registry
 
     with monkeypatch.context() as patch:
         patch.setattr(registry, "_jobs", {})

@@ -50,7 +50,6 @@ def imported() -> set[str]:
         (["bazaar.tasks", "outside", "bazaar.tasks"], ["bazaar.tasks", "outside"]),
         (["bazaar.mail.*"], ["bazaar.mail", "bazaar.mail.letters", "bazaar.mail.tasks"]),
         (["bazaar.*.tasks"], ["bazaar.mail.tasks"]),
-        (["bazaar.t*"], ["bazaar.tasks"]),
         (
             ["bazaar.*"],
             [
@@ -78,10 +77,8 @@ def test_a_pattern_that_means_no_module_is_refused(pattern: str) -> None:
     ("given", "job", "module"),
     [
         ("bazaar", "bazaar.tasks.sweep", "bazaar.tasks"),
-        ("bazaar", "bazaar.mail.tasks.send", "bazaar.mail.tasks"),
         ("bazaar", "bazaar.mail.tasks.Letters.Send", "bazaar.mail.tasks"),
         ("bazaar.mail", "bazaar.mail.letters.send", "bazaar.mail.letters"),
-        ("bazaar.*", "bazaar.mail.letters.send", "bazaar.mail.letters"),
         ("bazaar.*.tasks", "bazaar.mail.tasks.send", "bazaar.mail.tasks"),
     ],
 )
@@ -106,7 +103,6 @@ def test_the_module_of_a_job_below_those_given_is_imported(given: str, job: str,
         ("bazaar", "bazaar.tasks"),
         ("bazaar", "bazaar/tasks.run"),
         ("bazaar", "bazaar.mail/../tasks.run"),
-        ("bazaar", "tasks"),
         ("bazaar", ""),
         ("bazaar.mail", "bazaar.tasks.sweep"),
         ("bazaar.tasks", "bazaar.mail.tasks.send"),

@@ -86,30 +86,6 @@ def test_mypy_sees_the_parameters_of_functions_and_of_classes(cache: Path) -> No
     assert mypy(sample.relative_to(REPOSITORY), TYPED / "mypy.ini", cache / "plugin") == wrong_lines(sample)
 
 
-def test_the_base_class_does_without_the_plugin(tmp_path: Path, cache: Path) -> None:
-    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n")
-    sample = tmp_path / "sample.py"
-    sample.write_text(
-        "import palermo\n"
-        "@palermo.job\n"
-        "class Mail(palermo.JobClass):\n"
-        "    def process(self, to: str) -> None: ...\n"
-        "Mail.enqueue('a@b.c')\n"
-        "Mail.enqueue(3)\n"
-        "Mail.options(queue='x').enqueue('a', 'b')\n"
-        "@palermo.job\n"
-        "class Length(palermo.JobClass):\n"
-        "    async def process(self, text: str) -> int:\n"
-        "        return len(text)\n"
-        "length: int = Length.enqueue('a').result()\n"
-        "text: str = Length.enqueue('a').result()\n"
-        "later: str = Length.options(delay=3).enqueue('a').result()\n"
-        "many: list[palermo.Job[int]] = Length.enqueue_many([('a',)])\n"
-    )
-
-    assert mypy(sample, tmp_path / "mypy.ini", cache / "plain") == {6, 7, 13, 14}
-
-
 def test_the_words_of_options_in_the_types_are_those_that_are_accepted() -> None:
     assert get_args(options.OnDuplicate) == ON_DUPLICATE
     assert set(get_args(options.Unique)) == {Mode.START, Mode.DONE}

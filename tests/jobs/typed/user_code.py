@@ -123,6 +123,40 @@ async def enqueue_async() -> None:
     await report.enqueue_async()  # wrong
 
 
+def handles() -> None:
+    job = clean_up.enqueue()
+    wide: palermo.Job[float] = job
+    narrow: palermo.Job[str] = job  # wrong
+    print(wide, narrow, job.wait(timeout=3) == "done")
+    assert_type(palermo.job_by_id("1"), palermo.Job[Any])
+    assert_type(palermo.enqueue("shop.tasks.resize").result(), Any)
+    assert_type(report.dequeue(20), int)
+    assert_type(report.enqueue_in(3, 20).result(), Report)
+    assert_type(report.options(delay=3).enqueue(20).result(timeout=3), Report)
+    assert_type(SendMail.options(delay=3).enqueue("a").result(), str)
+    assert_type(SendMail.enqueue_many([("a",)]), list[palermo.Job[str]])
+    report.enqueue_many("ab")  # wrong
+    report.options(queue=3)  # wrong
+    report.options(retries="3")  # wrong
+    report.options(keep_result="yes")  # wrong
+    report.options(unique="until_dome")  # wrong
+    report.options(unique=60.0, on_duplicate="rerun")
+    palermo.job(backoff="exponentially")  # wrong
+    palermo.job(missed="never")  # wrong
+    palermo.job(backoff="exponential", missed="once", arguments="one", unique="until_start")
+    palermo.start_worker(["shop"], pool="threads")  # wrong
+    palermo.start_worker(["shop"], pool="thread", prefetch="auto", log_format="json")
+    if (current := palermo.current_job()) is not None:
+        current.progress("half")  # wrong
+
+
+@report.hook
+def after_enqueue(pages: int, pause: float = 0.1) -> None: ...
+
+
+assert_type(after_enqueue(1), None)
+
+
 def connect() -> None:
     palermo.connect("sqlite:///jobs.db", publish_timeout=timedelta(seconds=3), queue_type="quorum", imports=["shop"])
     palermo.connect(exchange="shop", publish_timeout="5m", failed_max_count="none", sign=None)
