@@ -25,6 +25,7 @@ def turns(made: StrideScheduler, count: int, **shares: float) -> list[str]:
 
 
 def test_tenants_have_their_turns_one_after_the_other() -> None:
+    assert [stride(share, TURN, 0.0) for share in (1, 4, 0.5)] == [1, 0.25, 2]
     assert turns(wheel(a=1, b=1, c=1), 7) == list("abcabca")
 
 
@@ -100,11 +101,6 @@ def test_the_waits_of_a_thousand_tenants_stay_within_twice_the_ideal() -> None:
 )
 def test_what_may_name_a_tenant(name: object, may: bool) -> None:
     assert is_tenant(name) is may
-
-
-def test_strides() -> None:
-    assert [stride(share, TURN, 0.0) for share in (1, 4, 0.5)] == [1, 0.25, 2]
-    assert stride(1, RANDOM, 0.0) == 0
 
 
 def test_looking_at_the_coming_turns_changes_nothing() -> None:

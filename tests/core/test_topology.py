@@ -14,44 +14,34 @@ from palermo.core.topology import (
 from palermo.errors import IdInvalid, QueueNameInvalid, SettingInvalid
 
 
-@pytest.mark.parametrize("name", ["jobs", "a", "é" * 63, "x" * 127, "with space inside", "file_*x", "failed-mails"])
+@pytest.mark.parametrize(
+    "name", ["jobs", "a", "é" * 63, "x" * 127, "with space inside", "file_*x", "failed-mails", "=mail", "a.b~c"]
+)
 def test_these_names_are_queues(name: str) -> None:
     assert check_job_queue(name) == name
+    assert check_new_queue("x=y!:5 b") == "x=y!:5 b"
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("said", "names"),
     [
-        ("", "0 bytes"),
-        ("x" * 128, "128 bytes"),
-        ("é" * 64, "128 bytes"),
-        ("mail ", "ends in a blank"),
-        ("\tmail", "begins or ends"),
-        ("two\nlines", "line break"),
-        ("bell\x07", "control character"),
-        ("nul\0", "control character"),
-        ("del\x7fete", "control character"),
-        ("next\x85line", "control character"),
-        ("line\u2028separator", "line break"),
-        ("amq.direct", "'amq.'"),
-        ("~delays", "'~'"),
-        ("palermo.~registry", "'palermo.~'"),
-        ("shop.~journal", "'shop.~'"),
-        ("=shop.~journal", "'shop.~'"),
-        ("=~journal", "'~'"),
-        ("=.~journal", "'.~'"),
-        ("=amq.gen-1", "'amq.'"),
-        ("= mail", "begins or ends"),
-        ("=", "nothing behind"),
-        ("a\udc80", "UTF-8"),
-        (7, "not text"),
-        (b"mail", "not text"),
-        (None, "not text"),
+        ("0 bytes", ("",)),
+        ("128 bytes", ("x" * 128, "é" * 64)),
+        ("in a blank|begins or ends", ("mail ", "\tmail", "= mail")),
+        ("line break", ("two\nlines", "line\u2028separator")),
+        ("control character", ("bell\x07", "nul\0", "del\x7fete", "next\x85line")),
+        (r"'amq\.'", ("amq.direct", "=amq.gen-1")),
+        ("'~'", ("~delays", "=~journal")),
+        (r"'(palermo|shop|)\.~'", ("palermo.~registry", "shop.~journal", "=shop.~journal", "=.~journal")),
+        ("nothing behind", ("=",)),
+        ("UTF-8", ("a\udc80",)),
+        ("not text", (7, b"mail", None)),
     ],
 )
-def test_these_names_are_not(name: object, said: str) -> None:
-    with pytest.raises(QueueNameInvalid, match=said.replace(".", r"\.")):
-        check_queue_name(name)
+def test_these_names_are_not(said: str, names: tuple[object, ...]) -> None:
+    for name in names:
+        with pytest.raises(QueueNameInvalid, match=said):
+            check_queue_name(name)
 
 
 @pytest.mark.parametrize(
@@ -62,21 +52,11 @@ def test_failed_is_no_queue_for_jobs(name: str) -> None:
         check_job_queue(name)
 
 
-@pytest.mark.parametrize("name", ["=tuleap_mail", "=mail", "=failed_mail", "a.b~c", "a~b", "x=y"])
-def test_names_behind_a_sign_and_tildes_within_are_queues(name: str) -> None:
-    assert check_job_queue(name) == name
-
-
 @pytest.mark.parametrize("name", ["*", "mail*", "a?", "a[1]", "a,b", "!low", "=x"])
 def test_a_name_that_a_worker_reads_as_a_pattern_makes_no_queue(name: str) -> None:
     assert check_job_queue(name) == name
     with pytest.raises(QueueNameInvalid, match="palermo worker -q"):
         check_new_queue(name)
-
-
-@pytest.mark.parametrize("name", ["jobs", "a!b", "x=y", "a:5", "a b"])
-def test_other_names_are_for_new_queues(name: str) -> None:
-    assert check_new_queue(name) == name
 
 
 @pytest.mark.parametrize("name", ["a.b", "", "amq.x", 3])
