@@ -9,7 +9,7 @@ import pytest
 
 from palermo.client.client import Client
 from palermo.errors import SettingInvalid
-from palermo.inspector.check import CheckResult, Limits, check, check_worker, compare, read_pidfile
+from palermo.inspector.check import Limits, check, check_worker, compare, read_pidfile
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.worker.handle import start_worker
@@ -119,7 +119,3 @@ def test_a_file_that_is_no_pidfile_is_said_to_be_none(tmp_path: Path, text: str)
 
     with pytest.raises(SettingInvalid, match="is not a worker's pidfile"):
         read_pidfile(str(tmp_path / "pid"))
-
-
-def test_a_line_is_one_line_whatever_the_queues_are_called() -> None:
-    assert CheckResult(problems=("a", "b"), unknown=("c",)).line() == "a; b; c"

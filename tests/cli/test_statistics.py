@@ -53,6 +53,11 @@ def failure(nth: int, message: str = "no route", *, retried: bool = False) -> di
     return {"at": NOW - nth, **known, "retried": retried}
 
 
+def screen(queues: list[dict[str, Any]], workers: list[dict[str, Any]], failures: int) -> ScreenData:
+    failed = [failure(nth, "no route to the host that has the mails") for nth in range(failures)]
+    return ScreenData(at=NOW, broker="here", queues=queues, workers=workers, failures=failed)
+
+
 def shown(scene: ScreenData, *, width: int = 100, height: int | None = None) -> str:
     console = Console(width=width, highlight=False, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(view(scene, width=width, height=height, foot=HELP))
@@ -99,13 +104,7 @@ def test_durations_as_people_read_them(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "room", "given"),
-    [
-        ([2, 3, 4], 100, [2, 3, 4]),
-        ([50, 50, 50], 30, [10, 10, 10]),
-        ([50, 1, 50], 21, [10, 1, 10]),
-        ([50, 50, 50], 0, [2, 2, 2]),
-        ([0, 0, 0], 10, [0, 0, 0]),
-    ],
+    [([2, 3, 4], 100, [2, 3, 4]), ([50, 1, 50], 21, [10, 1, 10]), ([50, 50, 50], 0, [2, 2, 2]), ([0, 0], 10, [0, 0])],
 )
 def test_tables_share_the_lines_of_the_terminal(sizes: list[int], room: int, given: list[int]) -> None:
     assert split_rows(sizes, room) == given
@@ -113,13 +112,8 @@ def test_tables_share_the_lines_of_the_terminal(sizes: list[int], room: int, giv
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 60)])
 def test_top_fits_the_terminal(width: int, height: int) -> None:
-    scene = ScreenData(
-        at=NOW,
-        broker="amqp://guest:***@localhost/",
-        queues=[queue(f"queue {nth}", nth) for nth in range(40)],
-        workers=[worker(nth, "shop.send") for nth in range(40)],
-        failures=[failure(nth) for nth in range(40)],
-    )
+    many = range(40)
+    scene = screen([queue(f"queue {nth}", nth) for nth in many], [worker(nth, "shop.send") for nth in many], 40)
 
     lines = shown(scene, width=width, height=height).splitlines()
 
@@ -130,13 +124,8 @@ def test_top_fits_the_terminal(width: int, height: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 130])
 def test_top_cuts_no_heading_no_sum_and_no_key_of_a_narrow_terminal(width: int) -> None:
-    scene = ScreenData(
-        at=NOW,
-        broker="here",
-        queues=[queue("region-north-orders-of-the-shop", 1_234, workers=0)],
-        workers=[worker(12_345, "shop.send_all_mails_of_the_day")],
-        failures=[failure(1, "no route to the host that has the mails")],
-    )
+    name = "region-north-orders-of-the-shop"
+    scene = screen([queue(name, 1_234, workers=0)], [worker(12_345, "shop.send_all_mails_of_the_day")], 1)
 
     text = shown(scene, width=width)
 
@@ -232,13 +221,7 @@ def test_top_requeues_the_failed_jobs_of_the_chosen_queue_only_after_yes(client:
 
 
 def test_top_shows_what_the_filter_has_in_it(client: Client) -> None:
-    scene = ScreenData(
-        at=NOW,
-        broker="here",
-        queues=[queue("mail", 3), queue("slow", 1)],
-        workers=[worker(1), worker(2, "shop.resize")],
-        failures=[failure(1)],
-    )
+    scene = screen([queue("mail", 3), queue("slow", 1)], [worker(1), worker(2, "shop.resize")], 1)
     keys = TopKeys(Inspector(client))
 
     keys.press("/qmailx\x7f\x7f\x7f\x7f\x7f\x7fslow\r", scene.queues)

@@ -1,18 +1,14 @@
 """`palermo status` and `palermo wait`: what becomes of jobs, in a terminal and for scripts."""
 
 import os
-import pty
-import subprocess
 import time
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palermo.client.client import Client
 from palermo.core.journal_records import Record, encode
-from tests.cli.conftest import COMMAND, Palermo
+from tests.cli.conftest import Palermo, on_terminal, read_until
 
 
 def write(client: Client, *records: Record) -> None:
@@ -82,34 +78,16 @@ def test_status_tells_how_a_job_ended_and_whether_its_result_is_kept(palermo: Pa
     assert (row["state"], row["took"], row["result_kept"], row["worker"]) == ("done", 1.25, True, "pid:1@h/worker-1")
 
 
-def test_a_terminal_shows_a_bar(client: Client, url: str, tmp_path: Path) -> None:
+def test_a_terminal_shows_a_bar(client: Client, url: str) -> None:
     write(
         client, about("a", "progress", fraction=0.4, text="page [40] of 100"), about("a", "log", text="[b]a line[/b]")
     )
     write(client, returned("a", "1"))
-    ours, theirs = pty.openpty()
 
-    environment = {**os.environ, "PALERMO_URL": url, "TERM": "xterm", "COLUMNS": "120", "NO_COLOR": "1"}
-    done = subprocess.run(
-        [COMMAND, "wait", "a"],
-        env=environment,
-        cwd=tmp_path,
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        timeout=60,
-        check=True,
-    )
-    os.close(theirs)
-    # A terminal hands out 4 kB at a time, and the bar is drawn ten times a second.
-    read = b""
-    with suppress(OSError):  # Linux says EIO at the end
-        while chunk := os.read(ours, 65_536):
-            read += chunk
-    os.close(ours)
-    shown = read.decode()
+    with on_terminal(["wait", "a"], url, NO_COLOR="1") as (terminal, pid):
+        shown = read_until(terminal, "a: done in 1.250 s 1")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
-    assert done.stdout == b"a: done in 1.250 s 1\n"
     assert "a: [b]a line[/b]" in shown
     assert "shop.resize a" in shown
     assert "page [40] of 100" in shown

@@ -196,9 +196,9 @@ def test_a_forked_child_has_ids_of_its_own_amid_many() -> None:
         os.write(writing, next(ids).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    os.close(writing)
 
-    with open(reading) as pipe:
-        of_child = pipe.read()
+    of_child = os.read(reading, 100).decode()
+    os.close(reading)
+    os.close(writing)
     assert len(of_child) == 36
     assert of_child not in {next(ids) for _ in range(200)}

@@ -5,6 +5,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -157,6 +158,8 @@ def test_a_job_may_have_arguments_named_self_and_cls(client: Client, waiting: Wa
     assert take(**named) == named
     assert [json.loads(message.body) for message in waiting()][:3] == [named, named, named]
     assert take.dequeue(**named) == 3
+    with pytest.raises(ArgumentsInvalid):
+        resize.dequeue("x", 1, 2)  # type: ignore[call-arg]
 
 
 def test_an_instant_that_is_none_does_not_enqueue_the_job_now(client: Client) -> None:
@@ -294,10 +297,8 @@ def test_a_mistake_among_many_tells_how_many_are_stored(client: Client, waiting:
 def test_the_jobs_before_one_that_is_too_large_are_stored_and_counted(
     client: Client, waiting: Waiting, options: dict[str, Any]
 ) -> None:
-    calls = [(str(number) if number != 50 else "x" * 17_000_000,) for number in range(100)]
-
     with pytest.raises(BodyTooLarge) as raised:
-        resize.options(**options).enqueue_many(calls)
+        resize.options(**options).enqueue_many([*((str(number),) for number in range(50)), ("x" * 17_000_000,), ("y",)])
 
     assert raised.value.__notes__ == ["50 jobs of this enqueue_many are stored for certain."]
     assert len(waiting()) == 50
@@ -319,9 +320,6 @@ def test_jobs_are_counted_though_their_hook_raises(client: Client, waiting: Wait
 def test_a_call_that_is_neither_tuple_nor_dict_is_refused(call: Any, client: Client) -> None:
     with pytest.raises(OptionInvalid, match="Give each call a tuple"):
         resize.enqueue_many([call])
-
-
-def test_one_id_cannot_name_many(client: Client) -> None:
     with pytest.raises(OptionInvalid, match="id='x' names one job"):
         resize.options(id="x").enqueue_many([("a",)])
 
@@ -380,8 +378,10 @@ def test_a_client_that_was_closed_opens_again_when_used(client: Client, waiting:
     assert len(forking.running) == 1
 
 
-def test_connect_replaces_the_default_client(client: Client, tmp_path: Any) -> None:
+def test_the_settings_decide_until_a_program_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PALERMO_URL", f"sqlite:///{tmp_path}/variable.db")
     resize.enqueue("x")
+    assert (tmp_path / "variable.db").exists()
 
     other = palermo.connect(f"sqlite:///{tmp_path}/other.db", default_queue="elsewhere")
     resize.enqueue("y")
@@ -391,31 +391,11 @@ def test_connect_replaces_the_default_client(client: Client, tmp_path: Any) -> N
     assert "other.db" in repr(other)
 
 
-def test_without_connect_the_settings_decide_at_first_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setenv("PALERMO_URL", f"sqlite:///{tmp_path}/variable.db")
-
-    resize.enqueue("x")
-
-    assert (tmp_path / "variable.db").exists()
-
-
 def test_palermo_inspector_is_a_call_also_after_its_module_is_imported(client: Client) -> None:
     import palermo.inspector.inspector as module
 
     assert isinstance(palermo.inspector(), module.Inspector)
     assert palermo.inspector().workers() == []
-
-
-def test_waiting_jobs_are_dequeued_by_their_arguments(client: Client, waiting: Waiting) -> None:
-    resize.enqueue("x")
-    resize.enqueue("y")
-    resize.enqueue("x")
-
-    assert resize.dequeue("x") == 2
-
-    assert [json.loads(message.body) for message in waiting()] == [["y"]]
-    with pytest.raises(ArgumentsInvalid):
-        resize.dequeue("x", 1, 2)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

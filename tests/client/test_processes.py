@@ -56,15 +56,6 @@ def test_declaring_jobs_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_the_package_says_what_it_has_and_what_it_has_not() -> None:
-    import palermo
-
-    assert all(getattr(palermo, name) is not None for name in palermo.__all__)
-    assert set(palermo.__all__) <= set(dir(palermo))
-    with pytest.raises(AttributeError, match="module 'palermo' has no attribute 'nothing'"):
-        palermo.nothing  # noqa: B018
-
-
 def test_a_program_ends_while_its_daemon_threads_still_enqueue(tmp_path: Path) -> None:
     source = """
 def work():

@@ -91,20 +91,10 @@ def test_a_url_of_sentinels_names_them_and_the_server_that_they_watch(
 @pytest.mark.parametrize(
     "url",
     [
-        "",
-        "redis+unix://redis.sock",
-        "redis+sentinel://u:secret@h",
-        "redis+sentinel://u:secret@h/shop/0/1",
-        "localhost",
-        "sqlite://jobs.db",
-        "sqlite:///",
-        "amqp://u:secret@h:port/",
-        "amqp://u:secret@h:70000/",
-        "amqp://u:secret@h/a/b",
-        "amqp://u:sec?ret@h/a",
-        "amqp://u:12?secret@h/a",
-        "amqp://u:secret/1@h/a",
-        "amqp://u:secret",
+        *("", "localhost", "sqlite://jobs.db", "sqlite:///", "redis+unix://redis.sock"),
+        *("redis+sentinel://u:secret@h", "redis+sentinel://u:secret@h/shop/0/1"),
+        *("amqp://u:secret@h:port/", "amqp://u:secret@h:70000/", "amqp://u:secret@h/a/b", "amqp://u:sec?ret@h/a"),
+        *("amqp://u:12?secret@h/a", "amqp://u:secret/1@h/a", "amqp://u:secret"),
     ],
 )
 def test_a_url_that_cannot_be_read_is_refused_without_its_password(url: str) -> None:

@@ -1,4 +1,9 @@
-"""The states of a key: by a model in which anyone may be killed at any instant."""
+"""The states of a key: by a model in which anyone may be killed at any instant.
+
+And by the same model where ends of runs are in a log, as on RabbitMQ: a worker stores an end, the leader hears of it
+later, or is killed before, and does not write it again. The next arbiter reads the states that were written, and then
+all ends, also those of which the one before had heard.
+"""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -8,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from palermo.core.message import Message
-from palermo.core.unique_keys import Key
+from palermo.core.unique_keys import Key, Phase
 from palermo.core.unique_rules import (
     REPLACE,
     RERUN,
@@ -24,6 +29,7 @@ from palermo.core.unique_rules import (
     publish_due,
 )
 from tests.core.test_unique_rules import KEY, asked, job, started
+from tests.scale import scaled
 
 
 @dataclass
@@ -183,3 +189,100 @@ class Kills(RuleBasedStateMachine):
 
 TestKills = Kills.TestCase
 TestKills.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+
+
+@dataclass(frozen=True)
+class Told:
+    """An end as a worker wrote it."""
+
+    id: str
+    how: RunOutcome
+    serial: int | None
+    starts: int | None
+    at: float
+
+
+@dataclass
+class Logged(World):
+    """What is in the log, and what the leader has made of it in memory: the key."""
+
+    written: Key = field(default_factory=lambda: Key(name=KEY))
+    number: int = 0
+    ends: list[Told] = field(default_factory=list)
+    heard: int = 0
+
+    def store(self, step: KeyUpdate) -> None:
+        if step.key != self.key or step.jobs:
+            self.number += 1
+            self.written = step.key
+        super().store(step)
+
+    def enqueue(self, message: Message, way: str) -> EnqueueAnswer:
+        answer = super().enqueue(message, way)
+        if answer.outcome is EnqueueOutcome.DUPLICATE and answer.state == Phase.RUNNING:
+            self.hear_all()
+            answer = super().enqueue(message, way)
+        return answer
+
+    def start(self, found: Delivery, *, again: bool) -> StartAnswer:
+        if again:
+            self.hear_all()
+        answer = super().start(found, again=again)
+        if answer.why in (StartReason.COPY, StartReason.DUPLICATE):
+            self.hear_all()
+            answer = super().start(found, again=again)
+        return answer
+
+    def end(self, found: Delivery, how: RunOutcome) -> None:
+        self.ends.append(Told(found.message.id, how, found.serial, found.starts, self.now))
+
+    def hear(self, *, read_again: bool = False) -> None:
+        """Of the next end."""
+        told = self.ends[self.heard]
+        self.heard += 1
+        now = told.at if read_again else self.now
+        step = end(self.key, told.id, told.how, serial=told.serial, starts=told.starts, now=now)
+        if step.jobs:
+            self.store(step)
+        else:
+            self.key = step.key
+
+    def hear_all(self) -> None:
+        while self.heard < len(self.ends):
+            self.hear()
+
+    settle = hear_all
+
+
+class LaterKills(Kills):
+    """The arbiter is killed as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world: Logged = Logged()
+
+    @rule()
+    def hear(self) -> None:
+        if self.world.heard < len(self.world.ends):
+            self.world.hear()
+
+    @rule()
+    def kill_the_arbiter(self) -> None:
+        world = self.world
+        world.key, world.heard = world.written, 0
+        if world.key.is_free:
+            world.key = Key(name=KEY, serial=max(world.number, world.key.serial))
+        for _ in list(world.ends):
+            world.hear(read_again=True)
+
+    @rule()
+    def write_all_anew(self) -> None:
+        world = self.world
+        world.number += 1
+        world.written = world.key
+        del world.ends[: world.heard]
+        world.heard = 0
+
+
+TestLaterKills = LaterKills.TestCase
+TestLaterKills.settings = settings(max_examples=scaled(50, 1_500), stateful_step_count=scaled(30, 40), deadline=None)

@@ -38,59 +38,47 @@ def test_without_anything_the_defaults_hold() -> None:
     assert settings.publish_timeout == 5.0
 
 
-def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "palermo.toml").write_text(
-        'exchange = "file"\ndefault_queue = "file"\nserializer = "msgpack"\n'
-        'failed_max_age = "30d"\nimports = ["a", "b"]\n'
-    )
-    monkeypatch.setenv("PALERMO_DEFAULT_QUEUE", "variable")
-    monkeypatch.setenv("PALERMO_SERIALIZER", "pickle")
-    monkeypatch.setenv("PALERMO_FAILED_MAX_COUNT", "1000")
-
-    settings = Settings.load(serializer="json", url=None)
-
-    assert (settings.exchange, settings.default_queue, settings.serializer) == ("file", "variable", "json")
-    assert (settings.failed_max_age, settings.failed_max_count) == (30 * 86_400.0, 1_000)
-    assert settings.imports == ("a", "b")
-    assert settings.url == DEFAULT_URL
-
-
-def test_what_a_program_declares_wins_over_a_file_and_not_over_a_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "palermo.toml").write_text('exchange = "file"\ndefault_queue = "file"\nserializer = "msgpack"\n')
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_settings, "_declared", {})
-    monkeypatch.setenv("PALERMO_SERIALIZER", "pickle")
-    program_settings.declare_settings("settings.PALERMO", {"exchange": "old", "compression": "gzip"})
-    program_settings.declare_settings("settings.PALERMO", {"default_queue": "program", "serializer": "json"})
 
-    settings = Settings.load()
 
-    assert (settings.exchange, settings.default_queue, settings.serializer) == ("file", "program", "pickle")
-    assert settings.compression == ""
+@pytest.mark.usefixtures("declared")
+def test_each_source_wins_over_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ("exchange", "default_queue", "serializer", "compression", "queue_type")
+    (tmp_path / "palermo.toml").write_text("".join(f'{name} = "file"\n' for name in settings[:4]))
+    program_settings.declare_settings("settings.PALERMO", {"queue_type": "classic", "web_prefix": "/old"})
+    program_settings.declare_settings("settings.PALERMO", dict.fromkeys(settings[1:4], "program"))
+    monkeypatch.setenv("PALERMO_SERIALIZER", "variable")
+    monkeypatch.setenv("PALERMO_COMPRESSION", "variable")
+
+    loaded = Settings.load(compression="given", url=None)
+
+    assert [getattr(loaded, name) for name in settings[:4]] == ["file", "program", "variable", "given"]
+    assert (loaded.url, loaded.web_prefix) == (DEFAULT_URL, Settings().web_prefix), "a later declaration replaces all"
     assert {each.setting: each.origin for each in setting_origins()}["default_queue"] == "settings.PALERMO"
+
+
+@pytest.mark.usefixtures("declared")
+def test_a_setting_that_a_program_mistypes_is_refused() -> None:
     program_settings.declare_settings("settings.PALERMO", {"default_queu": "x"})
+
     with pytest.raises(SettingInvalid, match=r"there is no setting 'default_queu' in settings.PALERMO"):
         Settings.load()
 
 
 def test_the_nearest_file_going_up_is_the_only_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = tmp_path / "shop" / "src" / "deep"
+    deep.mkdir(parents=True)
     (tmp_path / "palermo.toml").write_text('exchange = "top"\ndefault_queue = "top"\n')
-    (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "pyproject.toml").write_text('[tool.palermo]\nexchange = "shop"\n')
-    (tmp_path / "shop" / "src" / "deep").mkdir(parents=True)
     (tmp_path / "shop" / "src" / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
-    monkeypatch.chdir(tmp_path / "shop" / "src" / "deep")
+    (deep / "pyproject.toml").write_text("[tool.other\n")  # the broken one of another program
+    monkeypatch.chdir(deep)
 
-    settings = Settings.load()
+    assert (Settings.load().exchange, Settings.load().default_queue) == ("shop", "jobs")
 
-    assert (settings.exchange, settings.default_queue) == ("shop", "jobs")
-
-
-def test_palermo_toml_wins_over_pyproject_in_one_directory(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[tool.palermo]\nexchange = "project"\n')
-    (tmp_path / "palermo.toml").write_text('exchange = "own"\n')
-
+    (tmp_path / "shop" / "palermo.toml").write_text('exchange = "own"\n')
     assert Settings.load().exchange == "own"
 
 
@@ -115,26 +103,6 @@ def test_variables_of_a_kubernetes_service_are_no_settings(service: str, monkeyp
 
     assert Settings.load() == Settings()
     assert unknown_variables() == []
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("PUBLISH_TIMEOUT", "1m30s", 90.0),
-        ("PUBLISH_TIMEOUT", "2.5", 2.5),
-        ("SIGN", "no", False),
-        ("IMPORTS", "shop.tasks, shop.mail,", ("shop.tasks", "shop.mail")),
-        ("SIGNING_KEYS", '["a,b", "c"]', ("a,b", "c")),
-        ("FAILED_MAX_AGE", "none", None),
-        ("COMPRESSION", "none", ""),
-    ],
-)
-def test_a_variable_is_read_as_its_setting_is(
-    name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(f"PALERMO_{name}", text)
-
-    assert getattr(Settings.load(), name.lower()) == value
 
 
 @pytest.mark.parametrize(
@@ -218,12 +186,6 @@ def test_a_wrong_url_is_told_without_its_password(monkeypatch: pytest.MonkeyPatc
 
     assert "secret" not in str(raised.value)
     assert "99999" not in str(raised.value)  # it may be a password, of a URL whose @ was forgotten
-
-
-def test_somebody_elses_broken_pyproject_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.other\n")
-
-    assert Settings.load() == Settings()
 
 
 #: The type of an argument, by the type of the setting; a choice is Literal in the argument.
@@ -317,6 +279,14 @@ def test_a_child_reads_the_same_settings_from_its_environment(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
+        ("publish_timeout", "1m30s", 90.0),
+        ("publish_timeout", "2.5", 2.5),
+        ("sign", "no", False),
+        ("imports", "shop.tasks, shop.mail,", ("shop.tasks", "shop.mail")),
+        ("signing_keys", '["a,b", "c"]', ("a,b", "c")),
+        ("failed_max_age", "none", None),
+        ("compression", "none", ""),
+        # White space around a value is no part of it.
         ("url", "sqlite:////srv/jobs.db\n", "sqlite:////srv/jobs.db"),
         ("exchange", "shop\r\n", "shop"),
         ("queue_type", " classic ", "classic"),
@@ -326,16 +296,17 @@ def test_a_child_reads_the_same_settings_from_its_environment(tmp_path: Path, mo
         ("max_deaths", "none\n", None),
     ],
 )
-def test_white_space_around_a_setting_is_no_part_of_it(
+def test_text_is_read_as_the_setting_is_wherever_it_comes_from(
     name: str, text: str, value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = getattr(Settings.load(**{name: text}), name)  # type: ignore[arg-type]
+    found = [getattr(Settings.load(**{name: text}), name)]  # type: ignore[arg-type]
     monkeypatch.setenv(f"PALERMO_{name.upper()}", text)
-    from_variable = getattr(Settings.load(), name)
+    found.append(getattr(Settings.load(), name))
     monkeypatch.delenv(f"PALERMO_{name.upper()}")
     (tmp_path / "palermo.toml").write_text(f"{name} = {json.dumps(text)}\n")
+    found.append(getattr(Settings.load(), name))
 
-    assert (given, from_variable, getattr(Settings.load(), name)) == (value, value, value)
+    assert found == [value] * 3
 
 
 @pytest.mark.parametrize("blank", ["", " \n"])

@@ -77,6 +77,15 @@ def test_process_may_be_a_static_or_class_method(kind: Callable[..., Any]) -> No
     assert made.definition.target().process("x") == "x"
 
 
+def test_a_static_method_is_a_job_of_its_own() -> None:
+    class Mailer:
+        @staticmethod
+        @palermo.job(name="shop.mailer.static")
+        def static(to: str) -> None: ...
+
+    assert Mailer.static.definition is jobs.registry.get("shop.mailer.static")
+
+
 def test_a_job_wrapped_by_another_decorator_keeps_its_parameters_and_place() -> None:
     def logged(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -135,6 +144,7 @@ def test_a_class_is_no_job_until_it_is_decorated_itself() -> None:
         ({"retry_on": "ValueError"}, "retry_on='ValueError' is neither an exception class nor a tuple of such"),
         ({"discard_on": (KeyError, int)}, "discard_on=.* is neither an exception class"),
         ({"sign": "yes"}, "sign='yes' is neither True nor False"),
+        ({"default": "yes"}, "neither True nor False"),
         ({"name": ""}, "job name ''"),
         ({"name": "x" * 256}, "256 bytes"),
         ({"name": "\ud800"}, "cannot be written as UTF-8"),
@@ -176,13 +186,10 @@ def test_a_queue_outside_the_rule_is_refused_where_it_is_declared(queue: Any) ->
         resize.options(queue=queue)
 
 
-@pytest.mark.parametrize("id", ["", 7])
-def test_an_id_that_is_not_text_is_refused(id: Any) -> None:
-    with pytest.raises(IdInvalid):
-        resize.options(id=id)
-
-
-def test_options_take_no_arguments_of_the_job() -> None:
+def test_options_take_no_arguments_of_the_job_and_no_id_that_is_not_text() -> None:
+    for id in ("", 7):
+        with pytest.raises(IdInvalid):
+            resize.options(id=id)  # type: ignore[arg-type]
     with pytest.raises(OptionInvalid, match="the job's own arguments go to enqueue"):
         resize.options(width=3)  # type: ignore[call-arg]
 
@@ -191,24 +198,10 @@ def _generator() -> Any:
     yield 1
 
 
-class _NoProcess:
-    pass
-
-
 class _NeedsArguments:
     def __init__(self, connection: object) -> None: ...
 
     def process(self) -> None: ...
-
-
-class _OwnEnqueue:
-    def process(self) -> None: ...
-
-    def enqueue(self) -> None: ...
-
-
-class _ProcessIsData:
-    process = 3
 
 
 class _Mailer:
@@ -231,10 +224,10 @@ class _Mailer:
         (vars(_Mailer)["made"], r"'_Mailer\.made' is a method"),
         (vars(_Mailer)["static"], r"'_Mailer\.static' is no function yet: write @staticmethod above @palermo\.job"),
         (_generator, "is a generator"),
-        (_NoProcess, "has no method `process`"),
-        (_ProcessIsData, "is not a method"),
+        (type("Mail", (), {}), "has no method `process`"),
+        (type("Mail", (), {"process": 3}), "is not a method"),
         (_NeedsArguments, r"cannot be made without arguments \(missing a required argument: 'connection'\)"),
-        (_OwnEnqueue, "has an attribute 'enqueue' of its own"),
+        (type("Mail", (), {"process": lambda self: None, "enqueue": len}), "has an attribute 'enqueue' of its own"),
     ],
 )
 def test_what_cannot_be_a_job_is_refused(target: Any, text: str) -> None:
@@ -340,15 +333,6 @@ def test_a_function_may_declare_a_job_in_either_branch() -> None:
     assert make(False).definition is jobs.registry.get("branch.work")
 
 
-def test_a_function_in_a_class_that_takes_no_object_is_a_job() -> None:
-    class Mailer:
-        @staticmethod
-        @palermo.job(name="shop.mailer.static")
-        def static(to: str) -> None: ...
-
-    assert Mailer.static.definition is jobs.registry.get("shop.mailer.static")
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
@@ -384,12 +368,7 @@ def test_a_queue_has_one_default_job() -> None:
     assert declared.defaults("jobs") == {"events": "a", "jobs": "b"}
 
     declared.register(define(lambda: None, name="c", queue="events", default=True))
-    with pytest.raises(JobNameTaken, match="queue 'events' has two default jobs, 'a' and 'c'"):
-        declared.defaults("jobs")
-
-
-def test_a_default_job_takes_no_batches() -> None:
     with pytest.raises(OptionInvalid, match="batch does not go with"):
         define(lambda bodies: None, name="a", default=True, batch=5)
-    with pytest.raises(OptionInvalid, match="neither True nor False"):
-        palermo.job(default="yes")  # type: ignore[call-overload]
+    with pytest.raises(JobNameTaken, match="queue 'events' has two default jobs, 'a' and 'c'"):
+        declared.defaults("jobs")

@@ -40,25 +40,25 @@ def lines() -> Iterator[Lines]:
     logging.setLogRecordFactory(factory)
 
 
-def seen_headers() -> dict[str, Any]:
-    job = palermo.current_job()
-    assert job is not None
-    return {name: value for name, value in job.headers.items() if name in HEADERS}
-
-
 def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
+
+    def current_headers() -> dict[str, Any]:
+        job = palermo.current_job()
+        assert job is not None
+        return {name: value for name, value in job.headers.items() if name in HEADERS}
+
     monkeypatch.setattr(hooks, "_backends", ())
     palermo.failure_backend(lambda report: seen.append(("report", report.headers)))
 
     @palermo.job(name="headed", retries=1, backoff=60, keep_result=True, tenant="acme", limit=1)
     def headed() -> None:
-        seen.append(("run", seen_headers()))
+        seen.append(("run", current_headers()))
         raise ValueError
 
     @headed.hook
     def before_process() -> None:
-        seen.append(("hook", seen_headers()))
+        seen.append(("hook", current_headers()))
 
     with pytest.raises(OptionInvalid, match="header 'tenant' is one that Palermo"):
         headed.options(headers={"tenant": "acme"})

@@ -1,7 +1,7 @@
 """Class jobs that derive from nothing: the mypy plugin gives them the methods of a job.
 
-A line that ends in `# wrong` must be an error, and no other may be. Checked by test_typing.py with the settings of
-mypy.ini beside it.
+A line that ends in `# wrong` must be an error, and no other may be. Checked by test_typing.py with
+its plugin.
 """
 
 from typing import assert_type
