@@ -19,7 +19,8 @@ from palermo.jobs import options
 from tests.doc_pages import PAGES
 from tests.typed_examples import Example, examples, folder_name
 
-pytestmark = pytest.mark.slow
+# Each type checker reads all in one run, which takes minutes on a busy machine.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_200)]
 
 
 REPOSITORY = Path(__file__).parents[2]
