@@ -15,7 +15,6 @@ from tests.cli.conftest import Palermo
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.inspector.jobs import message, publish
 
 
 @pytest.fixture
@@ -31,37 +30,6 @@ def worker(rig: Rig) -> WorkerProcess:
     worker = rig.worker()
     rig.ready(worker)
     return worker
-
-
-def paused(palermo: Palermo) -> list[str]:
-    return [row["name"] for row in palermo.rows("queues") if row["paused"]]
-
-
-def test_pause_and_resume_show_in_the_listings(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1"))
-
-    rows = palermo.rows("pause", "mail", "later")
-    assert [(row["name"], row["paused"]) for row in rows] == [("later", True), ("mail", True)]
-    assert paused(palermo) == ["later", "mail"]
-    assert "paused" in palermo("queues").stdout.splitlines()[-1]
-    assert "queue mail is paused" in palermo("check").stdout
-
-    rows = palermo.rows("resume", "mail", "later")
-    assert [(row["name"], row["paused"]) for row in rows] == [("mail", False), ("later", False)]
-    assert paused(palermo) == []
-
-
-def test_all_queues_are_paused_and_resumed(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1"), message("2"))
-    palermo("pause", "images")
-
-    palermo("pause", "--all")
-    publish(client, message("3", queue="later"))
-    assert paused(palermo) == ["images", "later", "mail"]
-    assert "all queues are paused" in palermo("doctor").stdout
-
-    palermo("resume", "--all")
-    assert paused(palermo) == ["images"]
 
 
 @pytest.mark.parametrize("journal", ["failures", "all"])

@@ -13,6 +13,8 @@ from tests.inspector.jobs import message, publish
 
 
 def test_a_sound_file_has_findings_of_each_kind_and_no_problem(palermo: Palermo, tmp_path: Path) -> None:
+    palermo("pause", "--all")
+
     *lines, last = palermo("doctor", "--url", "sqlite:///jobs.db").stdout.splitlines()
     rows = palermo.rows("doctor")
 
@@ -20,6 +22,7 @@ def test_a_sound_file_has_findings_of_each_kind_and_no_problem(palermo: Palermo,
     assert all(line.startswith(("ok ", "warning ", "         ->")) for line in lines)
     assert any("synchronous = FULL" in line for line in lines)
     assert any(f"on file {tmp_path}/jobs.db" in line for line in lines)
+    assert any("all queues are paused" in line for line in lines)
     assert all(row.keys() == {"check", "level", "text", "advice", "names"} for row in rows)
     assert {"settings", "durability", "file system", "disk space"} <= {row["check"] for row in rows}
 

@@ -47,8 +47,10 @@ def shop(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _serve(broker: Broker) -> None:
-    """One group of a topic, whose worker is there no more."""
-    await broker.events.subscribe(Subscription(group="mail", queue="palermo_mail", topics=("order.*",), function="x"))
+    """Two groups of topics, whose workers are there no more."""
+    for group, topic in (("mail", "order.*"), ("audit", "#")):
+        one = Subscription(group=group, queue=f"palermo_{group}", topics=(topic,), function="x")
+        await broker.events.subscribe(one)
 
 
 def test_golden_files_show_every_command_but_those_that_go_on() -> None:
@@ -80,5 +82,5 @@ def _shown(monkeypatch: pytest.MonkeyPatch, line: str) -> str:
         patch.setattr(output, "is_terminal", lambda stream: command != line and stream is not sys.stdout)
         done = CliRunner().invoke(main, shlex.split(command), input="n\n" if command != line else None)
     said = "\n".join(part.rstrip() for part in (done.stdout, done.stderr) if part.strip())
-    said = re.sub(r"program: .*", "program: <versions>", said)
+    said = re.sub(r"(?<=[-~])[0-9a-f]{8}\b", "<random>", re.sub(r"program: .*", "program: <versions>", said))
     return f"$ palermo {line}\n{said}\n-> {done.exit_code}"

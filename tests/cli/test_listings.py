@@ -9,26 +9,6 @@ from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
-def test_queues_as_json_are_one_array(palermo: Palermo, client: Client) -> None:
-    publish(client, message("1"))
-
-    assert palermo.rows("queues") == [
-        {"name": "failed", "pending": 0, "in_progress": 0, "workers": 0, "paused": False},
-        {"name": "mail", "pending": 1, "in_progress": 0, "workers": 0, "paused": False},
-    ]
-
-
-def test_jobs_are_listed_in_queue_order_by_page(palermo: Palermo, client: Client) -> None:
-    publish(client, *(message(str(n), n) for n in range(5)))
-
-    first = palermo.rows("jobs", "mail", "--limit", "2")
-    second = palermo.rows("jobs", "mail", "--limit", "2", "--page", "2")
-    newest = palermo.rows("jobs", "mail", "--limit", "2", "--newest")
-
-    assert [[row["id"] for row in page] for page in (first, second, newest)] == [["0", "1"], ["2", "3"], ["4", "3"]]
-    assert (first[0]["args"], first[0]["state"]) == ([0], "pending")
-
-
 @pytest.mark.parametrize("listing", ["workers", "failed list", "failed groups", "jobs mail"])
 def test_an_empty_listing_is_done(palermo: Palermo, client: Client, listing: str) -> None:
     publish(client, message("1"))
@@ -75,16 +55,3 @@ def test_an_id_is_never_broken_over_two_lines_of_a_terminal(
 def test_control_characters_are_written_as_escapes() -> None:
     assert safe("a\x1b[31m\nb\u202e") == "a\\x1b[31m\\nb\\u202e"
     assert safe("a\n\tb", lines=True) == "a\n\tb"
-
-
-def test_keys_are_listed_and_freed(palermo: Palermo, client: Client) -> None:
-    id = client.enqueue("shop.sync", [1], unique="until_done", unique_key="eu").id
-    client.enqueue("shop.sync", [1], unique="until_done", unique_key="us")
-
-    eu, us = palermo.rows("unique", "list")
-
-    assert (eu["key"], eu["id"], eu["state"], eu["queue"]) == ("shop.sync:eu", id, "waiting", "jobs")
-    palermo("unique", "free", "shop.sync:eu")
-    assert [row["key"] for row in palermo.rows("unique", "list")] == [us["key"]]
-    assert palermo.rows("unique", "list", "--strays") == []
-    assert palermo("unique", "free", "--strays").stderr == "freed 0 keys.\n"

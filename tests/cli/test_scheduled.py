@@ -5,7 +5,7 @@ import pytest
 from palermo.cli import output
 from palermo.client.client import Client
 from tests.cli.conftest import Palermo
-from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
+from tests.webui.scheduled_jobs import due, retrying, schedule
 
 
 def enqueue(palermo: Palermo, *when: str) -> str:
@@ -71,34 +71,3 @@ def test_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
     assert none.stdout == ""
     assert palermo(*cancel).stdout.count("cancelled") == 1
     assert len(palermo.ids("scheduled", "list")) == 1
-
-
-def test_what_waits_to_be_tried_again_is_listed_with_why_and_when(palermo: Palermo, client: Client) -> None:
-    schedule(client, retrying("b", DAY, times=3), retrying("a", 100, queue="slow"), due("plain", 50))
-
-    assert palermo.ids("retries", "list") == ["a", "b"]
-    assert "ValueError: try 3" in palermo("retries", "list").stdout
-    [row] = palermo.rows("retries", "list", "--queue", "slow")
-    assert (row["id"], row["state"], row["attempts"][0]["message"]) == ("a", "retrying", "try 1")
-    assert palermo.ids("retries", "list", "--job", "none") == []
-
-
-def test_they_are_run_now_or_given_up_one_by_one(palermo: Palermo, client: Client) -> None:
-    schedule(client, retrying("a", 100), retrying("b", 100, times=2), due("plain", 100))
-
-    assert palermo("retries", "run", "a").stdout.startswith("a: enqueued, was due ")
-    assert palermo("retries", "give-up", "b").stdout == "b: failed.\n"
-    assert palermo("retries", "give-up", "plain", code=4).stdout == "plain: fired already or not there.\n"
-    failed = palermo.rows("failed", "show", "b")
-
-    assert ([one["message"] for one in failed["attempts"]], failed["retries"]) == (["try 1", "try 2"], 1)
-    assert [row["id"] for row in palermo.rows("scheduled", "list")] == ["plain"]
-
-
-def test_all_that_match_are_given_up_when_that_is_confirmed(palermo: Palermo, client: Client) -> None:
-    schedule(client, *(retrying(str(n), 100, queue="slow" if n % 2 else "mail") for n in range(5)), due("plain", 100))
-
-    rows = palermo.rows("retries", "give-up", "--all", "--queue", "slow", "-y")
-
-    assert [(row["id"], row["state"]) for row in rows] == [("1", "failed"), ("3", "failed")]
-    assert palermo("retries", "run", "--all", "-y").stdout.count("enqueued") == 3
