@@ -110,12 +110,6 @@ def test_a_module_with_a_syntax_error_shows_the_line_with_a_mark(process: Proces
     assert "importlib" not in done.stderr
 
 
-def test_a_module_that_does_not_exist_is_said_in_one_line(process: Process) -> None:
-    (line,) = process("worker", "no_shop").stderr.splitlines()
-
-    assert "No module named 'no_shop'" in line
-
-
 def test_a_worker_warns_of_a_queue_that_no_job_declares_and_counts_processors(process: Process, shop: str) -> None:
     done = process("worker", shop, "-q", "pictrues,bills,file_*", "-c", "auto", "--burst")
 

@@ -12,16 +12,6 @@ def enqueue(palermo: Palermo, *when: str) -> str:
     return palermo("enqueue", "shop.resize", "-q", "slow", *when).stdout.strip()
 
 
-def test_the_soonest_comes_first_and_filters_hold(palermo: Palermo) -> None:
-    later, soon = enqueue(palermo, "--in", "2d"), enqueue(palermo, "--in", "1h")
-
-    listed = palermo.rows("scheduled", "list")
-    assert [(row["id"], row["state"]) for row in listed] == [(soon, "scheduled"), (later, "scheduled")]
-    assert palermo.ids("scheduled", "list", "--limit", "1") == [soon]
-    assert palermo.rows("scheduled", "list", "--queue", "mail") == []
-    assert len(palermo.rows("scheduled", "list", "--job", "shop.*")) == 2
-
-
 def test_the_question_says_how_many_of_the_jobs_are_retries(
     palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

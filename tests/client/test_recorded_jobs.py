@@ -79,9 +79,6 @@ def test_arguments_that_are_too_long_leave_their_preview_and_size() -> None:
     assert not read(fields).readable
     hidden = recorder("password", journal_arguments=10).fields(message(["hunter2hunter2"], preview="'hunter2…'"))
     assert "hunter2" not in json.dumps(hidden)
-
-
-def test_with_the_setting_at_0_nothing_is_recorded() -> None:
     assert recorder(journal_arguments=0).fields(message([1], tenant="acme")) == {}
 
 

@@ -30,7 +30,7 @@ def index(page: int, text: str = "") -> None: ...
 def total(number: int) -> None: ...
 
 
-def test_a_second_enqueue_answers_with_the_first_job(client: Client, waiting: Waiting) -> None:
+def test_a_second_enqueue_answers_with_the_first_job_or_raises(client: Client, waiting: Waiting) -> None:
     first = sync.enqueue("a")
 
     second = sync.enqueue("a")
@@ -40,6 +40,9 @@ def test_a_second_enqueue_answers_with_the_first_job(client: Client, waiting: Wa
     assert "duplicate='waiting'" in repr(second)
     assert [message.id for message in waiting()] == [first.id]
     assert sync.enqueue("b")
+    with pytest.raises(DuplicateJob, match=first.id) as raised:
+        sync.options(on_duplicate="raise").enqueue("a")
+    assert (raised.value.id, raised.value.state) == (first.id, "waiting")
 
 
 def test_the_same_arguments_are_one_key_however_they_are_given(client: Client) -> None:
@@ -154,15 +157,6 @@ def test_each_job_has_keys_of_its_own(client: Client) -> None:
     assert not total.options(unique="until_done", unique_key="k").enqueue(2)
     assert client.enqueue("shop.product", [1], unique="until_done", unique_key="k")
     assert total.enqueue(1)
-
-
-def test_a_second_enqueue_may_raise(client: Client) -> None:
-    first = sync.enqueue("a")
-
-    with pytest.raises(DuplicateJob, match=first.id) as raised:
-        sync.options(on_duplicate="raise").enqueue("a")
-
-    assert (raised.value.id, raised.value.state) == (first.id, "waiting")
 
 
 def test_a_second_enqueue_may_replace_the_arguments(client: Client) -> None:

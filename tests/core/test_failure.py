@@ -54,13 +54,8 @@ def test_a_long_trace_is_cut_in_its_middle_to_bytes(size: int) -> None:
     assert shorter.endswith("end")
     assert "cut" in shorter
     assert cut_middle("short", size) == "short"
+    assert len(cut(Failure(exception_class="E", message="m" * 5_000, stack_trace="", failed_at=0)).message) == 2_000
     assert cut_middle("x" * 100, 0).strip() == "… cut …"
-
-
-def test_a_message_is_cut_to_2000_characters() -> None:
-    failure = Failure(exception_class="E", message="m" * 5_000, stack_trace="", failed_at=0)
-
-    assert len(cut(failure).message) == 2_000
 
 
 def test_failures_of_one_kind_share_a_fingerprint() -> None:

@@ -11,10 +11,11 @@ from palermo.errors import OptionInvalid
 ROOT = Path(__file__).parents[2]
 
 
-def test_text_numbers_and_bools_travel() -> None:
+def test_text_numbers_and_bools_travel_and_only_headers_of_the_user_are_shown() -> None:
     given = {"request-id": "ü", "X-Shard": 7, "weight": 0.5, "trial": True, "most": 2**63 - 1}
 
     assert check_own_headers(given) == given
+    assert own_headers({"parent-id": "p", "x-death": [], "traceparent": "0", **given}) == given
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,3 @@ def test_every_header_of_the_wire_format_is_refused() -> None:
 
     assert {"tenant", "recurring", "unique-linger", "traceparent", "stack-trace"} <= documented
     assert {name for name in documented if not is_reserved(name)} == set()
-
-
-def test_only_headers_of_the_user_are_shown() -> None:
-    assert own_headers({"parent-id": "p", "x-death": [], "traceparent": "0", "request-id": "r"}) == {"request-id": "r"}

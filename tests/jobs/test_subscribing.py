@@ -42,20 +42,14 @@ def test_a_function_is_a_job_of_its_groups_name_with_one_argument(registry: Regi
     assert definition.queue_in(settings) == "shop_mail"
     assert definition.queue_in(Settings(exchange="shop", events_prefix="tuleap")) == "=tuleap_mail"
     assert registry.queues() == ()
-    ((subscription, from_start),) = subscriptions(registry, "shop", "shop")
+    subscribe("#", group="audit")(type("Audit", (), {"process": lambda self, payload: None}))
+    assert registry.get("audit").is_class
+    (_, (subscription, from_start)) = sorted(subscriptions(registry, "shop", "shop"), key=lambda one: one[0].group)
     assert (subscription.group, subscription.queue, from_start) == ("mail", "shop_mail", True)
     assert subscription.topics == ("bill.#", "order.*")
     assert subscription.function.endswith("on_order")
     assert subscription.wants("bill.x.y")
     assert not subscription.wants("bills")
-
-
-def test_a_class_with_process_subscribes_as_well(registry: Registry) -> None:
-    @subscribe("#", group="audit")
-    class Audit:
-        def process(self, payload: Any) -> None: ...
-
-    assert registry.get("audit").is_class
 
 
 def test_a_second_function_of_a_group_is_refused_and_the_same_again_is_not() -> None:
