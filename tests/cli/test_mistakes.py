@@ -110,7 +110,7 @@ def test_a_module_with_a_syntax_error_shows_the_line_with_a_mark(process: Proces
     assert "importlib" not in done.stderr
 
 
-def test_a_worker_warns_of_a_queue_that_no_job_declares_and_counts_processors(process: Process, shop: str) -> None:
+def test_a_worker_warns_of_an_undeclared_queue_and_counts_processors(process: Process, shop: str) -> None:
     done = process("worker", shop, "-q", "pictrues,bills,file_*", "-c", "auto", "--burst")
 
     assert done.returncode == 0

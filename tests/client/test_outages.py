@@ -21,7 +21,6 @@ from palermo.errors import BrokerUnavailable
 from palermo.settings.settings import Settings
 from tests.client.conftest import run_threads
 from tests.helpers import Stopwatch, eventually
-from tests.rabbitmq_node import free_port
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.slow
@@ -62,9 +61,11 @@ def mute() -> Iterator[str]:
 
 
 @pytest.fixture
-def closed() -> str:
-    """A broker that is down."""
-    return f"127.0.0.1:{free_port()}"
+def closed() -> Iterator[str]:
+    """A broker that is down: nobody listens on its port."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -224,11 +225,13 @@ def test_threads_that_enqueue_through_an_unsteady_line_lose_nothing(
                 continue
 
     def cut() -> None:
-        for _ in range(10):
-            stop.wait(0.15)
-            relay.hang_up()
-        eventually(lambda: confirmed)
-        stop.set()
+        try:
+            for _ in range(10):
+                stop.wait(0.15)
+                relay.hang_up()
+            eventually(lambda: confirmed)
+        finally:
+            stop.set()
 
     run_threads(5, lambda number: enqueue() if number else cut())
 

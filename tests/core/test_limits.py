@@ -233,7 +233,7 @@ def test_a_rate_that_a_clock_far_ahead_has_used_holds_nothing_up() -> None:
     assert decision == RunNow()
 
 
-def test_keys_are_forgotten_with_their_workers_and_once_their_rates_allow_another_run() -> None:
+def test_keys_are_forgotten_once_they_hold_nothing_back() -> None:
     table = PermitTable(NOW - 7_200)
     for number in range(100):
         demand = LimitDemand(key=f"k{number}", limit=1, rate=Rate(1, 3_600.0), written="1/h")

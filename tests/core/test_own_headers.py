@@ -11,7 +11,7 @@ from palermo.errors import OptionInvalid
 ROOT = Path(__file__).parents[2]
 
 
-def test_text_numbers_and_bools_travel_and_only_headers_of_the_user_are_shown() -> None:
+def test_text_numbers_and_bools_travel_and_only_they_are_shown() -> None:
     given = {"request-id": "ü", "X-Shard": 7, "weight": 0.5, "trial": True, "most": 2**63 - 1}
 
     assert check_own_headers(given) == given

@@ -104,7 +104,7 @@ class Work(Base):
         called.append(("a", cls, path))
 
 
-def test_hooks_of_a_class_run_on_the_object_of_the_run_or_on_one_of_their_own() -> None:
+def test_hooks_of_a_class_run_on_the_runs_object_or_their_own() -> None:
     definition = palermo.job(Work).definition
     instance = definition.target()
 

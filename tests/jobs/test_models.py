@@ -80,9 +80,7 @@ def test_pages_and_other_programs_see_plain_values(test: Palermo) -> None:
     assert [order for order, *_ in seen] == [ORDER, ORDER]
 
 
-def test_what_is_not_valid_is_refused_in_the_caller_and_fails_in_the_worker(
-    test: Palermo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_valid_is_refused_in_caller_and_worker(test: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ArgumentsInvalid, match=r"argument order of job 'models\.ship' is not valid: id: Input"):
         ship.enqueue({"id": "x"})  # type: ignore[arg-type]
     test.refute_enqueued()
