@@ -39,16 +39,18 @@ def _measure(place: Ground, inspector: Inspector, count: int) -> None:
     workers = [subprocess.Popen(command, env=place.environment()) for _ in range(count)]
     try:
         deadline = time.monotonic() + _STARTED
-        while len(inspector.workers()) < count:
+        while len(inspector.workers.list()) < count:
             if time.monotonic() > deadline:
                 raise SystemExit(f"not all of {count} workers have started within {_STARTED:g} s.")
             time.sleep(1.0)
         time.sleep(_REST)
         idle = _busy(place, lambda: None)
         began = time.monotonic()
-        inspector.workers()
+        inspector.workers.list()
         took = time.monotonic() - began
-        print(f"{count:>8} {idle:>9.1%} {_busy(place, inspector.workers):>9.1%} {1_000 * took:>7.0f} ms", flush=True)
+        print(
+            f"{count:>8} {idle:>9.1%} {_busy(place, inspector.workers.list):>9.1%} {1_000 * took:>7.0f} ms", flush=True
+        )
     finally:
         for worker in workers:
             worker.terminate()

@@ -170,11 +170,11 @@ def measure_inspector(settings: Settings) -> None:
         print(f"inspector, {name:14} {taken[0]:6.0f} ms, {taken[1]:6.0f} ms again")
         return found
 
-    newest = take("100 newest", lambda: inspector.failed(limit=100, newest=True))
-    take("100 oldest", lambda: inspector.failed(limit=100))
-    take("groups", inspector.groups)
-    take("the newest job", lambda: inspector.failed_job(newest.rows[0]["id"]))
-    take("count of an error", lambda: inspector.count_failed(FailedFilter(error="KeyError")))
+    newest = take("100 newest", lambda: inspector.failed.list(limit=100, newest=True))
+    take("100 oldest", lambda: inspector.failed.list(limit=100))
+    take("groups", inspector.failed.groups)
+    take("the newest job", lambda: inspector.failed.show(newest.rows[0]["id"]))
+    take("count of an error", lambda: inspector.failed.count(FailedFilter(error="KeyError")))
     client.close()
 
 

@@ -292,13 +292,13 @@ def one(place: Ground, size: int) -> Figures:
     oldest, *_, second, newest = (job.id for job in many_failed(size))
     inspector = palermo.inspector()
     return {
-        "show oldest s": seconds(lambda: inspector.failed_job(oldest)),
-        "show newest s": seconds(lambda: inspector.failed_job(newest)),
-        "newest page s": seconds(lambda: inspector.failed(newest=True, limit=50)),
+        "show oldest s": seconds(lambda: inspector.failed.show(oldest)),
+        "show newest s": seconds(lambda: inspector.failed.show(newest)),
+        "newest page s": seconds(lambda: inspector.failed.list(newest=True, limit=50)),
         "status s": seconds(lambda: default_client().job_by_id(newest).status()),
-        "requeue s": seconds(lambda: inspector.requeue(newest)),
-        "discard s": seconds(lambda: inspector.discard(second)),
-        "groups s": seconds(inspector.groups),
+        "requeue s": seconds(lambda: inspector.failed.requeue(newest)),
+        "discard s": seconds(lambda: inspector.failed.discard(second)),
+        "groups s": seconds(inspector.failed.groups),
     }
 
 
@@ -326,9 +326,9 @@ def history(place: Ground, size: int) -> Figures:
     time.sleep(75.0)
     inspector = palermo.inspector()
     return {
-        "newest page s": seconds(lambda: inspector.history(limit=100)),
-        "newest job s": seconds(lambda: inspector.life(ids[-1])),
-        "oldest job s": seconds(lambda: inspector.life(ids[0])),
+        "newest page s": seconds(lambda: inspector.history.list(limit=100)),
+        "newest job s": seconds(lambda: inspector.history.timeline(ids[-1])),
+        "oldest job s": seconds(lambda: inspector.history.timeline(ids[0])),
         "status s": seconds(lambda: client.job_by_id(ids[0]).status()),
     }
 
@@ -415,7 +415,7 @@ def recurring(place: Ground, size: int) -> Figures:
         for _ in range(4):
             see_tick()
         with worker(place, "keeper"):
-            until(lambda: len(palermo.inspector().workers()) == 2)
+            until(lambda: len(palermo.inspector().workers.list()) == 2)
             leader.kill()
             see_tick()
     return {
@@ -449,14 +449,14 @@ def scheduled(place: Ground, size: int) -> Figures:
     nobody = ScheduledFilter(ids=frozenset(["nobody"]))
 
     def led() -> bool:
-        return any("time" in (one["duties"] or ()) for one in inspector.workers())
+        return any("time" in (one["duties"] or ()) for one in inspector.workers.list())
 
     def look(when: str, number: int) -> None:
-        timed(f"{when}: first page s", lambda: inspector.scheduled(limit=100))
-        timed(f"{when}: again s", lambda: inspector.scheduled(limit=100))
-        timed(f"{when}: page half way s", lambda: inspector.scheduled(offset=size // 2, limit=100))
+        timed(f"{when}: first page s", lambda: inspector.scheduled.list(limit=100))
+        timed(f"{when}: again s", lambda: inspector.scheduled.list(limit=100))
+        timed(f"{when}: page half way s", lambda: inspector.scheduled.list(offset=size // 2, limit=100))
         timed(f"{when}: no such id s", lambda: client.run(lambda broker: broker.scheduled(nobody)))
-        timed(f"{when}: cancel one s", lambda: inspector.cancel_scheduled(f"far-{number}"))
+        timed(f"{when}: cancel one s", lambda: inspector.scheduled.cancel(f"far-{number}"))
 
     def phase(name: str) -> None:
         phases.append((name, time.time()))
@@ -475,13 +475,13 @@ def scheduled(place: Ground, size: int) -> Figures:
             client.run(lambda broker: broker.publish_many(sent))
             crowd = f"{place.exchange}.~later.{time_slot_of(tomorrow, time.time())}"
             phase("look at once")
-            timed("at once: first page s", lambda: inspector.scheduled(limit=100))
+            timed("at once: first page s", lambda: inspector.scheduled.list(limit=100))
             phase("no look")
             found["divided after s"] = until(lambda: place.lying(crowd) == 0) if size >= slot_parts.CROWD else math.nan
             phase("looks")
             look("then", size // 3)
             while time.time() < phases[-1][1] + _BESIDE:
-                inspector.scheduled(limit=100)
+                inspector.scheduled.list(limit=100)
             phase("")
         for (name, begins), (_, ended) in itertools.pairwise(phases):
             times = sorted(after for at, after in late if begins <= at < ended) or [math.nan]
@@ -538,7 +538,7 @@ def registry(place: Ground, size: int) -> Figures:
     took = list[float]()
     for _ in range(6):
         began = time.perf_counter()
-        inspector.queues()
+        inspector.queues.list()
         took.append(time.perf_counter() - began)
     client.close()
     return {"first ms": 1e3 * took[0], "again ms": 1e3 * statistics.median(took[1:])}

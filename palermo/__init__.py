@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from palermo.client.client import Client, connect, enqueue, job_by_id, publish, publish_async
     from palermo.client.decorator import JobClass, job
     from palermo.client.handle import Job
+    from palermo.client.status import JobStatus
     from palermo.client.subscribe import subscribe
     from palermo.contract.row_types import FailedRow, JobRow, QueueRow, ScheduledRow, WorkerRow
+    from palermo.contract.rows import Listing
+    from palermo.contract.scheduled import ScheduledFilter
     from palermo.core.backoff import Exponential, Fixed, Linear
     from palermo.core.retry_policy import Discard, Retry, Snooze
     from palermo.errors import PalermoError
+    from palermo.history.filters import AuditFilter, HistoryFilter
+    from palermo.inspector.failed_filter import FailedFilter
     from palermo.inspector.inspector import Inspector
+    from palermo.inspector.waiting import WaitingFilter
     from palermo.jobs.batch import Batch
     from palermo.jobs.current import current_job, track
     from palermo.jobs.hooks import DontEnqueue, DontProcess, failure_backend, hook
@@ -35,25 +41,32 @@ if TYPE_CHECKING:
     from palermo.worker.handle import start_worker
 
 __all__ = [
+    "AuditFilter",
     "Batch",
     "Client",
     "Discard",
     "DontEnqueue",
     "DontProcess",
     "Exponential",
+    "FailedFilter",
     "FailedRow",
     "Fixed",
+    "HistoryFilter",
     "Inspector",
     "Job",
     "JobClass",
     "JobRow",
+    "JobStatus",
     "Linear",
+    "Listing",
     "PalermoError",
     "QueueRow",
     "Retry",
+    "ScheduledFilter",
     "ScheduledRow",
     "Settings",
     "Snooze",
+    "WaitingFilter",
     "WorkerRow",
     "connect",
     "current_job",
@@ -102,6 +115,13 @@ _HOMES = {
     "Linear": "palermo.core.backoff",
     "current_job": "palermo.jobs.current",
     "track": "palermo.jobs.current",
+    "AuditFilter": "palermo.history.filters",
+    "FailedFilter": "palermo.inspector.failed_filter",
+    "HistoryFilter": "palermo.history.filters",
+    "JobStatus": "palermo.client.status",
+    "Listing": "palermo.contract.rows",
+    "ScheduledFilter": "palermo.contract.scheduled",
+    "WaitingFilter": "palermo.inspector.waiting",
     "Inspector": "palermo.inspector.inspector",
     "start_worker": "palermo.worker.handle",
     "subscribe": "palermo.client.subscribe",

@@ -27,7 +27,7 @@ class Account:
         offset = time.time() - time.monotonic()
         cuts = lost_lines(arena.names, arena.logs, monotonic=offset)
         reasons = Reasons([*records.harms, *cuts], arena.names, arena.logs)
-        listing = arena.rig.inspector.failed(limit=1_000_000)
+        listing = arena.rig.inspector.failed.list(limit=1_000_000)
         failed = _by_job(listing)
         ran = {file: runs(arena.rig.lines(file)) for file in ("runs", "ticks", "foreign", "hostile")}
         self.ledger = Ledger(orders=records.orders, runs=ran["runs"], failed=failed[_OURS], reasons=reasons)
@@ -48,7 +48,7 @@ class Account:
                 answers=records.answers,
                 runs=ran["runs"],
                 failed=failed[_OURS],
-                left=arena.rig.inspector.unique_keys(),
+                left=arena.rig.inspector.keys.list(),
                 reasons=reasons,
             )
             self.wrongs += keys.wrongs
@@ -77,7 +77,7 @@ class Account:
             hostile = Messages(sent=sent, runs=ran["hostile"], failed=in_failed, reasons=reasons)
             self._add(hostile, "hostile")
             lost += hostile.lost
-        (held,) = (row["pending"] for row in arena.rig.inspector.queues() if row["name"] == "failed")
+        (held,) = (row["pending"] for row in arena.rig.inspector.queues.list() if row["name"] == "failed")
         page = arena.rig.client.run(lambda broker: browse_failed(broker, offset=0, limit=1_000_000, newest=False))
         copies = len(page.messages) - len({message.id for message in page.messages})
         if not (held == len(page.messages) and held - copies == len(listing) == listing.total):

@@ -183,16 +183,16 @@ class Arena:
     def _switch_off(self) -> bool:
         # The inspector's session may be one from before the last fault.
         try:
-            self.rig.inspector.switch_recurring(TICK, on=False)
+            self.rig.inspector.recurring.switch(TICK, on=False)
         except BrokerError:
             return False
         return True
 
     def _left(self) -> Counter[str]:
         """What is not done, by queue."""
-        rows = self.rig.inspector.queues()
+        rows = self.rig.inspector.queues.list()
         left = Counter({row["name"]: row["pending"] + row["in_progress"] for row in rows if row["name"] != "failed"})
-        left["scheduled"] = self.rig.inspector.scheduled(limit=0).total or 0
+        left["scheduled"] = self.rig.inspector.scheduled.list(limit=0).total or 0
         return +left
 
     # The queue that is deleted and made again.

@@ -244,15 +244,15 @@ class Faults:
         """Consume from a queue exclusively for a while, as another program does that knows nothing of workers."""
         queue, at = self._chance.choice(sorted(QUEUES)), time.monotonic()
         # RabbitMQ gives a queue to one consumer only while it has no other.
-        self._insist(lambda inspector: inspector.pause(queue))
+        self._insist(lambda inspector: inspector.queues.pause(queue))
         try:
             alone = eventually(lambda: _consumer_alone(url_of(self._arena.node), queue))
             assert alone is not None
             with alone:
-                self._insist(lambda inspector: inspector.resume(queue))
+                self._insist(lambda inspector: inspector.queues.resume(queue))
                 self._arena.pause(self._chance.uniform(*ALONE))
         finally:
-            self._insist(lambda inspector: inspector.resume(queue))
+            self._insist(lambda inspector: inspector.queues.resume(queue))
         self._done("exclusive consumer", at, queues=(queue,))
 
     def _insist(self, act: Callable[[Inspector], object]) -> None:

@@ -24,9 +24,9 @@ from palermo.errors import NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.judges import Which
+from palermo.inspector.queues import unserved_text
 from palermo.inspector.scheduled import GONE
 from palermo.inspector.scheduled import Which as ScheduledWhich
-from palermo.inspector.served import unserved_text
 from palermo.inspector.waiting import WaitingFilter, WaitingJobs, check_move
 from palermo.jobs.options import EnqueueOptions
 from palermo.webui.failed.failed_jobs import failed_jobs
@@ -170,7 +170,7 @@ def requeue(
     expected: int | None = None,
     wait: float = 5.0,
 ) -> Operation:
-    """Requeue failed jobs; see Inspector.requeue. Returns when that is done, or after `wait` seconds.
+    """Requeue failed jobs; see inspector.failed.requeue. Returns when that is done, or after `wait` seconds.
 
     Raises Unserved for another queue without a worker, unless `unserved` is set.
     """
@@ -207,7 +207,7 @@ def _on_failed(
     wait: float,
     **changes: Any,
 ) -> Operation:
-    """Start a command on failed jobs; `changes` are those of Inspector.requeue."""
+    """Start a command on failed jobs; `changes` are those of inspector.failed.requeue."""
     edited = any(changes.get(name) for name in ("args", "kwargs"))
     told = {"to": changes.get("queue") or "-", "edited": edited}
     done = _operate(visit, action, which, action, Role.OPERATOR, told, expected=expected, wait=wait, **changes)
@@ -320,35 +320,35 @@ def enqueue(
 
 
 def run_again(visit: Visit, id: str, known: RecordedJob, *, unserved: bool = False, **changes: Any) -> Job:
-    """Enqueue a job that is over once more; `changes` are those of Inspector.run_again.
+    """Enqueue a job that is over once more; `changes` are those of inspector.jobs.run_again.
 
     Raises DuplicateJob, and Unserved for another queue without a worker, unless `unserved` is set.
     """
     _check_served(visit, changes.get("queue"), unserved)
     edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
     with audited_action(visit, "run again", Role.OPERATOR, id=id, edited=edited) as facts:
-        done = visit.inspector.run_again(id, known=known, **changes)
+        done = visit.inspector.jobs.run_again(id, known=known, **changes)
         facts |= {"queue": done.queue, "new": done.id}
     return done
 
 
 def edit(visit: Visit, id: str, *, unserved: bool = False, **changes: Any) -> Job:
-    """Change a job that waits; `changes` are those of Inspector.edit.
+    """Change a job that waits; `changes` are those of inspector.jobs.edit.
 
     Raises NotFound, and Unserved for another queue without a worker, unless `unserved` is set.
     """
     _check_served(visit, changes.get("queue"), unserved)
     edited = any(changes.get(name) is not None for name in ("args", "kwargs"))
     with audited_action(visit, "edit", Role.OPERATOR, id=id, to=changes.get("queue") or "-", edited=edited):
-        done = visit.inspector.edit(id, **changes)
+        done = visit.inspector.jobs.edit(id, **changes)
         scheduled_view(visit.site).clear()
     return done
 
 
 def cancel(visit: Visit, id: str) -> Row:
-    """Cancel a job: it does not run, or its run is ended. Returns the row of Inspector.cancel."""
+    """Cancel a job: it does not run, or its run is ended. Returns the row of inspector.jobs.cancel."""
     with audited_action(visit, "cancel", Role.OPERATOR, id=id) as facts:
-        row = visit.inspector.cancel(id)[0]
+        row = visit.inspector.jobs.cancel(id)[0]
         facts["state"] = row["state"]
     return row
 
@@ -356,7 +356,7 @@ def cancel(visit: Visit, id: str) -> Row:
 def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
     """Free these keys of unique jobs. Returns those that a job held. Raises NotFound if there was none."""
     with audited_action(visit, "free keys", Role.OPERATOR, keys=", ".join(keys[:20])) as facts:
-        freed = visit.inspector.free_keys(keys)
+        freed = visit.inspector.keys.free(keys)
         facts["freed"] = len(freed)
     return freed
 
@@ -367,14 +367,14 @@ def free_keys(visit: Visit, keys: Sequence[str]) -> list[str]:
 def purge(visit: Visit, queue: str) -> int:
     """Remove all jobs that wait in a queue. Returns how many."""
     with audited_action(visit, "purge", Role.ADMIN, queue=queue) as facts:
-        facts["removed"] = removed = visit.inspector.purge(queue)
+        facts["removed"] = removed = visit.inspector.queues.purge(queue)
     return removed
 
 
 def purge_all(visit: Visit) -> dict[str, int]:
     """Remove all jobs that wait in all queues but the failed ones. Returns how many, by queue."""
     with audited_action(visit, "purge all", Role.ADMIN) as facts:
-        removed = visit.inspector.purge_all()
+        removed = visit.inspector.queues.purge_all()
         facts["removed"] = sum(removed.values())
     return removed
 
@@ -382,14 +382,14 @@ def purge_all(visit: Visit) -> dict[str, int]:
 def delete_queue(visit: Visit, queue: str) -> int:
     """Remove a queue and the jobs that wait in it. Returns how many."""
     with audited_action(visit, "delete queue", Role.ADMIN, queue=queue) as facts:
-        facts["removed"] = removed = visit.inspector.delete_queue(queue)
+        facts["removed"] = removed = visit.inspector.queues.delete(queue)
     return removed
 
 
 def clear_tenant(visit: Visit, queue: str, tenant: str) -> int:
     """Remove the waiting jobs of one tenant of a queue. Returns how many. Raises NotFound."""
     with audited_action(visit, "clear tenant", Role.ADMIN, queue=queue, tenant=tenant) as facts:
-        facts["removed"] = removed = visit.inspector.clear_tenant(queue, tenant)
+        facts["removed"] = removed = visit.inspector.tenants.clear(queue, tenant)
     return removed
 
 
@@ -406,26 +406,26 @@ def resume(visit: Visit, queue: str) -> Row:
 def pause_all(visit: Visit, *, reason: str = "") -> None:
     """Pause all queues, and those that are made later."""
     with audited_action(visit, "pause all", Role.OPERATOR, **_because(reason)):
-        visit.inspector.pause_all(reason=reason)
+        visit.inspector.queues.pause_all(reason=reason)
 
 
 def resume_all(visit: Visit) -> None:
     """End `pause_all`."""
     with audited_action(visit, "resume all", Role.OPERATOR):
-        visit.inspector.resume_all()
+        visit.inspector.queues.resume_all()
 
 
 def _paused(visit: Visit, queue: str, *, paused: bool, reason: str = "") -> Row:
     with audited_action(visit, "pause" if paused else "resume", Role.OPERATOR, queue=queue, **_because(reason)):
         check_job_queue(queue)
-        known = {row["name"]: row for row in visit.inspector.queues()}
+        known = {row["name"]: row for row in visit.inspector.queues.list()}
         if queue not in known:
             raise NotFound(f"there is no queue {queue!r}.")
         if paused:
-            visit.inspector.pause(queue, reason=reason)
+            visit.inspector.queues.pause(queue, reason=reason)
         else:
-            visit.inspector.resume(queue)
-    return {**known[queue], "paused": paused or visit.inspector.all_paused()}
+            visit.inspector.queues.resume(queue)
+    return {**known[queue], "paused": paused or visit.inspector.queues.all_paused()}
 
 
 def _because(reason: str) -> dict[str, object]:
@@ -445,7 +445,7 @@ def alter_scheduled(
     retries: bool | None = None,
     wait: float = PATIENCE,
 ) -> list[Row] | None:
-    """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of Inspector.cancel_scheduled.
+    """Cancel, run, move, retry or give up scheduled jobs. Returns the rows of inspector.scheduled.cancel.
 
     Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. With `retries` only jobs that
     wait for a retry are meant.
@@ -499,35 +499,35 @@ def _filtered(chosen: ScheduledFilter) -> str:
 
 
 def put_recurring(visit: Visit, name: str, job: str, *, replace: bool = False, **options: Any) -> None:
-    """Add a recurring job; the options are those of Inspector.put_recurring.
+    """Add a recurring job; the options are those of inspector.recurring.put.
 
     Raises Refused (409) if the name is taken, unless `replace` is set.
     """
     with audited_action(visit, "put recurring", Role.OPERATOR, name=name, job=job):
-        if not replace and any(row["name"] == name for row in visit.inspector.recurring()):
+        if not replace and any(row["name"] == name for row in visit.inspector.recurring.list()):
             raise Refused(409, f"there is a recurring job {name[:80]!r} already: give another name, or remove it.")
-        visit.inspector.put_recurring(name, job, **options)
+        visit.inspector.recurring.put(name, job, **options)
         scheduled_view(visit.site).clear()
 
 
 def remove_recurring(visit: Visit, name: str) -> None:
     """Remove a recurring job. Raises NotFound."""
     with audited_action(visit, "remove recurring", Role.OPERATOR, name=name):
-        visit.inspector.remove_recurring(name)
+        visit.inspector.recurring.remove(name)
         scheduled_view(visit.site).clear()
 
 
 def switch_recurring(visit: Visit, name: str, *, on: bool) -> None:
     """Enable or disable a recurring job. Raises NotFound."""
     with audited_action(visit, "enable recurring" if on else "disable recurring", Role.OPERATOR, name=name):
-        visit.inspector.switch_recurring(name, on)
+        visit.inspector.recurring.switch(name, on)
         scheduled_view(visit.site).clear()
 
 
 def run_recurring(visit: Visit, name: str) -> str:
     """Enqueue a recurring job now. Returns the id of the enqueued job. Raises NotFound."""
     with audited_action(visit, "run recurring", Role.OPERATOR, name=name) as facts:
-        facts["id"] = id = visit.inspector.run_recurring(name)
+        facts["id"] = id = visit.inspector.recurring.run(name)
         scheduled_view(visit.site).clear()
     return id
 
@@ -555,7 +555,7 @@ def replay(
     with audited_action(visit, "replay events", Role.OPERATOR, group=group, topic=topic or "-") as facts:
         if group not in {row["group"] for row in topology(visit.site).get()["groups"]}:
             raise NotFound(f"no group {group[:80]!r} subscribes to events.")
-        done = start_thread(lambda: inspector.replay(group, topic=topic, since=since), "palermo-replay")
+        done = start_thread(lambda: inspector.events.replay(group, topic=topic, since=since), "palermo-replay")
         if not futures.wait([done], wait).done:
             facts["ended"] = False
             done.add_done_callback(on_end)
@@ -568,7 +568,7 @@ def replay(
 def unsubscribe(visit: Visit, group: str) -> None:
     """Unsubscribe a group: no events come to it until one of its workers starts. Raises NotFound."""
     with audited_action(visit, "unsubscribe", Role.ADMIN, group=group):
-        visit.inspector.unsubscribe(group)
+        visit.inspector.events.unsubscribe(group)
         topology(visit.site).clear()
 
 
@@ -576,18 +576,18 @@ def unsubscribe(visit: Visit, group: str) -> None:
 
 
 def control(visit: Visit, workers: Sequence[str] | None, action: str) -> list[Row]:
-    """Send an order to the workers with these ids, or to all (None). Returns the rows of Inspector.control.
+    """Send an order to the workers with these ids, or to all (None). Returns the rows of inspector.workers.control.
 
     Of several those that have ended are left out. Raises NotFound if none of them is alive.
     """
     named = "all" if workers is None else ", ".join(workers)
     with audited_action(visit, f"worker {action}", CONTROL_ROLES[action], worker=named) as facts:
         # The inspector also accepts the beginning of an id, which is good for typing but not for a button.
-        alive = {row["id"] for row in visit.inspector.workers()} if workers else set()
+        alive = {row["id"] for row in visit.inspector.workers.list()} if workers else set()
         meant = None if workers is None else [id for id in workers if id in alive]
         if workers and not meant:
             raise NotFound(f"no worker {workers[0][:80]!r} is alive.")
-        rows = visit.inspector.control(action, meant)
+        rows = visit.inspector.workers.control(action, meant)
         facts["answered"] = all(row["answered"] for row in rows)
         if workers is None:
             facts["workers"] = ", ".join(row["worker"] for row in rows)

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
 from palermo.client.client import Client
+from palermo.contract.rows import MAX_SHOWN
 from palermo.errors import (
     BodyTooLarge,
     BrokerBlocked,
@@ -34,6 +35,7 @@ from palermo.errors import (
     SettingInvalid,
     UsageError,
 )
+from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from palermo.webui import api, monitoring, pages
 from palermo.webui.api import openapi
@@ -43,7 +45,7 @@ from palermo.webui.security.guard import AccessRules, Guard
 from palermo.webui.security.local_access import LocalAccess
 from palermo.webui.security.request import is_loopback
 from palermo.webui.security.sign_in import SignIn
-from palermo.webui.site import NOBODY, VISIT, Authenticate, BoundedInspector, Site, Visit
+from palermo.webui.site import NOBODY, VISIT, Authenticate, Site, Visit
 from palermo.webui.state.trouble import SeenTrouble
 
 
@@ -79,7 +81,9 @@ def create_app(
     client = client or Client(given)
     site = Site(
         client=client,
-        inspector=BoundedInspector(client, hidden=chosen.web_redact),
+        inspector=Inspector(
+            client, hidden=chosen.web_redact, max_shown_bytes=MAX_SHOWN, within=client.settings.publish_timeout
+        ),
         version=version("palermo"),
         secret=secret,
         read_only=chosen.web_read_only,

@@ -71,7 +71,7 @@ class BrokerHealth:
     def _ask(self) -> bool:
         try:
             # A short answer, whatever the number of queues and workers is.
-            self._inspector.all_paused()
+            self._inspector.queues.all_paused()
         except BrokerBlocked:
             return True  # It answers, and a new process would find the same.
         except PalermoError:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -17,23 +17,13 @@ from starlette.routing import BaseRoute
 
 from palermo.client.actor import Actor
 from palermo.client.client import Client
-from palermo.client.failed_queues import sweep_failed
-from palermo.contract.broker import Broker
-from palermo.contract.rows import MAX_SHOWN
-from palermo.contract.sweep import SweepDecision
-from palermo.contract.trouble import unless_blocked
-from palermo.core.message import Message
 from palermo.errors import PalermoError
-from palermo.inspector.context import Progress
 from palermo.inspector.inspector import Inspector
 
 #: The key of the ASGI scope under which the guard stores the visit for the handlers.
 VISIT = "palermo.visit"
 
 T = TypeVar("T")
-
-#: Seconds that commands get in addition to the time for reads: orders to workers wait that long for answers.
-_MORE = 5.0
 
 
 class Role(IntEnum):
@@ -225,30 +215,3 @@ def visit_of(request: Request) -> Visit:
 
 #: For handlers: `def overview(visit: Visiting) -> …`.
 Visiting = Annotated[Visit, Depends(visit_of)]
-
-
-class BoundedInspector(Inspector):
-    """The inspector of a site: it waits for the broker at most publish_timeout, for commands some seconds more.
-
-    Only sweeps have no limit: they visit every job.
-    """
-
-    _max_shown_bytes = MAX_SHOWN
-
-    def __init__(self, client: Client, *, hidden: Sequence[str] | None = None, longest: float | None = None) -> None:
-        """`longest`, in seconds, replaces that setting."""
-        super().__init__(client, hidden=hidden)
-        self._longest = client.settings.publish_timeout if longest is None else longest
-
-    def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
-        within = self._longest + (0 if again else _MORE)
-        return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again, within=within)
-
-    def _sweep_failed(
-        self,
-        judge: Callable[[Message], SweepDecision],
-        progress: Progress | None = None,
-        *,
-        ids: Collection[str] = (),
-    ) -> None:
-        self._client.run(lambda broker: sweep_failed(broker, judge, progress, ids=ids))

@@ -34,7 +34,7 @@ def order(client: FlaskClient, card: str = "good") -> int:
 
 
 def waiting() -> dict[str, int]:
-    return {row["name"]: row["pending"] for row in palermo.inspector().queues() if row["pending"]}
+    return {row["name"]: row["pending"] for row in palermo.inspector().queues.list() if row["pending"]}
 
 
 def orders(app: Flask) -> int | None:

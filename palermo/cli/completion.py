@@ -52,15 +52,15 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
 
 
 def _queues(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    return (row["name"] for row in inspector.queues())
+    return (row["name"] for row in inspector.queues.list())
 
 
 def _workers(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    return (row["id"] for row in inspector.workers())
+    return (row["id"] for row in inspector.workers.list())
 
 
 def _recurring(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    return (row["name"] for row in inspector.recurring())
+    return (row["name"] for row in inspector.recurring.list())
 
 
 def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
@@ -70,9 +70,9 @@ def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
 
     import_modules(settings.imports)
     yield from registry.names()
-    for row in (*inspector.workers(), *inspector.recurring()):
+    for row in (*inspector.workers.list(), *inspector.recurring.list()):
         yield from (job["job"] for job in row["jobs"]) if "jobs" in row else [row["job"]]
-    yield from (row["job"] for row in inspector.failed(limit=_FAILED, newest=True, count=False) if row["job"])
+    yield from (row["job"] for row in inspector.failed.list(limit=_FAILED, newest=True, count=False) if row["job"])
 
 
 complete_queue, complete_worker = complete(_queues), complete(_workers)

@@ -40,18 +40,18 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
     _check_named(queues, every=every)
     inspector = context.inspector()
     if every:
-        inspector.pause_all(reason=reason)
-        _print_all(inspector.queues(), "paused all queues", as_json=as_json)
+        inspector.queues.pause_all(reason=reason)
+        _print_all(inspector.queues.list(), "paused all queues", as_json=as_json)
         return
-    known = {row["name"] for row in inspector.queues()}
+    known = {row["name"] for row in inspector.queues.list()}
     for queue in queues:
         if queue not in known and queue != "*":  # the inspector refuses that name, and says what to use
             check_new_queue(queue)
     for queue in queues:
-        inspector.pause(queue, reason=reason)
+        inspector.queues.pause(queue, reason=reason)
         if queue not in known:
             note(f"there is no queue {queue!r} yet; it is paused as soon as there is.")
-    rows = [row for row in inspector.queues() if row["name"] in queues]
+    rows = [row for row in inspector.queues.list() if row["name"] in queues]
     if as_json:
         print_json(rows)
         return
@@ -75,23 +75,23 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: b
     _check_named(queues, every=every)
     inspector = context.inspector()
     if every:
-        was_paused = inspector.all_paused()
-        inspector.resume_all()
-        rows = inspector.queues()
+        was_paused = inspector.queues.all_paused()
+        inspector.queues.resume_all()
+        rows = inspector.queues.list()
         done = "resumed all queues" if was_paused else "`pause --all` was not in force, nothing is changed"
         _print_all(rows, done, as_json=as_json)
         if still := [safe(row["name"]) for row in rows if row["paused"]]:
             note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` ends that.")
         return
-    before = {row["name"]: row for row in inspector.queues()}
+    before = {row["name"]: row for row in inspector.queues.list()}
     if "*" in queues and "*" not in before:
         raise QueueNameInvalid(
             "queue name '*' is not a pattern here. `palermo resume --all` ends the pause of all queues."
         )
     for queue in queues:
-        inspector.resume(queue)
+        inspector.queues.resume(queue)
     unknown = [queue for queue in queues if queue not in before]
-    all_paused = inspector.all_paused()
+    all_paused = inspector.queues.all_paused()
     if as_json:
         print_json([{**before[queue], "paused": all_paused} for queue in queues if queue in before])
     else:
@@ -133,7 +133,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
     Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
     are: `palermo failed discard` throws them away.
     """
-    rows = context.inspector().cancel(whole_ids(context, ids, live_ids))
+    rows = context.inspector().jobs.cancel(whole_ids(context, ids, live_ids))
     if as_json:
         print_json(rows)
         return
@@ -168,7 +168,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
         ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if asks and not yes:
-        alive = inspector.workers()
+        alive = inspector.workers.list()
         meant = (
             [row["id"] for row in alive] if every else choose({row["id"]: row["pid"] or 0 for row in alive}, workers)
         )
@@ -176,7 +176,7 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
         if meant:
             what = "Kill" if action == "kill" else "Stop"
             confirm(f"{what} {count(len(meant), 'worker')}, with {count(busy, 'job')} running?", yes=yes)
-    rows = inspector.control(action, None if every else workers)
+    rows = inspector.workers.control(action, None if every else workers)
     if as_json:
         print_json(rows)
     elif action == "stack":

@@ -153,7 +153,7 @@ def enqueue(
         note(f"job {done.instead_of} waited for its turn with the key of this one, which runs instead of it.")
     unserved = ""
     if not done.duplicate and (definition is None or queue is not None):
-        unserved = Inspector(client).unserved(done.queue)
+        unserved = Inspector(client).queues.unserved(done.queue)
         if unserved:
             note(f"{unserved} The job waits until a worker serves it.")
     if definition is None and not done.duplicate:

@@ -45,7 +45,7 @@ def list_failed(context: Context, /, as_json: bool, limit: int, page: int, newes
     """List failed jobs, the one that failed first on top."""
     offset = (page - 1) * limit
     wanted = FailedFilter(**filters)
-    listing = context.inspector().failed(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
+    listing = context.inspector().failed.list(offset=offset, limit=limit, newest=newest, filter=wanted, count=False)
     columns: list[Column] = [
         field("Id"),
         field("Queue"),
@@ -78,7 +78,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
         ("Error", lambda row: f"{row['error']}: {row['message']}"),
     ]
     with progress("group", of="failed jobs") as show:
-        rows = context.inspector().groups(FailedFilter(**filters), progress=show)
+        rows = context.inspector().failed.groups(FailedFilter(**filters), progress=show)
     print_rows(rows, columns, as_json=as_json, none="no failed jobs.")
 
 
@@ -89,7 +89,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
 def show(context: Context, /, id: str, as_json: bool) -> None:
     """Show all that is known about the failed job ID."""
     (whole,) = whole_ids(context, [id], failed_ids)
-    row = context.inspector().failed_job(whole)
+    row = context.inspector().failed.show(whole)
     if as_json:
         print_json(row)
         return
@@ -170,14 +170,14 @@ def requeue(
         ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:
-        unserved = "" if to_queue is None else inspector.unserved(to_queue)
-        number = inspector.count_failed(wanted) if every else len(ids)
+        unserved = "" if to_queue is None else inspector.queues.unserved(to_queue)
+        number = inspector.failed.count(wanted) if every else len(ids)
         if number and (every or unserved):
             there = f"to queue {to_queue!r}" if to_queue is not None else ""
             confirm(" ".join(filter(None, (unserved, "Requeue", _counted(number, wanted), there))) + "?", yes=yes)
     errors: list[PalermoError] = []
     with _telling_how_far("requeued") as command, progress("requeue") as show:
-        taken = inspector.requeue(
+        taken = inspector.failed.requeue(
             wanted,
             args=args,
             kwargs=kwargs,
@@ -201,12 +201,12 @@ def discard(context: Context, /, ids: tuple[str, ...], every: bool, yes: bool, a
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:
-        number = inspector.count_failed(wanted)
+        number = inspector.failed.count(wanted)
         if number:
             confirm(f"Throw away {_counted(number, wanted)} for good?", yes=yes)
     errors: list[PalermoError] = []
     with _telling_how_far("discarded") as command, progress("discard") as show:
-        taken = inspector.discard(
+        taken = inspector.failed.discard(
             wanted, progress=show, on_error=errors.append, on_taken=command.on_taken, stop=command.stop
         )
     _conclude("discarded", wanted, taken, errors, as_json=as_json, interrupted=command.interrupted)

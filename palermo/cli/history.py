@@ -75,14 +75,14 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
             raise misuse("filters are for the list, not for one job")
         (whole,) = known_ids(context, [id])
         with progress("read", of="batches of the journal") as show:
-            rows = context.inspector().life(whole, progress=show)
+            rows = context.inspector().history.timeline(whole, progress=show)
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
         if all(row["kind"] == RecordKind.ACTION for row in rows):
             note(f"the journal has no record of job {whole} itself, only what people did to that id.")
         return
     with progress("read", of="batches of the journal") as show:
-        listing = context.inspector().history(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
+        listing = context.inspector().history.list(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -107,7 +107,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
     """List what people did to queues, jobs and workers, newest first, on the pages, by commands and in programs."""
     with progress("read", of="batches of the journal") as show:
-        listing = context.inspector().audit(
+        listing = context.inspector().history.audit(
             AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
         )
     columns: list[Column] = [
@@ -170,7 +170,7 @@ def stats(context: Context, /, since: float | None, as_json: bool) -> None:
     Read from the journal, where workers count at every level but off. Failed counts runs, tried again or not.
     """
     with progress("read", of="batches of the journal") as show:
-        report = context.inspector().statistics(since, progress=show)
+        report = context.inspector().history.statistics(since, progress=show)
     if as_json:
         print_json(report)
         return

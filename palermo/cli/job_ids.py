@@ -60,7 +60,7 @@ def _known_id(context: Context, beginning: str) -> str:
         return beginning
     found = client.run(lambda broker: unless_blocked(broker, all_ids(broker, (beginning,))), again=True)
     if client.settings.journal != JournalLevel.OFF:
-        ended = context.inspector().history(HistoryFilter(text=beginning), limit=_ENDED)
+        ended = context.inspector().history.list(HistoryFilter(text=beginning), limit=_ENDED)
         found |= {row["id"] for row in ended}
     return chosen_id(beginning, found)
 

@@ -27,11 +27,11 @@ def queues(context: Context, /, as_json: bool) -> None:
         ("Paused", lambda row: "paused" if row["paused"] else ""),
     ]
     inspector = context.inspector()
-    rows = inspector.queues()
+    rows = inspector.queues.list()
     print_rows(rows, columns, as_json=as_json, none="no queues.")
     # A worker that does not answer is not among those that serve a queue.
     unserved = any(not row["workers"] and not is_failed(row["name"]) for row in rows)
-    if unserved and not as_json and (silent := silent_text(inspector.workers())):
+    if unserved and not as_json and (silent := silent_text(inspector.workers.list())):
         note(f"{silent}. Only workers that answer are counted; `palermo doctor` says what to do.")
 
 
@@ -42,7 +42,7 @@ def queues(context: Context, /, as_json: bool) -> None:
 @click.pass_obj
 def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
     """List the jobs that wait in QUEUE, oldest first. Those whose state is cancelled will not run."""
-    listing = context.inspector().jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
+    listing = context.inspector().jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
     columns: list[Column] = [
         field("Id"),
         field("Job"),
@@ -68,7 +68,7 @@ def workers(context: Context, /, as_json: bool) -> None:
         ("Started", lambda row: row["started_at"]),
         ("Running", _running),
     ]
-    rows = context.inspector().workers()
+    rows = context.inspector().workers.list()
     print_rows(rows, columns, as_json=as_json, none="no workers.")
     if not as_json and (silent := silent_text(rows)):
         note(f"{silent}. What is shown of it is what was known last; `palermo doctor` says what to do.")
@@ -86,7 +86,7 @@ def limits(context: Context, /, as_json: bool) -> None:
         field("Running"),
         field("Waiting"),
     ]
-    print_rows(context.inspector().limits(), columns, as_json=as_json, none="no limited job runs or waits.")
+    print_rows(context.inspector().keys.limits(), columns, as_json=as_json, none="no limited job runs or waits.")
 
 
 @click.command()
@@ -101,7 +101,7 @@ def clients(
     """List the tenants that have jobs waiting in QUEUE, those with most first."""
     if newest:
         raise UsageError("tenants have no order in time: --newest means nothing here.")
-    listing = context.inspector().tenants(queue, tenant, offset=(page - 1) * limit, limit=limit)
+    listing = context.inspector().tenants.list(queue, tenant, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"
     whose = f"tenants have {waiting}" if tenant is None else f"{waiting} belong to tenant {tenant!r}"

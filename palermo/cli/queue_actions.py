@@ -44,11 +44,11 @@ def purge(
     if tenant is not None:
         if not yes:
             confirm(f"Remove the waiting jobs of {tenant!r} from queue {queue!r} for good?", yes=yes)
-        _say_removed({queue: inspector.clear_tenant(queue, tenant)}, as_json=as_json, of=f" of {safe(tenant)}")
+        _say_removed({queue: inspector.tenants.clear(queue, tenant)}, as_json=as_json, of=f" of {safe(tenant)}")
         return
     if not yes:
-        confirm(f"Remove {count(inspector.size(queue), 'waiting job')} from queue {queue!r} for good?", yes=yes)
-    _say_removed({queue: inspector.purge(queue)}, as_json=as_json)
+        confirm(f"Remove {count(inspector.queues.size(queue), 'waiting job')} from queue {queue!r} for good?", yes=yes)
+    _say_removed({queue: inspector.queues.purge(queue)}, as_json=as_json)
 
 
 def _say_removed(removed: Mapping[str, int], *, as_json: bool, of: str = "") -> None:
@@ -66,10 +66,10 @@ def _purge_all(context: Context, *, yes: bool, as_json: bool) -> None:
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:
-        waiting = [row for row in inspector.queues() if not is_failed(row["name"])]
+        waiting = [row for row in inspector.queues.list() if not is_failed(row["name"])]
         total = count(sum(row["pending"] for row in waiting), "waiting job")
         confirm(f"Remove {total} from {count(len(waiting), 'queue')} for good?", yes=yes)
-    _say_removed(inspector.purge_all(), as_json=as_json)
+    _say_removed(inspector.queues.purge_all(), as_json=as_json)
 
 
 @click.command()
@@ -84,9 +84,9 @@ def delete(context: Context, /, queue: str, yes: bool) -> None:
     inspector = context.inspector()
     if not yes:
         # The inspector cannot look into a queue whose name no queue may have.
-        waiting = "all jobs" if has_controls(queue) else count(inspector.size(queue), "waiting job")
+        waiting = "all jobs" if has_controls(queue) else count(inspector.queues.size(queue), "waiting job")
         confirm(f"Remove queue {queue!r} with {waiting} for good?", yes=yes)
-    click.echo(f"removed queue {safe(queue)} with {count(inspector.delete_queue(queue), 'job')}.")
+    click.echo(f"removed queue {safe(queue)} with {count(inspector.queues.delete(queue), 'job')}.")
 
 
 @click.command()
@@ -112,17 +112,17 @@ def dequeue(
     client = context.client()
     import_modules(client.settings.imports)
     inspector = Inspector(client, Actor.here("cli"))
-    queue = queue or inspector.queue_of(job)
-    later = inspector.scheduled_with(ScheduledFilter(queue=escape(queue), job=escape(job)), args, kwargs)
+    queue = queue or inspector.jobs.queue_of(job)
+    later = inspector.scheduled.ids_with(ScheduledFilter(queue=escape(queue), job=escape(job)), args, kwargs)
     removed = 0
     # A queue whose jobs are all scheduled need not be there yet.
     with suppress(NotFound) if later else nullcontext():
         if not yes:
-            waiting = inspector.count_jobs(job, args, kwargs, queue=queue)
+            waiting = inspector.jobs.count_matching(job, args, kwargs, queue=queue)
             if waiting:
                 confirm(f"Remove {count(waiting, 'waiting job')} {job} from queue {queue!r} for good?", yes=yes)
         with progress("dequeue") as show:
-            removed = inspector.dequeue(job, args, kwargs, queue=queue, progress=show)
+            removed = inspector.jobs.dequeue(job, args, kwargs, queue=queue, progress=show)
     click.echo(f"removed {count(removed, 'job')} from queue {safe(queue)}.")
     same = "".join(
         f" --{name} JSON" for name, text in (("args", args_text), ("kwargs", kwargs_text)) if text is not None
@@ -161,10 +161,10 @@ def migrate(context: Context, /, queue: str, kind: str, yes: bool) -> None:
     ask_to_confirm(yes=yes)
     inspector = context.inspector()
     if not yes:
-        waiting = count(inspector.size(queue), "waiting job")
+        waiting = count(inspector.queues.size(queue), "waiting job")
         confirm(f"Replace queue {queue!r} by {_with_article(kind)} and move {waiting}?", yes=yes)
     with progress("migrate") as show:
-        moved = inspector.migrate(queue, kind, progress=show)
+        moved = inspector.queues.migrate(queue, kind, progress=show)
     click.echo(f"queue {safe(queue)} is {_with_article(kind)}, {count(moved, 'job')} moved.")
 
 

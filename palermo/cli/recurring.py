@@ -33,7 +33,7 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
         ("Last run", lambda row: row["last_run"]),
         ("Next run", lambda row: row["next_run"]),
     ]
-    print_rows(context.inspector().recurring(), columns, as_json=as_json, none="no recurring jobs.")
+    print_rows(context.inspector().recurring.list(), columns, as_json=as_json, none="no recurring jobs.")
 
 
 @recurring.command("show")
@@ -42,7 +42,7 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
 @click.pass_obj
 def show(context: Context, /, name: str, as_json: bool) -> None:
     """Show all of one recurring job."""
-    found = next((row for row in context.inspector().recurring() if row["name"] == name), None)
+    found = next((row for row in context.inspector().recurring.list() if row["name"] == name), None)
     if found is None:
         raise NotFound(f"no recurring job {name!r}; `palermo recurring list` shows those that there are.")
     if as_json:
@@ -90,10 +90,10 @@ def add(
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     inspector = context.inspector(creates=True)
     import_modules(context.settings().imports)
-    inspector.put_recurring(name, job, args=args, kwargs=kwargs, queue=queue, **times)
+    inspector.recurring.put(name, job, args=args, kwargs=kwargs, queue=queue, **times)
     _say("added", name)
     if queue is None and registry.find(job) is None:
-        note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.queue_of(job)!r}.")
+        note(f"no -q, and the code of {job} is not imported here: it goes to queue {inspector.jobs.queue_of(job)!r}.")
 
 
 @recurring.command("remove")
@@ -106,7 +106,7 @@ def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
     confirm(f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     inspector = context.inspector()
     for name in names:
-        inspector.remove_recurring(name)
+        inspector.recurring.remove(name)
         _say("removed", name)
 
 
@@ -118,7 +118,7 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
     """Have recurring jobs run at their times again."""
     inspector = context.inspector()
     for name in names:
-        inspector.switch_recurring(name, on=True)
+        inspector.recurring.switch(name, on=True)
         _say("enabled", name)
 
 
@@ -130,7 +130,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
     """Have recurring jobs not run until they are enabled, whatever is restarted."""
     inspector = context.inspector()
     for name in names:
-        inspector.switch_recurring(name, on=False)
+        inspector.recurring.switch(name, on=False)
         _say("disabled", name)
 
 
@@ -140,7 +140,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 @click.pass_obj
 def run_now(context: Context, /, name: str) -> None:
     """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
-    click.echo(context.inspector().run_recurring(name))
+    click.echo(context.inspector().recurring.run(name))
 
 
 def _say(done: str, name: str) -> None:

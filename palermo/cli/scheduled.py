@@ -23,7 +23,7 @@ from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, MOVE, ScheduledFilter, due_between
 from palermo.core.text import count, safe
-from palermo.inspector.scheduled import DONE, GONE, counted, listed
+from palermo.inspector.scheduled import DONE, GONE, counted
 
 
 @click.group()
@@ -60,7 +60,9 @@ def selection_options(command: Any) -> Any:
 @click.pass_obj
 def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that are due later, soonest first."""
-    listing = context.inspector().scheduled(**_names_and_due(**filters), offset=(page - 1) * limit, limit=limit)
+    listing = context.inspector().scheduled.list(
+        ScheduledFilter(**_names_and_due(**filters)), offset=(page - 1) * limit, limit=limit
+    )
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -91,7 +93,7 @@ def cancel_scheduled(
         which = chosen(context, "Cancel", yes=yes, **selection)
     else:
         which = _chosen_by_arguments(context, args_text, kwargs_text, yes=yes, **selection)
-    print_altered(context.inspector().cancel_scheduled(which), as_json=as_json)
+    print_altered(context.inspector().scheduled.cancel(which), as_json=as_json)
 
 
 @scheduled.command("run")
@@ -100,7 +102,7 @@ def cancel_scheduled(
 def run_now(context: Context, /, yes: bool, as_json: bool, **selection: Any) -> None:
     """Put jobs that are due later into their queues now."""
     which = chosen(context, "Run", yes=yes, **selection)
-    print_altered(context.inspector().run_now(which), as_json=as_json)
+    print_altered(context.inspector().scheduled.run_now(which), as_json=as_json)
 
 
 @scheduled.command("move")
@@ -124,7 +126,7 @@ def move(
     if (instant is None) == (later is None):
         raise misuse("say when: --at 2026-12-01T09:00Z, --in 5m or --later 1h, and only one")
     which = chosen(context, "Move", yes=yes, **selection)
-    print_altered(context.inspector().reschedule(which, instant, later=later), as_json=as_json)
+    print_altered(context.inspector().scheduled.reschedule(which, instant, later=later), as_json=as_json)
 
 
 def _names_and_due(*, due_from: float | None, due_until: float | None, **names: str | None) -> dict[str, Any]:
@@ -147,9 +149,11 @@ def _chosen_by_arguments(
         raise misuse("--args and --kwargs choose among the jobs of one name: add --all and --job NAME")
     args, kwargs = parse_args(args_text), parse_kwargs(kwargs_text)
     ask_to_confirm(yes=yes)
-    found = context.inspector().scheduled_with(ScheduledFilter(**_names_and_due(**filters)), args, kwargs)
+    found = context.inspector().scheduled.ids_with(ScheduledFilter(**_names_and_due(**filters)), args, kwargs)
     if found and not yes:
-        again = listed(context.inspector(), ScheduledFilter(ids=frozenset(found), retries=True), limit=1).total or 0
+        again = (
+            context.inspector().scheduled.list(ScheduledFilter(ids=frozenset(found), retries=True), limit=1).total or 0
+        )
         confirm(f"Cancel {counted(len(found), again)}?", yes=yes)
     return tuple(found)
 
@@ -185,7 +189,10 @@ def chosen(
     if not yes:
         ask_to_confirm(yes=yes)
         inspector = context.inspector()
-        total, again = (inspector.scheduled(**asked, retries=kind, limit=1).total or 0 for kind in (retries, True))
+        total, again = (
+            inspector.scheduled.list(ScheduledFilter(**asked, retries=kind), limit=1).total or 0
+            for kind in (retries, True)
+        )
         confirm(f"{verb} {count(total, 'retrying job') if retries else counted(total, again)}?", yes=yes)
     return ScheduledFilter(**asked, retries=retries)
 
@@ -224,7 +231,8 @@ def retries() -> None:
 @click.pass_obj
 def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the jobs that wait to be tried again, the next one on top, each with its last error."""
-    listing = context.inspector().retries(**_names_and_due(**filters), offset=(page - 1) * limit, limit=limit)
+    filter = ScheduledFilter(**_names_and_due(**filters), retries=True)
+    listing = context.inspector().scheduled.list(filter, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         ("Due", lambda row: row["run_at"]),
@@ -242,7 +250,7 @@ def list_retries(context: Context, /, as_json: bool, page: int, limit: int, **fi
 def retry_now(context: Context, /, yes: bool, as_json: bool, **selection: Any) -> None:
     """Put jobs that wait to be tried again into their queues now."""
     which = chosen(context, "Run", yes=yes, retries=True, **selection)
-    print_altered(context.inspector().retry_now(which), as_json=as_json)
+    print_altered(context.inspector().scheduled.retry_now(which), as_json=as_json)
 
 
 @retries.command("give-up")
@@ -251,4 +259,4 @@ def retry_now(context: Context, /, yes: bool, as_json: bool, **selection: Any) -
 def give_up(context: Context, /, yes: bool, as_json: bool, **selection: Any) -> None:
     """Put jobs that wait to be tried again among the failed jobs, with all their attempts, as if no retry were left."""
     which = chosen(context, "Give up", yes=yes, retries=True, **selection)
-    print_altered(context.inspector().give_up(which), as_json=as_json)
+    print_altered(context.inspector().scheduled.give_up(which), as_json=as_json)

@@ -96,17 +96,17 @@ class TopKeys(Struct):
             self.outcome = f"{type(error).__name__}: {one_line(str(error))}"
 
     def _pause(self) -> str:
-        self.inspector.pause(self.queue)
+        self.inspector.queues.pause(self.queue)
         return f"paused {one_line(self.queue)}"
 
     def _resume(self) -> str:
-        self.inspector.resume(self.queue)
+        self.inspector.queues.resume(self.queue)
         return f"resumed {one_line(self.queue)}"
 
     def _requeue(self) -> str:
         # Escaped: the queue is meant, and not the names that it fits as a pattern.
         chosen = FailedFilter() if is_failed(self.queue) else FailedFilter(queue=glob.escape(self.queue))
-        return f"requeued {count(len(self.inspector.requeue(chosen)), 'job')}"
+        return f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
 
     @property
     def _of_queue(self) -> str:

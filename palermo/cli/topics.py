@@ -54,7 +54,7 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
     chosen = "the chosen" if any(value is not None for value in old.values()) else "all"
     confirm(f"Deliver {chosen} kept events to group {group!r} again?", yes=yes)
     with progress("replay") as show:
-        replayed = context.inspector().replay(group, **old, progress=show)
+        replayed = context.inspector().events.replay(group, **old, progress=show)
     click.echo(replayed)
 
 
@@ -68,12 +68,12 @@ def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
     confirm(f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     inspector = context.inspector()
     for group in groups:
-        inspector.unsubscribe(group)
+        inspector.events.unsubscribe(group)
 
 
 def _show(context: Context, *, as_json: bool) -> None:
     inspector = context.inspector()
-    wiring = inspector.wiring()
+    wiring = inspector.events.topology()
     if not as_json:
         on_rabbitmq = context.settings().address.scheme in ("amqp", "amqps")
         way = f"{wiring['gateway']} -> {wiring['distributor']} -> the queues of the groups. " if on_rabbitmq else ""

@@ -23,10 +23,10 @@ def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
     inspector = context.inspector()
     if strays:
         columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-        print_rows(inspector.stray_keys(), columns, as_json=as_json, none="no key without its job.")
+        print_rows(inspector.keys.orphaned(), columns, as_json=as_json, none="no key without its job.")
         return
     columns = [field("Key"), ("State", _state), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-    print_rows(inspector.unique_keys(), columns, as_json=as_json, none="no job has a key.")
+    print_rows(inspector.keys.list(), columns, as_json=as_json, none="no job has a key.")
 
 
 @unique.command("free")
@@ -39,8 +39,8 @@ def free(context: Context, /, keys: tuple[str, ...], strays: bool) -> None:
     if strays is bool(keys):
         raise misuse("name keys, or give --strays")
     inspector = context.inspector()
-    chosen = [str(row["key"]) for row in inspector.stray_keys()] if strays else list(keys)
-    freed = inspector.free_keys(chosen) if chosen else []
+    chosen = [str(row["key"]) for row in inspector.keys.orphaned()] if strays else list(keys)
+    freed = inspector.keys.free(chosen) if chosen else []
     note(f"freed {count(len(freed), 'key')}.")
 
 

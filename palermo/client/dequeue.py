@@ -35,7 +35,7 @@ def dequeue(
 ) -> int:
     """Remove these jobs from their queue, between the job's hooks, and write that into the journal; returns how many.
 
-    See Inspector.dequeue.
+    See inspector.jobs.dequeue.
     """
     definition = registry.find(job) if isinstance(job, str) else getattr(job, "definition", job)
     name = job if definition is None else definition.name

@@ -92,7 +92,7 @@ class DemoSteps:
         others = row["failed"] - len(damaged_files())
         why = f"; {others:,} of them parsed files of Python's own tests, which are damaged too" if others > 0 else ""
         self._screen.line(f"{count(row['failed'], 'job')} failed{why}", style="red")
-        listed: Sequence[Row] = self._inspector.failed(limit=_MANY)
+        listed: Sequence[Row] = self._inspector.failed.list(limit=_MANY)
         self._failed = {row["args"][0]: row for row in listed}
         expect(
             len(self._failed) == row["failed"], f"`failed` holds {count(len(self._failed), 'job')}, not {row['failed']}"
@@ -127,8 +127,8 @@ class DemoSteps:
         self._screen.step("3. Look at what failed")
         self._screen.command(f"{self._program} failed groups")
         paths = {row["id"]: path for path, row in self._failed.items()}
-        self._screen.groups(self._inspector.groups(), lambda group: Path(paths[group["id"]]).name)
-        row: Row = self._inspector.failed_job(self._failed[str(BAD_ENCODING)]["id"])
+        self._screen.groups(self._inspector.failed.groups(), lambda group: Path(paths[group["id"]]).name)
+        row: Row = self._inspector.failed.show(self._failed[str(BAD_ENCODING)]["id"])
         self._screen.command(f"{self._program} failed show {row['id']}")
         self._screen.facts([(name, row[name]) for name in ("job", "args", "kwargs", "queue", "worker", "failed_at")])
         self._screen.traceback(row["error"]["traceback"])
@@ -138,10 +138,10 @@ class DemoSteps:
         id, kwargs = self._failed[str(BAD_ENCODING)]["id"], {"encoding": "latin-1"}
         self._screen.step("4. Requeue that job with the encoding, which its file does not name")
         self._screen.command(f"{self._program} failed requeue {id} --kwargs '{json.dumps(kwargs)}'")
-        self._inspector.requeue(id, kwargs=kwargs)
+        self._inspector.failed.requeue(id, kwargs=kwargs)
         self._runs += 1
         self._wait(worker)
-        left = {row["id"] for row in self._inspector.failed(limit=_MANY)}
+        left = {row["id"] for row in self._inspector.failed.list(limit=_MANY)}
         expect(id not in left, f"the mended job {id} failed again")
         expect(
             len(left) == len(self._failed) - 1, f"`failed` holds {count(len(left), 'job')}, not {len(self._failed) - 1}"
@@ -156,10 +156,10 @@ class DemoSteps:
         id = self._failed[str(PYTHON_2)]["id"]
         self._screen.step(f"5. Requeue {PYTHON_2.name} as it is")
         self._screen.command(f"{self._program} failed requeue {id}")
-        self._inspector.requeue(id)
+        self._inspector.failed.requeue(id)
         self._runs += 1
         self._wait(worker)
-        row: Row = self._inspector.failed_job(id)
+        row: Row = self._inspector.failed.show(id)
         expect(row["retries"] == 1, f"the job that was requeued once has retries {row['retries']}")
         self._screen.line(f"it failed again, retries {row['retries']}: {row['error']['message']}", style="red")
 
@@ -167,7 +167,7 @@ class DemoSteps:
         """Wait until the worker has run as many jobs as it must have; returns the worker's row."""
         done, since = -1, time.monotonic()
         while True:
-            workers: Sequence[Row] = self._inspector.workers()
+            workers: Sequence[Row] = self._inspector.workers.list()
             for row in workers:
                 if row["pid"] != worker.pid:
                     continue

@@ -185,7 +185,7 @@ def check_host(inspector: Inspector) -> CheckResult:
 def _answering(inspector: Inspector, wanted: Callable[[Row], bool]) -> tuple[list[str], Trouble | None]:
     """The ids of the workers that answer; and what trouble the broker is in, if none of them is wanted."""
     try:
-        rows = [row for row in inspector.workers() if row["answers"]]
+        rows = [row for row in inspector.workers.list() if row["answers"]]
         trouble = None if any(map(wanted, rows)) else inspector.trouble()
     except BrokerBlocked as error:
         return [], Trouble(str(error).rstrip("."), "")
@@ -222,7 +222,7 @@ def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
     0 for a queue that was emptied or deleted meanwhile.
     """
     try:
-        rows = inspector.jobs(queue, limit=1).rows
+        rows = inspector.jobs.list(queue, limit=1).rows
     except NotBrowsable:
         return None
     except NotFound:

@@ -2,25 +2,24 @@
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
 
 from palermo.client.actor import Actor, record_action
 from palermo.client.failed_queues import read_failed, sweep_failed
-from palermo.client.status import locate_waiting
 from palermo.contract import clock
-from palermo.contract.broker import Broker, QueueInfo
+from palermo.contract.broker import Broker, Page, QueueInfo
 from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
 from palermo.contract.rows import job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
 from palermo.contract.sweep import SweepDecision, SweepProgress
-from palermo.contract.trouble import Trouble, unless_blocked
+from palermo.contract.trouble import unless_blocked
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
-from palermo.core.topology import FAILED_QUEUE
-from palermo.errors import PalermoError
+from palermo.core.topology import FAILED_QUEUE, is_failed
+from palermo.errors import NotFound, PalermoError
 from palermo.inspector.judges import TakenJob
 from palermo.inspector.masking import masked_preview
 from palermo.inspector.rates import Snapshot
@@ -30,58 +29,66 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Seconds that a worker gets to answer a question that only shows something.
+PROMPT = 1.0
+
+#: Seconds that a command, which may not be repeated, has more than a question.
+_MORE = 5.0
+
 #: Is told how far a long command is.
 Progress = Callable[[SweepProgress], None]
 
 
 class Context:
-    """What the inspector's methods need. The inspector is one, with these methods."""
+    """What the inspector and each of its nouns need: the client to ask, and who acts."""
 
-    #: A row shows no arguments of a body with more bytes than this.
-    _max_shown_bytes = MAX_DECOMPRESSED
-
-    def __init__(self, client: "Client", actor: Actor | None = None, *, hidden: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        client: "Client",
+        actor: Actor | None = None,
+        *,
+        hidden: Sequence[str] | None = None,
+        max_shown_bytes: int = MAX_DECOMPRESSED,
+        within: float | None = None,
+    ) -> None:
         """`actor` is who acts through this inspector, for the journal; the user of this process unless given.
 
-        `hidden` has the patterns of names whose values no filter searches; the setting web_redact unless given.
+        `hidden` has the patterns of names whose values no filter searches; the setting web_redact unless given. A row
+        shows no arguments of a body with more bytes than `max_shown_bytes`. `within` is the number of seconds that the
+        broker has to answer a question; by default only opening a session is bounded. Sweeps are never bounded.
         """
         self._client = client
         self._hidden = client.settings.web_redact if hidden is None else hidden
+        self._max_shown_bytes = max_shown_bytes
+        self._within = within
         self._actor = actor or Actor.here("python")
 
-    def queues(self) -> list[QueueRow]:
-        """All queues by name, always with `failed`."""
-        return _queue_rows(self._ask(lambda broker: broker.queues(), again=True))
+    @classmethod
+    def of(cls, other: "Context") -> Self:
+        """One with the same client, actor and bounds as another."""
+        return cls(
+            other._client,
+            other._actor,
+            hidden=other._hidden,
+            max_shown_bytes=other._max_shown_bytes,
+            within=other._within,
+        )
 
-    def workers(self) -> list[WorkerRow]:
-        """All workers that are alive, by id, with the jobs they run.
-
-        One that does not answer has `answers` False, the state "silent" and what was known of it last. One that this
-        user may not ask has the state "unasked" instead.
-        """
-        return self._worker_rows(self._ask(lambda broker: broker.workers(), again=True))
-
-    def snapshot(self) -> Snapshot:
-        """`queues`, `workers` and whether all queues are paused, for which the broker is asked once."""
+    def _snapshot(self) -> Snapshot:
+        """The queues, the workers and whether all queues are paused, for which the broker is asked once."""
         found = self._ask(lambda broker: broker.overview(), again=True)
         return Snapshot(
             at=clock.now(),
-            queues=_queue_rows(found.queues),
+            queues=queue_rows(found.queues),
             workers=self._worker_rows(found.workers),
             all_paused=found.all_paused,
             trouble=found.trouble,
         )
 
-    def trouble(self) -> Trouble | None:
-        """Why the broker stores nothing now, or lets this user ask no worker; None if neither is so.
-
-        Raises BrokerUnavailable if it does not answer.
-        """
-        return self._ask(lambda broker: broker.find_trouble(), again=True)
-
     def _ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]], *, again: bool = False) -> T:
         """The answer. Raises BrokerBlocked soon if the broker has to store something first, and stores nothing."""
-        return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again)
+        within = self._within if self._within is None or again else self._within + _MORE
+        return self._client.run(lambda broker: unless_blocked(broker, question(broker)), again=again, within=within)
 
     def _record(self, action: str, *, by: str = "", **facts: Any) -> None:
         """Write an action into the journal; see palermo.client.actor.record_action."""
@@ -111,6 +118,14 @@ class Context:
             told = ", ".join(filter(None, (what, *asked, *(wrong[:1] if outcome == "failed" else ()))))
             self._record(action, queue=queue, ids=ids, what=told or None, outcome=outcome, at=began)
 
+    def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
+        most = self._max_shown_bytes
+
+        async def browse(broker: Broker) -> Page:
+            return await broker.browse(queue, offset=offset, limit=limit, newest=newest, max_body=most)
+
+        return none_failed(queue, Page(messages=(), total=0), lambda: self._ask(browse, again=True))
+
     def _sweep_failed(
         self,
         judge: Callable[[Message], SweepDecision],
@@ -118,7 +133,7 @@ class Context:
         *,
         ids: Collection[str] = (),
     ) -> None:
-        self._ask(lambda broker: sweep_failed(broker, judge, progress, ids=ids))
+        self._client.run(lambda broker: unless_blocked(broker, sweep_failed(broker, judge, progress, ids=ids)))
 
     def _read_failed(
         self,
@@ -142,7 +157,7 @@ class Context:
         return [job_row(message, state, serializers, max_bytes=max_bytes) for message in messages]
 
 
-def _queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
+def queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
     """The rows of all queues, by name. One of `failed` is always among them."""
     rows = {info.name: queue_row(info) for info in found}
     none: QueueRow = {"name": FAILED_QUEUE, "pending": 0, "in_progress": 0, "workers": 0, "paused": False}
@@ -150,12 +165,11 @@ def _queue_rows(found: Iterable[QueueInfo]) -> list[QueueRow]:
     return [rows[name] for name in sorted(rows)]
 
 
-def waiting_job(context: Context, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
-    """A job that `locate` sees in a queue, its row and its message.
-
-    `queue` is the one to look in, "" if that is not known.
-    """
-    place = context._ask(lambda broker: locate_waiting(broker, id, queue), again=True)
-    if place is None or place.message is None:
-        return None
-    return {**context._rows((place.message,), JobState.PENDING)[0], "state": place.state}, place.message
+def none_failed(queue: str, none: T, ask: Callable[[], T]) -> T:
+    """What the broker answers; `none` if this queue of failed jobs is missing, as it is until a job has failed."""
+    try:
+        return ask()
+    except NotFound:
+        if is_failed(queue):
+            return none
+        raise

@@ -9,7 +9,7 @@ from palermo.contract.rows import Row, as_json
 from palermo.contract.worker_info import WorkerCommand, WorkerInfo
 from palermo.errors import NotFound, OptionInvalid
 
-#: The actions of Inspector.control. The table in palermo/worker/parent/orders.py has these, and the orders that
+#: The actions of inspector.workers.control. The table in palermo/worker/parent/orders.py has these, and the orders that
 #: Palermo itself sends.
 ACTIONS = ("quiet", "resume", "stop", "kill", "stack")
 
@@ -48,7 +48,7 @@ def choose(pids: Mapping[str, int], named: Sequence[str]) -> list[str]:
 
 
 async def control(broker: Broker, action: str, named: Sequence[str] | None, *, by: str) -> list[Row]:
-    """Order workers to do something, for Inspector.control.
+    """Order workers to do something, for inspector.workers.control.
 
     A row is `worker`; `answered`, which is False for a worker that said nothing in time and may still
     obey; and the values that the table in palermo/worker/parent/orders.py gives for the answer.
@@ -68,7 +68,7 @@ def _row(id: str, values: Mapping[str, object] | None) -> Row:
 
 
 async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
-    """Cancel jobs, for Inspector.cancel: mark them, then order the workers that run one to end it.
+    """Cancel jobs, for inspector.jobs.cancel: mark them, then order the workers that run one to end it.
 
     A job that was enqueued by a clock that is ahead gets another mark.
 

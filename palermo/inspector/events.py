@@ -1,91 +1,11 @@
-"""The inspector's methods for events: list groups, show the wiring, replay old events, unsubscribe a group.
-
-The class Inspector takes these functions as its methods.
-"""
+"""The inspector's noun for events: list the groups, show the topology, replay old events, unsubscribe a group."""
 
 from palermo.contract.broker import Broker
 from palermo.contract.events import ReplayFilter, Subscription
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topics import check_group, check_pattern, distributor, gateway, group_queue
-from palermo.inspector.context import Context, Progress
-
-
-def topics(context: Context) -> list[Row]:
-    """All groups that subscribe to events, by name.
-
-    A row is `group`, `topics` (its patterns), `queue` (where its events wait), `function` (the code that handles them,
-    "" if that is not known), `since`, and `pending`, `in_progress`, `workers` and `paused` of the queue.
-    """
-    found = context._ask(lambda broker: broker.events.subscriptions(), again=True)
-    if not found:
-        return []
-    queues = {row["name"]: row for row in context.queues()}
-    return [_row(one, queues.get(one.queue, {})) for one in found]
-
-
-def wiring(context: Context) -> Row:
-    """The exchanges and groups that carry events, and how many events are kept.
-
-    `gateway` and `distributor` are exchanges of RabbitMQ, and `prefix` is the beginning of their names. `kept` is the
-    number of events that are kept for `max_age` seconds. It is None if none are kept, and events that nobody
-    subscribes to are refused (`unsubscribed`). `groups` are the rows of `topics`.
-    """
-    settings = context._client.settings
-    return {
-        "prefix": settings.prefix,
-        "gateway": gateway(settings.prefix),
-        "distributor": distributor(settings.prefix),
-        "unsubscribed": settings.events_unsubscribed,
-        "kept": context._ask(lambda broker: broker.events.kept(), again=True),
-        "max_age": settings.events_max_age,
-        "groups": topics(context),
-    }
-
-
-def replay(
-    context: Context,
-    group: str,
-    *,
-    topic: str | None = None,
-    since: Instant | None = None,
-    until: Instant | None = None,
-    progress: Progress | None = None,
-) -> int:
-    """Give one group kept events once more, as jobs with new ids; returns how many.
-
-    The events are those that the group subscribes to, or those that the pattern `topic` matches; between two instants
-    if they are given. An event of another program may have no time of its own: it goes by when it was stored, within
-    some seconds. Raises NotFound for a group that does not subscribe, BrokerRefused where events are not kept.
-    """
-    check_group(group)
-    old = ReplayFilter(
-        topic=None if topic is None else check_pattern(topic),
-        since=None if since is None else unix_seconds(since),
-        until=None if until is None else unix_seconds(until),
-    )
-    count = 0
-
-    async def ask(broker: Broker) -> int:
-        return await broker.events.replay(group, old, progress=progress)
-
-    try:
-        count = context._ask(ask)
-    finally:
-        context._record("replay events", queue=_queue(context, group), count=count, what=topic)
-    return count
-
-
-def unsubscribe(context: Context, group: str) -> None:
-    """Bring no more events to a group, until one of its workers starts; its queue stays. Raises NotFound."""
-    check_group(group)
-    context._ask(lambda broker: broker.events.unsubscribe(group))
-    context._record("unsubscribe", queue=_queue(context, group), what=group)
-
-
-def _queue(context: Context, group: str) -> str:
-    settings = context._client.settings
-    return group_queue(settings.exchange, settings.prefix, group)
+from palermo.inspector.context import Context, Progress, queue_rows
 
 
 def _row(one: Subscription, queue: Row) -> Row:
@@ -100,3 +20,80 @@ def _row(one: Subscription, queue: Row) -> Row:
         "workers": queue.get("workers", 0),
         "paused": queue.get("paused", False),
     }
+
+
+class Events(Context):
+    """The groups that subscribe to events: list them, replay old events, unsubscribe a group."""
+
+    def groups(self) -> list[Row]:
+        """All groups that subscribe to events, by name.
+
+        A row is `group`, `topics` (its patterns), `queue` (where its events wait), `function` (the code that handles
+        them, "" if that is not known), `since`, and `pending`, `in_progress`, `workers` and `paused` of the queue.
+        """
+        found = self._ask(lambda broker: broker.events.subscriptions(), again=True)
+        if not found:
+            return []
+        queues = {row["name"]: row for row in queue_rows(self._ask(lambda broker: broker.queues(), again=True))}
+        return [_row(one, queues.get(one.queue, {})) for one in found]
+
+    def topology(self) -> Row:
+        """The exchanges and groups that carry events, and how many events are kept.
+
+        `gateway` and `distributor` are exchanges of RabbitMQ, and `prefix` is the beginning of their names. `kept` is
+        the number of events that are kept for `max_age` seconds. It is None if none are kept, and events that nobody
+        subscribes to are refused (`unsubscribed`). `groups` are the rows of `list`.
+        """
+        settings = self._client.settings
+        return {
+            "prefix": settings.prefix,
+            "gateway": gateway(settings.prefix),
+            "distributor": distributor(settings.prefix),
+            "unsubscribed": settings.events_unsubscribed,
+            "kept": self._ask(lambda broker: broker.events.kept(), again=True),
+            "max_age": settings.events_max_age,
+            "groups": self.groups(),
+        }
+
+    def replay(
+        self,
+        group: str,
+        *,
+        topic: str | None = None,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Give one group kept events once more, as jobs with new ids; returns how many.
+
+        The events are those that the group subscribes to, or those that the pattern `topic` matches; between two
+        instants if they are given. An event of another program may have no time of its own: it goes by when it was
+        stored, within some seconds. Raises NotFound for a group that does not subscribe, BrokerRefused where events are
+        not kept.
+        """
+        check_group(group)
+        old = ReplayFilter(
+            topic=None if topic is None else check_pattern(topic),
+            since=None if since is None else unix_seconds(since),
+            until=None if until is None else unix_seconds(until),
+        )
+        count = 0
+
+        async def ask(broker: Broker) -> int:
+            return await broker.events.replay(group, old, progress=progress)
+
+        try:
+            count = self._ask(ask)
+        finally:
+            self._record("replay events", queue=self._queue(group), count=count, what=topic)
+        return count
+
+    def unsubscribe(self, group: str) -> None:
+        """Bring no more events to a group, until one of its workers starts; its queue stays. Raises NotFound."""
+        check_group(group)
+        self._ask(lambda broker: broker.events.unsubscribe(group))
+        self._record("unsubscribe", queue=self._queue(group), what=group)
+
+    def _queue(self, group: str) -> str:
+        settings = self._client.settings
+        return group_queue(settings.exchange, settings.prefix, group)

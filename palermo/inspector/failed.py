@@ -1,6 +1,6 @@
-"""The inspector's methods for failed jobs: list, count and group them, run them again, discard them.
+"""The inspector's noun for failed jobs: list, count and group them, requeue them, discard them.
 
-The class Inspector takes these functions as its methods. ReplaceArguments gives a job that is requeued other arguments.
+ReplaceArguments gives a requeued job other arguments.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,150 +50,6 @@ OnTaken = Callable[[Sequence[TakenJob]], None]
 Stopping = Callable[[], bool]
 #: Every failed job.
 ALL = FailedFilter()
-
-
-def failed(
-    context: Context,
-    *,
-    offset: int = 0,
-    limit: int = 100,
-    newest: bool = False,
-    filter: FailedFilter = ALL,
-    count: bool = True,
-) -> Listing[FailedRow]:
-    """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
-
-    `total` counts a job once of which the page has two copies. `queues` counts messages, and so both copies.
-    Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
-    the oldest are asked for: then the search ends where the page ends, and `total` is None.
-    """
-    if not filter.everything:
-        finding = PageJudge(filter, offset=offset, limit=limit, newest=newest, count=count, shown=context._shown)
-        swept = context._read_failed(finding)
-        return Listing(context._rows(finding.messages, JobState.FAILED), finding.total, swept.unseen)
-    page = context._ask(lambda broker: browse_failed(broker, offset=offset, limit=limit, newest=newest), again=True)
-    unique: dict[str, Message] = {}
-    for message in page.messages:
-        unique.setdefault(message.id, message)
-    copies = len(page.messages) - len(unique)
-    return Listing(context._rows(tuple(unique.values()), JobState.FAILED), page.total - copies, page.unseen)
-
-
-def failed_job(context: Context, id: str) -> FailedRow:
-    """One failed job. Raises NotFound."""
-    finding = FindJudge(id)
-    context._read_failed(finding, ids=(id,))
-    if finding.message is None:
-        raise not_found_error([id])
-    return context._rows((finding.message,), JobState.FAILED)[0]
-
-
-def count_failed(context: Context, which: Which = ALL) -> int:
-    """Count the failed jobs that are meant; two copies of one id are one job.
-
-    It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
-    """
-    counting = CountJudge(Selection.of(which, context._shown))
-    context._sweep_failed(counting, ids=counting.selection.ids)
-    return counting.count
-
-
-def groups(context: Context, filter: FailedFilter = ALL, *, progress: Progress | None = None) -> list[Row]:
-    """Group the failed jobs by kind, the largest group first.
-
-    A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
-    """
-    grouping = GroupJudge(filter, context._shown)
-    context._read_failed(grouping, progress)
-    return grouping.rows()
-
-
-def requeue(
-    context: Context,
-    which: Which,
-    *,
-    args: Sequence[object] | None = None,
-    kwargs: Mapping[str, object] | None = None,
-    queue: str | None = None,
-    priority: int | None = None,
-    at: Instant | None = None,
-    progress: Progress | None = None,
-    on_error: OnError | None = None,
-    on_taken: OnTaken | None = None,
-    stop: Stopping | None = None,
-) -> list[TakenJob]:
-    """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
-
-    Each job is published and confirmed before it leaves `failed`, so an interruption loses
-    none. Jobs that fail again meanwhile are not looked at. `args` and `kwargs` replace
-    their half of the arguments, `queue` replaces the queue that the job came from, `priority` its priority, and with
-    `at` it runs then.
-
-    Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
-    queue's name is invalid, the new arguments do not fit), do not stop the others. At the
-    end NotFound, or the first reason, is raised, or given to `on_error` if there is one.
-    `on_taken` gets the jobs that have gone while the command runs, and `stop` can end it early.
-    """
-    if queue is not None:
-        check_new_queue(queue)
-    selection = Selection.of(which, context._shown)
-    change = JobEdit(priority=check_priority(priority), run_at=None if at is None else unix_seconds(at))
-    judge = RequeueJudge(selection, queue=queue, rewrite=_rewriting(context, args, kwargs, change))
-    what = OTHER_ARGUMENTS if args is not None or kwargs is not None else ""
-    with context._taking("requeue", which, judge.taken, queue=queue, what=what) as errors:
-        context._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=selection.ids)
-        errors += (judge.refusal, selection.missing_error())
-    report_errors(on_error, *errors)
-    return judge.taken
-
-
-def discard(
-    context: Context,
-    which: Which,
-    *,
-    progress: Progress | None = None,
-    on_error: OnError | None = None,
-    on_taken: OnTaken | None = None,
-    stop: Stopping | None = None,
-) -> list[TakenJob]:
-    """Discard failed jobs: one id, several ids, or all that a filter matches.
-
-    For ids that are not there, NotFound is raised after all other jobs are done, or given to `on_error`.
-    """
-    judge = DiscardJudge(Selection.of(which, context._shown))
-    with context._taking("discard", which, judge.taken) as errors:
-        context._sweep_failed(
-            stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=judge.selection.ids
-        )
-        errors.append(judge.selection.missing_error())
-    report_errors(on_error, *errors)
-    return judge.taken
-
-
-def trim_failed(
-    context: Context, *, max_age: Duration | None = None, max_count: int | None = None, now: float | None = None
-) -> int:
-    """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.
-
-    `max_age` is seconds, or a timedelta. Both default to the settings failed_max_age and failed_max_count. Returns how
-    many were removed.
-    """
-    settings = context._client.settings
-    age = settings.failed_max_age if max_age is None else in_seconds(max_age)
-    count = settings.failed_max_count if max_count is None else max_count
-    if age is None and count is None:
-        return 0
-    at = clock.now() if now is None else now
-    return context._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
-
-
-def _rewriting(
-    context: Context, args: Sequence[object] | None, kwargs: Mapping[str, object] | None, change: JobEdit
-) -> Callable[[Message], Message] | None:
-    if args is None and kwargs is None:
-        return None if change.empty else change.applied_to
-    replaced = ReplaceArguments(context._client.serializers, args, kwargs)
-    return lambda message: change.applied_to(replaced(message))
 
 
 class ReplaceArguments(Struct, frozen=True):
@@ -271,3 +127,140 @@ class ReplaceArguments(Struct, frozen=True):
             return self.serializers.compression(message.content_encoding).name
         except MediaTypeUnknown:
             return ""
+
+
+class FailedJobs(Context):
+    """The failed jobs: list, count and group them, requeue them, discard them."""
+
+    def show(self, id: str) -> FailedRow:
+        """One failed job. Raises NotFound."""
+        finding = FindJudge(id)
+        self._read_failed(finding, ids=(id,))
+        if finding.message is None:
+            raise not_found_error([id])
+        return self._rows((finding.message,), JobState.FAILED)[0]
+
+    def count(self, which: Which = ALL) -> int:
+        """Count the failed jobs that are meant; two copies of one id are one job.
+
+        It reads what a requeue or discard would read, also in quorum queues: the count must say what they will do.
+        """
+        counting = CountJudge(Selection.of(which, self._shown))
+        self._sweep_failed(counting, ids=counting.selection.ids)
+        return counting.count
+
+    def groups(self, filter: FailedFilter = ALL, *, progress: Progress | None = None) -> list[Row]:
+        """Group the failed jobs by kind, the largest group first.
+
+        A row is fingerprint, count, job, error, message, first_seen, last_seen and the id of the newest.
+        """
+        grouping = GroupJudge(filter, self._shown)
+        self._read_failed(grouping, progress)
+        return grouping.rows()
+
+    def requeue(
+        self,
+        which: Which,
+        *,
+        args: Sequence[object] | None = None,
+        kwargs: Mapping[str, object] | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        at: Instant | None = None,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
+    ) -> list[TakenJob]:
+        """Run failed jobs again: one id, several ids, or all that a filter matches (FailedFilter() for all).
+
+        Each job is published and confirmed before it leaves `failed`, so an interruption loses none. Jobs that fail
+        again meanwhile are not looked at. `args` and `kwargs` replace their half of the arguments, `queue` replaces the
+        queue that the job came from, `priority` its priority, and with `at` it runs then.
+
+        Ids that are not there, and jobs that cannot be requeued and so stay in `failed` (their
+        queue's name is invalid, the new arguments do not fit), do not stop the others. At the
+        end NotFound, or the first reason, is raised, or given to `on_error` if there is one.
+        `on_taken` gets the jobs that have gone while the command runs, and `stop` can end it early.
+        """
+        if queue is not None:
+            check_new_queue(queue)
+        selection = Selection.of(which, self._shown)
+        change = JobEdit(priority=check_priority(priority), run_at=None if at is None else unix_seconds(at))
+        judge = RequeueJudge(selection, queue=queue, rewrite=self._rewriting(args, kwargs, change))
+        what = OTHER_ARGUMENTS if args is not None or kwargs is not None else ""
+        with self._taking("requeue", which, judge.taken, queue=queue, what=what) as errors:
+            self._sweep_failed(stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=selection.ids)
+            errors += (judge.refusal, selection.missing_error())
+        report_errors(on_error, *errors)
+        return judge.taken
+
+    def discard(
+        self,
+        which: Which,
+        *,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
+    ) -> list[TakenJob]:
+        """Discard failed jobs: one id, several ids, or all that a filter matches.
+
+        For ids that are not there, NotFound is raised after all other jobs are done, or given to `on_error`.
+        """
+        judge = DiscardJudge(Selection.of(which, self._shown))
+        with self._taking("discard", which, judge.taken) as errors:
+            self._sweep_failed(
+                stoppable(stop, judge), report_taken(judge.taken, progress, on_taken), ids=judge.selection.ids
+            )
+            errors.append(judge.selection.missing_error())
+        report_errors(on_error, *errors)
+        return judge.taken
+
+    def trim(self, *, max_age: Duration | None = None, max_count: int | None = None, now: float | None = None) -> int:
+        """Remove failed jobs that are older than `max_age` and, oldest first, those above `max_count`.
+
+        `max_age` is seconds, or a timedelta. Both default to the settings failed_max_age and failed_max_count. Returns
+        how many were removed.
+        """
+        settings = self._client.settings
+        age = settings.failed_max_age if max_age is None else in_seconds(max_age)
+        count = settings.failed_max_count if max_count is None else max_count
+        if age is None and count is None:
+            return 0
+        at = clock.now() if now is None else now
+        return self._ask(lambda broker: trim(broker, max_age=age, max_count=count, now=at))
+
+    def _rewriting(
+        self, args: Sequence[object] | None, kwargs: Mapping[str, object] | None, change: JobEdit
+    ) -> Callable[[Message], Message] | None:
+        if args is None and kwargs is None:
+            return None if change.empty else change.applied_to
+        replaced = ReplaceArguments(self._client.serializers, args, kwargs)
+        return lambda message: change.applied_to(replaced(message))
+
+    def list(
+        self,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        newest: bool = False,
+        filter: FailedFilter = ALL,
+        count: bool = True,
+    ) -> Listing[FailedRow]:
+        """Failed jobs, the oldest first unless `newest` is set; of two copies of one id only the first.
+
+        `total` counts a job once of which the page has two copies. `queues` counts messages, and so both copies.
+        Without a filter only the page is read. With a filter all failed jobs are read, unless `count` is False and
+        the oldest are asked for: then the search ends where the page ends, and `total` is None.
+        """
+        if not filter.everything:
+            finding = PageJudge(filter, offset=offset, limit=limit, newest=newest, count=count, shown=self._shown)
+            swept = self._read_failed(finding)
+            return Listing(self._rows(finding.messages, JobState.FAILED), finding.total, swept.unseen)
+        page = self._ask(lambda broker: browse_failed(broker, offset=offset, limit=limit, newest=newest), again=True)
+        unique: dict[str, Message] = {}
+        for message in page.messages:
+            unique.setdefault(message.id, message)
+        copies = len(page.messages) - len(unique)
+        return Listing(self._rows(tuple(unique.values()), JobState.FAILED), page.total - copies, page.unseen)

@@ -48,7 +48,7 @@ class FailedFilter(Struct, frozen=True, kw_only=True):
     since: float | None = None
     #: Unix seconds: it failed at this instant or before, or does not say when.
     until: float | None = None
-    #: The fingerprint of its group, as `Inspector.groups` gives it.
+    #: The fingerprint of its group, as `inspector.failed.groups` gives it.
     group: str | None = None
 
     #: True for jobs that somebody had requeued, and that have failed again; False for the others.

@@ -1,7 +1,4 @@
-"""The inspector's methods for history. A call reads as much of the journal as it needs, 100,000 records a second.
-
-The class Inspector takes these functions as its methods.
-"""
+"""The inspector's noun for history. A call reads as much of the journal as it needs, 100,000 records a second."""
 
 from palermo.contract import clock
 from palermo.contract.rows import Listing, Row
@@ -15,55 +12,55 @@ from palermo.inspector.context import Context, Progress
 _A_DAY = 86_400.0
 
 
-def history(
-    context: Context,
-    filter: HistoryFilter = FINISHED,
-    *,
-    offset: int = 0,
-    limit: int = 100,
-    progress: Progress | None = None,
-) -> Listing[Row]:
-    """Finished jobs, newest first; the total is None if not all of the journal had to be read."""
-    from palermo.history import listings
+class History(Context):
+    """What the journal tells: ended jobs, the timeline of one, counts, and the actions of operators."""
 
-    return listings.history(context._client, filter, offset=offset, limit=limit, progress=progress)
+    def timeline(self, id: str, *, progress: Progress | None = None) -> list[Row]:
+        """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
+        from palermo.history import listings
 
+        rows = listings.life_of(self._client, check_id(id), progress=progress)
+        if not rows:
+            raise NotFound(
+                f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
+                " docs/guides/journal.md."
+            )
+        return rows
 
-def life(context: Context, id: str, *, progress: Progress | None = None) -> list[Row]:
-    """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
-    from palermo.history import listings
+    def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
+        """The counts since an instant, or of the last 24 hours: docs/guides/statistics.md describes the row.
 
-    rows = listings.life_of(context._client, check_id(id), progress=progress)
-    if not rows:
-        raise NotFound(
-            f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
-            " docs/guides/journal.md."
-        )
-    return rows
+        Reads that part of the journal; `progress` is told how far it is.
+        """
+        from palermo.history.statistics import report_row, summarize
 
+        begin = clock.now() - _A_DAY if since is None else unix_seconds(since)
+        report = summarize(self._client, begin, progress)
+        now = self._snapshot()
+        return report_row(report, now.queues, now.workers)
 
-def statistics(context: Context, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
-    """The counts since an instant, or of the last 24 hours: docs/guides/statistics.md describes the row.
+    def audit(
+        self,
+        filter: AuditFilter = ANYTHING,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        progress: Progress | None = None,
+    ) -> Listing[Row]:
+        """The actions of people, newest first."""
+        from palermo.history import listings
 
-    Reads that part of the journal; `progress` is told how far it is.
-    """
-    from palermo.history.statistics import report_row, summarize
+        return listings.audit(self._client, filter, offset=offset, limit=limit, progress=progress)
 
-    begin = clock.now() - _A_DAY if since is None else unix_seconds(since)
-    report = summarize(context._client, begin, progress)
-    now = context.snapshot()
-    return report_row(report, now.queues, now.workers)
+    def list(
+        self,
+        filter: HistoryFilter = FINISHED,
+        *,
+        offset: int = 0,
+        limit: int = 100,
+        progress: Progress | None = None,
+    ) -> Listing[Row]:
+        """Finished jobs, newest first; the total is None if not all of the journal had to be read."""
+        from palermo.history import listings
 
-
-def audit(
-    context: Context,
-    filter: AuditFilter = ANYTHING,
-    *,
-    offset: int = 0,
-    limit: int = 100,
-    progress: Progress | None = None,
-) -> Listing[Row]:
-    """The actions of people, newest first."""
-    from palermo.history import listings
-
-    return listings.audit(context._client, filter, offset=offset, limit=limit, progress=progress)
+        return listings.history(self._client, filter, offset=offset, limit=limit, progress=progress)

@@ -1,7 +1,4 @@
-"""The inspector's methods for keys of unique jobs and of limited jobs: list them, and free keys.
-
-The class Inspector takes these functions as its methods.
-"""
+"""The inspector's noun for keys of unique jobs and of limited jobs: list them, and free keys."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,66 +8,6 @@ from palermo.core.failure import printable
 from palermo.core.unique_keys import Key, Mode
 from palermo.errors import NotFound
 from palermo.inspector.context import Context
-
-
-def unique_keys(context: Context) -> list[Row]:
-    """All keys of unique jobs about which something is known, by name; those of throttled and debounced jobs as well.
-
-    A row is `key`, `id`, `job` and `queue` of the job that has it, `unique` ("until_start", "until_done", "seconds"),
-    `state` ("waiting", "running"; "closed" for a key that no job has or gets, "kept" for a job that is kept until
-    its time), `worker`, `since`, `until` (when it ends by itself), `run_at`, and `next`, the id of the job that runs
-    after it.
-    """
-    return [_row(key) for key in context._ask(lambda broker: broker.keys.known(), again=True)]
-
-
-def listed(context: Context, text: str, *, offset: int, limit: int) -> Listing[Row]:
-    """A page of `unique_keys`: only the keys with this text in their name, or in their job's name or id."""
-    page = context._ask(lambda broker: broker.keys.page(text, offset=offset, limit=limit), again=True)
-    return Listing([_row(key) for key in page.keys], page.total)
-
-
-def find(context: Context, name: str) -> Key | None:
-    """The key with this name; None if no job has, gets or had it."""
-    return context._ask(lambda broker: broker.keys.find(name), again=True)
-
-
-def limits(context: Context) -> list[Row]:
-    """The keys of limited jobs (those with a limit or a rate) of which any run or wait, by name.
-
-    A row is `key`, `limit` and `rate` (None for none), `running`, and `waiting`: how many are put aside.
-    """
-    return [limit_row(info) for info in context._ask(lambda broker: broker.limits(), again=True)]
-
-
-def free_keys(context: Context, names: str | Iterable[str]) -> list[str]:
-    """Take keys from the jobs that have them, whatever those do; returns the keys there were. Raises NotFound if none.
-
-    A job that waits takes its key again when a worker starts it, if the key is free then.
-    """
-    chosen = [names] if isinstance(names, str) else list(names)
-    freed = context._ask(lambda broker: broker.keys.free(chosen)) if chosen else []
-    if chosen and not freed:
-        raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` shows those that are taken.")
-    context._record("free keys", count=len(freed), what=", ".join(freed[:20]))
-    return freed
-
-
-def stray_keys(context: Context) -> list[Row]:
-    """Keys whose jobs are nowhere, as programs that purge queues leave them; looking takes a second or more.
-
-    A row is `key`, `id`, `queue` and `since`.
-    """
-    found = context._ask(lambda broker: broker.keys.orphaned(), again=True)
-    return [
-        {
-            "key": printable(one.key),
-            "id": printable(one.id),
-            "queue": printable(one.queue),
-            "since": iso_instant(one.since),
-        }
-        for one in found
-    ]
 
 
 def _row(key: Key) -> Row:
@@ -98,3 +35,61 @@ def _row(key: Key) -> Row:
         return row | named | {"state": "kept", "run_at": iso_instant(key.due)}
     assert closed is not None
     return row | {"id": printable(closed.id), "state": "closed", "until": iso_instant(closed.until)}
+
+
+class Keys(Context):
+    """The keys of unique and of limited jobs: list them, and free keys."""
+
+    def page(self, text: str, *, offset: int, limit: int) -> Listing[Row]:
+        """A page of `unique_keys`: only the keys with this text in their name, or in their job's name or id."""
+        page = self._ask(lambda broker: broker.keys.page(text, offset=offset, limit=limit), again=True)
+        return Listing([_row(key) for key in page.keys], page.total)
+
+    def find(self, name: str) -> Key | None:
+        """The key with this name; None if no job has, gets or had it."""
+        return self._ask(lambda broker: broker.keys.find(name), again=True)
+
+    def limits(self) -> list[Row]:
+        """The keys of limited jobs (those with a limit or a rate) of which any run or wait, by name.
+
+        A row is `key`, `limit` and `rate` (None for none), `running`, and `waiting`: how many are put aside.
+        """
+        return [limit_row(info) for info in self._ask(lambda broker: broker.limits(), again=True)]
+
+    def free(self, names: str | Iterable[str]) -> list[str]:
+        """Free keys, whatever the jobs that hold them do; returns those that were taken. Raises NotFound if none was.
+
+        A job that waits takes its key again when a worker starts it, if the key is free then.
+        """
+        chosen = [names] if isinstance(names, str) else list(names)
+        freed = self._ask(lambda broker: broker.keys.free(chosen)) if chosen else []
+        if chosen and not freed:
+            raise NotFound(f"no job has the key {chosen[0]!r}; `palermo unique list` shows those that are taken.")
+        self._record("free keys", count=len(freed), what=", ".join(freed[:20]))
+        return freed
+
+    def orphaned(self) -> list[Row]:
+        """Keys whose jobs are nowhere, as programs that purge queues leave them; looking takes a second or more.
+
+        A row is `key`, `id`, `queue` and `since`.
+        """
+        found = self._ask(lambda broker: broker.keys.orphaned(), again=True)
+        return [
+            {
+                "key": printable(one.key),
+                "id": printable(one.id),
+                "queue": printable(one.queue),
+                "since": iso_instant(one.since),
+            }
+            for one in found
+        ]
+
+    def list(self) -> list[Row]:
+        """All keys in use by unique, throttled and debounced jobs, by name.
+
+        A row is `key`, `id`, `job` and `queue` of the job that has it, `unique` ("until_start", "until_done",
+        "seconds"), `state` ("waiting", "running"; "closed" for a key that no job has or gets, "kept" for a job that is
+        kept until its time), `worker`, `since`, `until` (when it ends by itself), `run_at`, and `next`, the id of the
+        job that runs after it.
+        """
+        return [_row(key) for key in self._ask(lambda broker: broker.keys.known(), again=True)]

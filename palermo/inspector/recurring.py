@@ -1,7 +1,4 @@
-"""The inspector's methods for recurring jobs: list, add, remove, enable, disable and run them.
-
-The class Inspector takes these functions as its methods.
-"""
+"""The inspector's noun for recurring jobs: list, add, remove, enable, disable and run them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,57 +13,6 @@ from palermo.core.failure import printable
 from palermo.core.times import Duration
 from palermo.inspector.context import Context
 from palermo.jobs import registry
-
-
-def recurring(context: Context) -> list[Row]:
-    """All recurring jobs, by name.
-
-    A row is `name`, `job`, `queue`, `cron` or `every` (seconds), `tz`, `words`, `missed`, `enabled`, `last_run`,
-    `next_run` (None while disabled), `origin` ("code:<module>", "config" or "runtime"), `args` and `kwargs` (None
-    where they cannot be decoded without running foreign code).
-    """
-    found = context._ask(lambda broker: broker.recurring(), again=True)
-    return [_row(one, context._client.serializers, context._max_shown_bytes) for one in found]
-
-
-def put_recurring(
-    context: Context,
-    name: str,
-    job: Any,
-    *,
-    cron: str | None = None,
-    every: Duration | None = None,
-    tz: str = "UTC",
-    args: Sequence[object] = (),
-    kwargs: Mapping[str, object] | None = None,
-    queue: str | None = None,
-    missed: str = "once",
-) -> None:
-    """Let a job run again and again: at the times of a cron expression, or `every` so many seconds, or a timedelta.
-
-    `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
-    disabled it stays so. If the job's code is imported here, its options hold and its arguments are checked. A worker
-    whose code declares the same name replaces this one when it starts. Raises OptionInvalid, ArgumentsInvalid,
-    SerializationError, QueueNameInvalid.
-    """
-    definition = getattr(job, "definition", None)
-    wanted = RecurringJob(
-        name=name,
-        job=job if definition is None else definition.name,
-        cron=cron or "",
-        every=None if every is None else every_seconds(every),
-        tz=tz,
-        missed=missed,
-        args=tuple(args),
-        kwargs=dict(kwargs or {}),
-        queue=queue,
-    )
-    announced = context._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
-    made = entry(context._client, wanted, origin=RUNTIME, announced=announced)
-    found = context._ask(lambda broker: broker.recurring(), again=True)
-    before = next((one for one in found if one.name == name), None)
-    context._ask(lambda broker: broker.change_recurring(EntryChange.put(made)))
-    context._record("put recurring", what=f"{name}: {_difference(before, made)}")
 
 
 def _difference(before: RecurringEntry | None, after: RecurringEntry) -> str:
@@ -85,32 +31,6 @@ def _values(entry: RecurringEntry) -> dict[str, str]:
     every = "" if due.every is None else f"{due.every:g} s"
     cron = f"{due.cron} ({due.tz})" if due.cron else ""
     return {"cron": cron, "every": every, "missed": due.missed, "job": due.job, "queue": entry.message.queue}
-
-
-def remove_recurring(context: Context, name: str) -> None:
-    """Remove a recurring job; one that code or configuration declares comes back when a worker with it starts.
-
-    Raises NotFound.
-    """
-    context._ask(lambda broker: broker.change_recurring(EntryChange.remove(name)))
-    context._record("remove recurring", what=name)
-
-
-def switch_recurring(context: Context, name: str, on: bool = True) -> None:
-    """Enable or disable a recurring job, and keep it so when workers that declare it start. Raises NotFound.
-
-    Ticks while it is disabled are not made up for.
-    """
-    context._ask(lambda broker: broker.change_recurring(EntryChange.switch(name, on=on)))
-    context._record("enable recurring" if on else "disable recurring", what=name)
-
-
-def run_recurring(context: Context, name: str) -> str:
-    """Enqueue a recurring job now, enabled or not; its times stay as they are. The job's id. Raises NotFound."""
-    change = EntryChange.run(name, clock.now())
-    context._ask(lambda broker: broker.change_recurring(change))
-    context._record("run recurring", ids=[change.id], what=name)
-    return change.id
 
 
 def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row:
@@ -133,3 +53,79 @@ def _row(found: RecurringEntry, serializers: Serializers, max_bytes: int) -> Row
         "args": as_json(args),
         "kwargs": as_json(kwargs),
     }
+
+
+class RecurringJobs(Context):
+    """The recurring jobs: list, add, remove, enable, disable and run them."""
+
+    def put(
+        self,
+        name: str,
+        job: Any,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        tz: str = "UTC",
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+        queue: str | None = None,
+        missed: str = "once",
+    ) -> None:
+        """Let a job run again and again: at the times of a cron expression, or `every` so many seconds, or a timedelta.
+
+        `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
+        disabled it stays so. If the job's code is imported here, its options hold and its arguments are checked. A
+        worker whose code declares the same name replaces this one when it starts. Raises OptionInvalid,
+        ArgumentsInvalid, SerializationError, QueueNameInvalid.
+        """
+        definition = getattr(job, "definition", None)
+        wanted = RecurringJob(
+            name=name,
+            job=job if definition is None else definition.name,
+            cron=cron or "",
+            every=None if every is None else every_seconds(every),
+            tz=tz,
+            missed=missed,
+            args=tuple(args),
+            kwargs=dict(kwargs or {}),
+            queue=queue,
+        )
+        announced = self._client.unique_job(wanted.job) if registry.find(wanted.job) is None else None
+        made = entry(self._client, wanted, origin=RUNTIME, announced=announced)
+        found = self._ask(lambda broker: broker.recurring(), again=True)
+        before = next((one for one in found if one.name == name), None)
+        self._ask(lambda broker: broker.change_recurring(EntryChange.put(made)))
+        self._record("put recurring", what=f"{name}: {_difference(before, made)}")
+
+    def remove(self, name: str) -> None:
+        """Remove a recurring job; one that code or configuration declares comes back when a worker with it starts.
+
+        Raises NotFound.
+        """
+        self._ask(lambda broker: broker.change_recurring(EntryChange.remove(name)))
+        self._record("remove recurring", what=name)
+
+    def switch(self, name: str, on: bool = True) -> None:
+        """Enable or disable a recurring job, and keep it so when workers that declare it start. Raises NotFound.
+
+        Ticks while it is disabled are not made up for.
+        """
+        self._ask(lambda broker: broker.change_recurring(EntryChange.switch(name, on=on)))
+        self._record("enable recurring" if on else "disable recurring", what=name)
+
+    def run(self, name: str) -> str:
+        """Enqueue a recurring job now, enabled or not; its times stay as they are. The job's id. Raises NotFound."""
+        change = EntryChange.run(name, clock.now())
+        self._ask(lambda broker: broker.change_recurring(change))
+        self._record("run recurring", ids=[change.id], what=name)
+        return change.id
+
+    def list(self) -> list[Row]:
+        """All recurring jobs, by name.
+
+        A row is `name`, `job`, `queue`, `cron` or `every` (seconds), `tz`, `words`, `missed`, `enabled`, `last_run`,
+        `next_run` (None while disabled), `origin` ("code:<module>", "config" or "runtime"), `args` and `kwargs` (None
+        where they cannot be decoded without running foreign code).
+        """
+        found = self._ask(lambda broker: broker.recurring(), again=True)
+        return [_row(one, self._client.serializers, self._max_shown_bytes) for one in found]

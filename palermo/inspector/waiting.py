@@ -1,6 +1,6 @@
-"""The inspector's methods for jobs that wait in a queue: count, cancel, move and discard many of them at once.
+"""The part of the inspector's noun `jobs` that counts, cancels, moves and discards many waiting jobs of a queue.
 
-The class Inspector takes these functions as its methods. WaitingFilter says which jobs are meant.
+WaitingFilter chooses the jobs.
 """
 
 import json
@@ -94,21 +94,6 @@ def may_contain(message: Message, wanted: str) -> bool:
     return any(wanted in printable(text) for text in (message.id, message.job, message.preview or ""))
 
 
-def _selection(context: Context, which: WaitingJobs) -> Selection:
-    if not isinstance(which, WaitingFilter):
-        return Selection(which)
-
-    def matches(message: Message) -> bool:
-        if which.text is None:
-            return which.job is None or fits(message.job, which.job)
-        if not may_contain(message, which.text.casefold()):
-            return False
-        [row] = context._rows((message,), JobState.PENDING)
-        return which.fits_row(masked_row(row, context._hidden))
-
-    return Selection((), matches)
-
-
 class _MoveJudge:
     """Moves the jobs that are meant to another queue."""
 
@@ -151,144 +136,157 @@ def check_move(queue: str, to: str) -> None:
         raise UsageError(f"the jobs wait in {queue} already: name another queue.")
 
 
-def discard_waiting(
-    context: Context,
-    queue: str,
-    which: WaitingJobs,
-    *,
-    progress: Progress | None = None,
-    on_error: OnError | None = None,
-    on_taken: OnTaken | None = None,
-    stop: Stopping | None = None,
-) -> list[TakenJob]:
-    """Remove jobs that wait in a queue: one id, several ids, or all that a filter matches (WaitingFilter() for all).
+class JobsInQueue(Context):
+    """Many jobs that wait in a queue: count, cancel, move and discard them."""
 
-    A job that a worker has taken meanwhile is left to it. For ids that do not wait there, NotFound is raised after all
-    other jobs are done, or given to `on_error`. `on_taken` gets the jobs that have gone while the command runs, and
-    `stop` can end it early. Raises NotFound for a queue that does not exist.
-    """
-    judge = DiscardJudge(_selection(context, which))
-    return _take(context, queue, which, judge, progress, on_error, on_taken, stop)
+    def _selection(self, which: WaitingJobs) -> Selection:
+        if not isinstance(which, WaitingFilter):
+            return Selection(which)
 
+        def matches(message: Message) -> bool:
+            if which.text is None:
+                return which.job is None or fits(message.job, which.job)
+            if not may_contain(message, which.text.casefold()):
+                return False
+            [row] = self._rows((message,), JobState.PENDING)
+            return which.fits_row(masked_row(row, self._hidden))
 
-def move_waiting(
-    context: Context,
-    queue: str,
-    which: WaitingJobs,
-    to: str,
-    *,
-    progress: Progress | None = None,
-    on_error: OnError | None = None,
-    on_taken: OnTaken | None = None,
-    stop: Stopping | None = None,
-) -> list[TakenJob]:
-    """Move jobs that wait in a queue to the end of another; the rest is as for `discard_waiting`.
+        return Selection((), matches)
 
-    Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run again, the
-    command goes on with those that are left.
-    """
-    check_move(queue, to)
-    judge = _MoveJudge(_selection(context, which), to)
-    return _take(context, queue, which, judge, progress, on_error, on_taken, stop)
+    def discard(
+        self,
+        queue: str,
+        which: WaitingJobs,
+        *,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
+    ) -> list[TakenJob]:
+        """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (WaitingFilter() for all).
 
+        A job that a worker has taken meanwhile is left to it. For ids that do not wait there, NotFound is raised after
+        all other jobs are done, or given to `on_error`. `on_taken` gets the jobs that have gone while the command runs,
+        and `stop` can end it early. Raises NotFound for a queue that does not exist.
+        """
+        judge = DiscardJudge(self._selection(which))
+        return self._take(queue, which, judge, progress, on_error, on_taken, stop)
 
-def _take(
-    context: Context,
-    queue: str,
-    which: WaitingJobs,
-    judge: DiscardJudge | _MoveJudge,
-    progress: Progress | None,
-    on_error: OnError | None,
-    on_taken: OnTaken | None,
-    stop: Stopping | None,
-) -> list[TakenJob]:
-    check_job_queue(queue)
-    decide = stoppable(stop, judge)
-    tell = report_taken(judge.taken, progress, on_taken)
-    if isinstance(judge, _MoveJudge):
-        action, place, what = "move", judge.to, f"from {queue}"
-    else:
-        action, place, what = "discard", queue, ""
-    with context._taking(action, which, judge.taken, queue=place, what=what) as errors:
-        context._client.run(lambda broker: broker.sweep(queue, decide, progress=tell))
-        errors += (
-            judge.refusal if isinstance(judge, _MoveJudge) else None,
-            judge.selection.missing_error("no job {} waits there any more."),
-        )
-    report_errors(on_error, *errors)
-    return judge.taken
+    def move(
+        self,
+        queue: str,
+        which: WaitingJobs,
+        to: str,
+        *,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
+    ) -> list[TakenJob]:
+        """Move jobs that wait in a queue to the end of another; the rest is as for `discard`.
 
+        Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run again, the
+        command goes on with those that are left.
+        """
+        check_move(queue, to)
+        judge = _MoveJudge(self._selection(which), to)
+        return self._take(queue, which, judge, progress, on_error, on_taken, stop)
 
-def cancel_waiting(
-    context: Context,
-    queue: str,
-    which: WaitingJobs,
-    *,
-    progress: Progress | None = None,
-    on_error: OnError | None = None,
-    on_taken: OnTaken | None = None,
-    stop: Stopping | None = None,
-) -> list[TakenJob]:
-    """Cancel jobs that wait in a queue: each stays there until a worker takes it, and drops it.
+    def _take(
+        self,
+        queue: str,
+        which: WaitingJobs,
+        judge: DiscardJudge | _MoveJudge,
+        progress: Progress | None,
+        on_error: OnError | None,
+        on_taken: OnTaken | None,
+        stop: Stopping | None,
+    ) -> list[TakenJob]:
+        check_job_queue(queue)
+        decide = stoppable(stop, judge)
+        tell = report_taken(judge.taken, progress, on_taken)
+        if isinstance(judge, _MoveJudge):
+            action, place, what = "move", judge.to, f"from {queue}"
+        else:
+            action, place, what = "discard", queue, ""
+        with self._taking(action, which, judge.taken, queue=place, what=what) as errors:
+            self._client.run(lambda broker: broker.sweep(queue, decide, progress=tell))
+            errors += (
+                judge.refusal if isinstance(judge, _MoveJudge) else None,
+                judge.selection.missing_error("no job {} waits there any more."),
+            )
+        report_errors(on_error, *errors)
+        return judge.taken
 
-    A job that runs already is ended, as by `cancel`. The rest is as for `discard_waiting`, but ids that do not wait
-    there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable where looking would harm.
-    """
-    check_job_queue(queue)
-    if isinstance(which, WaitingFilter):
-        chosen = _found(context, queue, which, progress=progress, stop=stop)
-    else:
-        ids = [which] if isinstance(which, str) else dict.fromkeys(which)
-        chosen = [TakenJob(check_id(id), "", queue) for id in ids]
-    if stop is not None and stop():
-        return []
-    if len(chosen) > MAX_CANCELLED:
-        raise UsageError(
-            f"{len(chosen):,} jobs are meant, and one call cancels at most {MAX_CANCELLED:,}: discard them instead."
-        )
-    if chosen:
-        by = context._actor.name
-        with context._taking("cancel", which, chosen):
-            context._ask(lambda broker: cancel(broker, [job.id for job in chosen], by=by), again=True)
-        if on_taken is not None:
-            on_taken(chosen)
-    return chosen
+    def cancel_waiting(
+        self,
+        queue: str,
+        which: WaitingJobs,
+        *,
+        progress: Progress | None = None,
+        on_error: OnError | None = None,
+        on_taken: OnTaken | None = None,
+        stop: Stopping | None = None,
+    ) -> list[TakenJob]:
+        """Cancel jobs that wait in a queue: each stays there until a worker takes it, and drops it.
 
+        A job that runs already is ended, as by `cancel`. The rest is as for `discard`, but ids that do not wait
+        there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable where looking would
+        harm.
+        """
+        check_job_queue(queue)
+        if isinstance(which, WaitingFilter):
+            chosen = self._found(queue, which, progress=progress, stop=stop)
+        else:
+            ids = [which] if isinstance(which, str) else dict.fromkeys(which)
+            chosen = [TakenJob(check_id(id), "", queue) for id in ids]
+        if stop is not None and stop():
+            return []
+        if len(chosen) > MAX_CANCELLED:
+            raise UsageError(
+                f"{len(chosen):,} jobs are meant, and one call cancels at most {MAX_CANCELLED:,}: discard them instead."
+            )
+        if chosen:
+            by = self._actor.name
+            with self._taking("cancel", which, chosen):
+                self._ask(lambda broker: cancel(broker, [job.id for job in chosen], by=by), again=True)
+            if on_taken is not None:
+                on_taken(chosen)
+        return chosen
 
-def count_waiting(context: Context, queue: str, filter: WaitingFilter, *, depth: int | None = None) -> int:
-    """How many of the first `depth` jobs that wait in a queue a filter matches; of all unless given.
+    def count(self, queue: str, filter: WaitingFilter, *, depth: int | None = None) -> int:
+        """How many of the first `depth` jobs that wait in a queue a filter matches; of all unless given.
 
-    Raises NotFound, and NotBrowsable where looking would harm.
-    """
-    check_job_queue(queue)
-    return len(_found(context, queue, filter, depth=depth))
+        Raises NotFound, and NotBrowsable where looking would harm.
+        """
+        check_job_queue(queue)
+        return len(self._found(queue, filter, depth=depth))
 
+    def _found(
+        self,
+        queue: str,
+        filter: WaitingFilter,
+        *,
+        depth: int | None = None,
+        progress: Progress | None = None,
+        stop: Stopping | None = None,
+    ) -> list[TakenJob]:
+        """The jobs that a filter matches; only the first `depth` jobs of the queue are looked at."""
+        self._ask(lambda broker: broker.browse(queue, limit=0), again=True)
+        found: dict[str, TakenJob] = {}
+        selection = self._selection(filter)
+        left = depth
 
-def _found(
-    context: Context,
-    queue: str,
-    filter: WaitingFilter,
-    *,
-    depth: int | None = None,
-    progress: Progress | None = None,
-    stop: Stopping | None = None,
-) -> list[TakenJob]:
-    """The jobs that a filter matches; only the first `depth` jobs of the queue are looked at."""
-    context._ask(lambda broker: broker.browse(queue, limit=0), again=True)
-    found: dict[str, TakenJob] = {}
-    selection = _selection(context, filter)
-    left = depth
+        def look(message: Message) -> SweepDecision:
+            nonlocal left
+            if left == 0:
+                return Stop()
+            if left is not None:
+                left -= 1
+            if selection.includes(message):
+                found[message.id] = TakenJob(message.id, message.job, queue)
+            return Keep()
 
-    def look(message: Message) -> SweepDecision:
-        nonlocal left
-        if left == 0:
-            return Stop()
-        if left is not None:
-            left -= 1
-        if selection.includes(message):
-            found[message.id] = TakenJob(message.id, message.job, queue)
-        return Keep()
-
-    decide: Callable[[Message], SweepDecision] = stoppable(stop, look)
-    context._client.run(lambda broker: broker.sweep(queue, decide, progress=progress, only_look=True), again=True)
-    return list(found.values())
+        decide: Callable[[Message], SweepDecision] = stoppable(stop, look)
+        self._client.run(lambda broker: broker.sweep(queue, decide, progress=progress, only_look=True), again=True)
+        return list(found.values())

@@ -47,7 +47,7 @@ class Queues(Rows[QueueRow]):
 @router.get("", name="api_queues")
 def queues(visit: Visiting) -> Queues:
     """All queues by name. `failed` is always among them."""
-    rows = visit.inspector.queues()
+    rows = visit.inspector.queues.list()
     return Queues.whole(rows)
 
 
@@ -71,7 +71,7 @@ def tenants(
 
     With thousands of tenants the counts may be some seconds old.
     """
-    listing = visit.inspector.tenants(name, tenant, offset=(page - 1) * limit, limit=limit)
+    listing = visit.inspector.tenants.list(name, tenant, offset=(page - 1) * limit, limit=limit)
     return Tenants.of(listing.rows, total=listing.total, page=page, limit=limit)
 
 

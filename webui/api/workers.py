@@ -77,13 +77,13 @@ class Answered(BaseModel):
 @router.get("", name="api_workers")
 def workers(visit: Visiting) -> Workers:
     """All workers that are alive, by id, with the jobs they run."""
-    return Workers.whole([masked_worker(row, visit.site.hidden) for row in visit.inspector.workers()])
+    return Workers.whole([masked_worker(row, visit.site.hidden) for row in visit.inspector.workers.list()])
 
 
 @router.get("/{id:palermo}", name="api_worker")
 def worker(visit: Visiting, id: str) -> OneWorker:
     """One worker that is alive, by its id."""
-    return OneWorker.model_validate(masked_worker(visit.inspector.worker(id), visit.site.hidden))
+    return OneWorker.model_validate(masked_worker(visit.inspector.workers.show(id), visit.site.hidden))
 
 
 @router.post("/{action}", name="api_control_all")

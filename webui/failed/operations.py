@@ -216,20 +216,20 @@ class Operations:
         which: Any = operation.which
         match operation.action:
             case "discard" if operation.waits_in:
-                inspector.discard_waiting(operation.waits_in, which, **common)
+                inspector.jobs.discard(operation.waits_in, which, **common)
             case "cancel":
-                inspector.cancel_waiting(operation.waits_in, which, **common)
+                inspector.jobs.cancel_waiting(operation.waits_in, which, **common)
             case "move":
-                inspector.move_waiting(operation.waits_in, which, operation.queue or "", **common)
+                inspector.jobs.move(operation.waits_in, which, operation.queue or "", **common)
             case "discard":
-                inspector.discard(which, **common)
+                inspector.failed.discard(which, **common)
             case _:
                 self._requeue(inspector, operation, common)
 
     @staticmethod
     def _requeue(inspector: Inspector, operation: Operation, common: dict[str, Any]) -> None:
         which: Any = operation.which
-        inspector.requeue(
+        inspector.failed.requeue(
             which,
             args=operation.args,
             kwargs=operation.kwargs,

@@ -202,7 +202,7 @@ class FailedView:
 
     def _is_harmed_by_reading(self, queue: str) -> bool:
         try:
-            self._inspector.jobs(queue, limit=0)
+            self._inspector.jobs.list(queue, limit=0)
         except NotBrowsable:
             return True
         except (NotFound, BrokerRefused):  # deleted after it was counted; or the reading says what this user may not do

@@ -202,7 +202,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
     """The tenants with jobs in a queue, and the limits of jobs that were seen in it or declare it."""
     found: dict[str, Any] = {"tenant_jobs": 0, "tenants": [], "limits": []}
     with suppress(PalermoError):
-        tenants = visit.inspector.tenants(queue, limit=sys.maxsize).rows
+        tenants = visit.inspector.tenants.list(queue, limit=sys.maxsize).rows
         found |= {"tenant_jobs": sum(one["pending"] for one in tenants), "tenants": tenants[:_TENANTS]}
     snapshot = live_state(visit.site).snapshot(5.0)
     jobs = {job["job"] for job in running_jobs(snapshot, queue)}
@@ -211,7 +211,7 @@ def _sharing(visit: Visit, queue: str) -> dict[str, Any]:
     if jobs and snapshot.workers:
         with suppress(PalermoError):
             # A key is the name of its job, with a colon and more if the job has several keys.
-            limited = [row for row in visit.inspector.limits() if row["key"].partition(":")[0] in jobs]
+            limited = [row for row in visit.inspector.keys.limits() if row["key"].partition(":")[0] in jobs]
             found["limits"] = limited[:_LIMITS]
     return found
 

@@ -82,7 +82,7 @@ class RecurringForm(Struct, frozen=True, kw_only=True):
         )
 
     def options(self, *, adds: bool = False) -> dict[str, Any]:
-        """The fields as options of Inspector.put_recurring. Raises FormInvalid.
+        """The fields as options of inspector.recurring.put. Raises FormInvalid.
 
         The form that `adds` one has its name and its job too.
         """
@@ -282,7 +282,7 @@ def _find(rows: Sequence[Row], name: str) -> Row:
 
 def _whole(visit: Visit, name: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a form, with the values of its recurring job where masks stand."""
-    bare = _find(visit.inspector.recurring(), name)
+    bare = _find(visit.inspector.recurring.list(), name)
     return {"args": unmasked(args, bare["args"] or []), "kwargs": unmasked(kwargs, bare["kwargs"] or {})}
 
 

@@ -32,11 +32,11 @@ def moved(request: Request) -> Response:
 
 @router.get("/tenants", name="tenants", dependencies=[known_names()])
 def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
-    shared = visit.inspector.shared()
+    shared = visit.inspector.tenants.totals()
     chosen = queue or next(iter(shared), "")
     rows, total = [], 0
     if chosen:
-        listing = visit.inspector.tenants(chosen, offset=(number - 1) * LIMIT, limit=LIMIT)
+        listing = visit.inspector.tenants.list(chosen, offset=(number - 1) * LIMIT, limit=LIMIT)
         rows, total = listing.rows, listing.total or 0
     return page(
         request,

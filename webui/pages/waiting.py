@@ -41,8 +41,8 @@ def confirm(request: Request, visit: Visiting, name: str, choice: Chosen, text: 
     if choice.every:
         # The count of all is known; to look at a queue for a filter takes its jobs for a moment.
         wanted = waiting_filter(text, job)
-        size = visit.inspector.size(name)
-        number = size if wanted == WaitingFilter() else visit.inspector.count_waiting(name, wanted, depth=DEPTH)
+        size = visit.inspector.queues.size(name)
+        number = size if wanted == WaitingFilter() else visit.inspector.jobs.count(name, wanted, depth=DEPTH)
     if not number:
         said = "No waiting job matches that any more." if choice.every else "Select some jobs first."
         return redirect(request, path(request, "queue", list_query(request), name=name), said, level="note")
@@ -97,7 +97,7 @@ def _ask(
     problems: Mapping[str, str] = NO_PROBLEMS,
 ) -> Response:
     query = _query(*(request.query_params.get(each, "") for each in ("text", "job")))
-    more: dict[str, Any] = {"behind": max(0, visit.inspector.size(name) - DEPTH) if query and not ids else 0}
+    more: dict[str, Any] = {"behind": max(0, visit.inspector.queues.size(name) - DEPTH) if query and not ids else 0}
     return page(
         request,
         "waiting_confirm.html",

@@ -123,7 +123,7 @@ _LAST_HOUR, _FINISHED = 3_600.0, 100
 def worker(request: Request, visit: Visiting, id: str) -> Response:
     """One worker, with the jobs that it runs and those that it ran in the last hour; or what is known of it."""
     try:
-        found = visit.inspector.worker(id)
+        found = visit.inspector.workers.show(id)
     except NotFound:
         journal_views(visit.site).wait_until_read()
         if (life := journal_views(visit.site).lives.newest(id)) is None:

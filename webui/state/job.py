@@ -21,8 +21,6 @@ from palermo.core.message import Message, to_headers
 from palermo.core.topology import check_id
 from palermo.core.unique_keys import key_in
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
-from palermo.inspector import keys
-from palermo.inspector.context import waiting_job
 from palermo.jobs.redaction import MASK, is_hidden, masked_row, masked_value
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.site import Refused, Site, Visit
@@ -108,7 +106,7 @@ def find_job(site: Site, id: str, queue: str = "") -> FoundJob:
     found = found or _running(live, id, max_age=0.0) or FoundJob(id=id, state="")
     if found.lines and found.worker is not None:
         # The worker's report holds only the newest line.
-        found = replace(found, lines=tuple(site.inspector.lines(id, found.worker)) or found.lines)
+        found = replace(found, lines=tuple(site.inspector.jobs.lines(id, found.worker)) or found.lines)
     if found.row is not None:
         row = masked_row(found.row, site.hidden)
         found = replace(found, row=row, bare=found.row)
@@ -170,7 +168,7 @@ def _failed(site: Site, id: str) -> FoundJob | None:
 
 def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
     try:
-        return waiting_job(site.inspector, id, queue)
+        return site.inspector.jobs.list.waiting(id, queue)
     except BrokerUnavailable:
         return None  # The queues are so long that reading them takes long.
 
@@ -212,7 +210,7 @@ def key_facts(site: Site, job: FoundJob, message: Message | None) -> KeyFacts | 
     if not name:
         return None
     try:
-        key = keys.find(site.inspector, name)
+        key = site.inspector.keys.find(name)
     except BrokerUnavailable:
         return None  # The page shows what else is known of the job.
     return None if key is None else KeyFacts(name, key.job_after(job.id), iso_instant(key.closed_until))

@@ -5,7 +5,6 @@ An event topology is a listing of groups and exchanges. It is cached, so that ma
 
 from palermo.contract.rows import Listing, Row
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.inspector import keys as inspector_keys
 from palermo.jobs.redaction import masked_arguments, masked_row
 from palermo.webui.site import Cached, Refused, Site, Visit
 from palermo.webui.state.scheduled_view import scheduled_view
@@ -28,13 +27,13 @@ def jobs(
         raise Refused(
             422, f"pages lead no further than {MAX_DEPTH:,} jobs into a queue; newest=true begins at its end."
         )
-    listing = visit.inspector.jobs(queue, offset=(page - 1) * limit, limit=limit, newest=newest, text=text)
+    listing = visit.inspector.jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest, text=text)
     return Listing([masked_row(row, visit.site.hidden) for row in listing.rows], listing.total)
 
 
 def limits(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
     """A page of the keys of limited jobs that contain the text, by name."""
-    found = [row for row in visit.inspector.limits() if text in row["key"]]
+    found = [row for row in visit.inspector.keys.limits() if text in row["key"]]
     return Listing(found[(page - 1) * limit : page * limit], len(found))
 
 
@@ -52,13 +51,13 @@ def recurring(visit: Visit) -> list[Row]:
 
 def keys(visit: Visit, *, text: str = "", page: int, limit: int) -> Listing[Row]:
     """A page of the keys of unique jobs, by name: those whose key, job or id contains the text."""
-    return inspector_keys.listed(visit.inspector, text, offset=(page - 1) * limit, limit=limit)
+    return visit.inspector.keys.page(text, offset=(page - 1) * limit, limit=limit)
 
 
 class Topology(Cached[Row]):
-    """The event topology of one site: see Inspector.wiring. Getting it raises BrokerError."""
+    """The event topology of one site: see inspector.events.topology. Getting it raises BrokerError."""
 
 
 def topology(site: Site) -> Topology:
     """The event topology of a site, at most 2 seconds old; clear it after a change."""
-    return site.component(Topology, lambda: Topology(_CACHED, site.inspector.wiring))
+    return site.component(Topology, lambda: Topology(_CACHED, site.inspector.events.topology))

@@ -24,8 +24,8 @@ from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.masking import masked_worker
 from palermo.inspector.problems import WORST_FIRST, mixed, queue_problem, resting_queues
+from palermo.inspector.queues import unserved_text
 from palermo.inspector.rates import Sample, Samples, Snapshot
-from palermo.inspector.served import unserved_text
 from palermo.webui.failed.failed_jobs import FailedJobs
 from palermo.webui.site import Site, Turns
 from palermo.webui.state.journal_views import journal_views
@@ -244,7 +244,7 @@ class OldestJobs(Struct):
 
     def _oldest(self, queue: str) -> str | None:
         try:
-            rows = self.inspector.jobs(queue, limit=1).rows
+            rows = self.inspector.jobs.list(queue, limit=1).rows
         except (NotFound, NotBrowsable):
             return None
         return waits_since(rows[0]) if rows else None

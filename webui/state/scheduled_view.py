@@ -20,13 +20,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from palermo.client.actor import Actor
-from palermo.contract.rows import Listing, Row
+from palermo.contract.rows import MAX_SHOWN, Listing, Row
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, ScheduledFilter
 from palermo.core.times import parse_instant
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.scheduled import GONE, Which, listed, listing_progress
-from palermo.webui.site import BoundedInspector, Refused, Site
+from palermo.inspector.scheduled import GONE, Which
+from palermo.webui.site import Refused, Site
 
 #: A listing is cached for at least MIN_CACHED seconds, and for CACHE_FACTOR times as long as reading it took.
 MIN_CACHED, CACHE_FACTOR = 0.5, 10.0
@@ -122,7 +122,7 @@ class ScheduledView:
 
     def progress(self) -> tuple[int, int] | None:
         """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
-        asked = start_thread(lambda: listing_progress(self._reading_inspector), "palermo-progress")
+        asked = start_thread(self._reading_inspector.scheduled.list.progress, "palermo-progress")
         try:
             return asked.result(_SHORT_TIMEOUT)
         except (TimeoutError, PalermoError):
@@ -189,9 +189,9 @@ class ScheduledView:
         Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. The future gets the rows of
         palermo.inspector.scheduled.
         """
-        acting = self._acting_inspector.on_behalf_of(actor)
+        acting = self._acting_inspector.on_behalf_of(actor).scheduled.list
         done_by: dict[str, Callable[[Which], list[Row]]] = {
-            CANCEL: acting.cancel_scheduled,
+            CANCEL: acting.cancel,
             RUN: acting.run_now,
             RETRY: acting.retry_now,
             GIVE_UP: acting.give_up,
@@ -282,9 +282,9 @@ class ScheduledView:
                 with self._read_lock:
                     cached.started_at = time.monotonic()
                     if key.chosen is None:
-                        rows = self._reading_inspector.recurring()
+                        rows = self._reading_inspector.recurring.list()
                         return Listing(rows, len(rows))
-                    return listed(self._reading_inspector, key.chosen, offset=key.offset, limit=key.limit)
+                    return self._reading_inspector.scheduled.list(key.chosen, offset=key.offset, limit=key.limit)
             finally:
                 with self._lock:
                     self._running -= 1
@@ -322,5 +322,5 @@ def scheduled_view(site: Site) -> ScheduledView:
 
 
 def _made(site: Site) -> ScheduledView:
-    reading = BoundedInspector(site.client, longest=READ_TIMEOUT)
+    reading = Inspector(site.client, max_shown_bytes=MAX_SHOWN, within=READ_TIMEOUT)
     return ScheduledView(reading, Inspector(site.client), timeout=site.client.settings.publish_timeout)

@@ -65,7 +65,7 @@ class WorkerUsage:
             alive = {row["id"] for row in workers}
             self._answers = {id: answers for id, answers in self._answers.items() if id in alive}
         ids = [row["id"] for row in workers if row["answers"]][:MOST_WORKERS]
-        for row in self._inspector.usage(ids):
+        for row in self._inspector.workers.usage(ids):
             self.add(row["worker"], row["memory"], row["cpu"], now)
         self.version += 1
 

@@ -1,0 +1,133 @@
+"""The queues: list, pause, purge, delete and migrate them, and whether a worker serves one."""
+
+from contextlib import suppress
+
+from palermo.contract.row_types import QueueRow
+from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
+from palermo.core.text import nearest
+from palermo.core.topology import MIGRATABLE, check_job_queue, check_queue_name, is_failed
+from palermo.errors import NotFound, QueueNameInvalid, UsageError
+from palermo.inspector.context import Context, Progress, none_failed, queue_rows
+from palermo.inspector.rates import Snapshot
+
+
+class Queues(Context):
+    """The queues."""
+
+    def size(self, queue: str) -> int:
+        """How many jobs wait in a queue. Raises NotFound."""
+        check_queue_name(queue)
+        for info in self._ask(lambda broker: broker.queues(), again=True):
+            if info.name == queue:
+                return info.pending
+        return self._browse(queue, limit=1).total
+
+    def pause(self, queue: str, *, by: str = "", reason: str = "") -> None:
+        """Let no worker take jobs from a queue until `resume`, across restarts. The queue need not exist yet.
+
+        Running jobs go on. `by` says who did it, and `reason` why: the journal keeps it, and the pages show it to all.
+        Raises QueueNameInvalid for "*": `pause_all` is meant.
+        """
+        check_job_queue(queue)
+        if queue == "*":
+            raise QueueNameInvalid(
+                "queue name '*' is not a pattern here. To pause all queues, say `palermo pause --all` or pause_all()."
+            )
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.pause(queue, by=by))
+        self._record("pause", by=by, queue=queue, **({"what": reason} if reason else {}))
+
+    def resume(self, queue: str, *, by: str = "") -> None:
+        """End a pause; does nothing to a queue that is not paused."""
+        check_job_queue(queue)
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.resume(queue, by=by))
+        self._record("resume", by=by, queue=queue)
+
+    def pause_all(self, *, by: str = "", reason: str = "") -> None:
+        """Let no worker take jobs from any queue until `resume_all`, across restarts.
+
+        It holds for workers that start later and queues that are made later. Running jobs go on, and jobs can be
+        enqueued. `by` says who did it, and `reason` why, as for `pause`.
+        """
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.pause(EVERY_QUEUE, by=by))
+        self._record("pause all", by=by, **({"what": reason} if reason else {}))
+
+    def resume_all(self, *, by: str = "") -> None:
+        """End `pause_all`; a queue that was paused by its name stays paused until `resume`."""
+        by = by or self._actor.name
+        self._ask(lambda broker: broker.resume(EVERY_QUEUE, by=by))
+        self._record("resume all", by=by)
+
+    def all_paused(self) -> bool:
+        """Whether `pause_all` holds."""
+        return self._ask(lambda broker: broker.all_paused(), again=True)
+
+    def purge(self, queue: str) -> int:
+        """Remove all jobs that wait in a queue; returns how many. Raises NotFound."""
+        check_queue_name(queue)
+        count = none_failed(queue, 0, lambda: self._ask(lambda broker: broker.purge(queue)))
+        self._record("purge", queue=queue, count=count)
+        return count
+
+    def purge_all(self) -> dict[str, int]:
+        """Remove all jobs that wait in all queues but those of failed jobs; returns how many, by queue.
+
+        Running and scheduled jobs stay, and so do failed ones: `discard` removes these.
+        """
+        removed = {}
+        for name in [row["name"] for row in self.list() if row["pending"] and not is_failed(row["name"])]:
+            with suppress(NotFound):  # someone has deleted it meanwhile
+                removed[name] = self.purge(name)
+        return removed
+
+    def migrate(self, queue: str, kind: str, *, progress: Progress | None = None) -> int:
+        """Change a queue's type to "classic", "quorum" or "priority" and keep all in it; returns how many jobs moved.
+
+        Workers and publishers may go on. Interrupted it loses nothing, and called again it goes on. Raises NotFound,
+        and BrokerRefused on a broker that has only one type.
+        """
+        check_queue_name(queue)
+        if kind not in MIGRATABLE:
+            raise UsageError(f"there is no queue type {kind!r}; the types are {', '.join(MIGRATABLE)}.")
+        count = self._ask(lambda broker: broker.migrate(queue, kind, progress=progress))
+        self._record("migrate", queue=queue, count=count, what=kind)
+        return count
+
+    def delete(self, queue: str) -> int:
+        """Delete a queue and the jobs that wait in it; returns how many. Raises NotFound."""
+        check_queue_name(queue, controls=True)
+        count = none_failed(queue, 0, lambda: self._ask(lambda broker: broker.delete(queue)))
+        self._record("delete queue", queue=queue, count=count)
+        return count
+
+    def unserved(self, queue: str) -> str:
+        """`unserved_text` of this moment, for a queue that is to get jobs. Takes no job."""
+        return unserved_text(self._snapshot(), queue)
+
+    def list(self) -> list[QueueRow]:
+        """All queues by name, always with `failed`."""
+        return queue_rows(self._ask(lambda broker: broker.queues(), again=True))
+
+
+def unserved_text(found: Snapshot, queue: str) -> str:
+    """A sentence that no worker takes jobs from this queue, with the name that may be meant; "" if a worker does.
+
+    A worker that does not answer counts as none, unless the broker's trouble may keep it from that: then it is not
+    known, and the text is "". A pattern such as `*` also serves a queue that does not exist yet.
+    """
+    if found.trouble is not None:
+        return ""
+    named = any(row["name"] == queue and row["workers"] for row in found.queues)
+    if named or any(row["answers"] and _serves(row["queues"], queue) for row in found.workers):
+        return ""
+    known = {row["name"] for row in found.queues if row["workers"]}
+    return f"no worker serves queue {queue!r}.{nearest(queue, sorted(known))}"
+
+
+def _serves(written: list[str], queue: str) -> bool:
+    try:
+        return queue in QueueSelection.parse(written).select([queue])
+    except QueueNameInvalid:  # a worker's own report, which may hold anything
+        return False

@@ -1,0 +1,41 @@
+"""The tenants that share a queue."""
+
+from palermo.contract.broker import Tenant
+from palermo.contract.rows import Listing, Row
+from palermo.core.failure import printable
+from palermo.core.topology import check_job_queue
+from palermo.inspector.context import Context
+
+
+class Tenants(Context):
+    """The tenants that share queues."""
+
+    def totals(self) -> dict[str, int]:
+        """By queue, how many waiting jobs belong to tenants; queues without such jobs are left out."""
+        totals = self._ask(lambda broker: broker.tenants.totals(), again=True)
+        return {queue: totals[queue] for queue in sorted(totals) if totals[queue]}
+
+    def clear(self, queue: str, tenant: str) -> int:
+        """Remove the jobs of one tenant that wait in a queue; returns how many. Raises NotFound if it has none."""
+        check_job_queue(queue)
+        count = self._ask(lambda broker: broker.tenants.clear(queue, tenant))
+        self._record("clear tenant", queue=queue, count=count, what=tenant)
+        return count
+
+    def list(self, queue: str, tenant: str | None = None, *, offset: int = 0, limit: int = 100) -> Listing[Row]:
+        """The tenants that have jobs waiting in a queue, those with most first; none for a queue without tenants.
+
+        With `tenant` it is only that one, if it has any. A row has `tenant`, `queue`, `pending` and `share`. With
+        thousands of tenants the counts may be seconds old. Raises NotFound for a queue that does not exist.
+        """
+        check_job_queue(queue)
+        found = self._ask(lambda broker: broker.tenants.of(queue), again=True)
+        if not found:
+            self._browse(queue, limit=0)
+        if tenant is not None:
+            found = [one for one in found if one.name == tenant]
+        return Listing([_tenant_row(queue, one) for one in found[offset : offset + limit]], len(found))
+
+
+def _tenant_row(queue: str, one: Tenant) -> Row:
+    return {"tenant": printable(one.name), "queue": printable(queue), "pending": one.pending, "share": one.share}
