@@ -32,6 +32,11 @@ _HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)"')
 _TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
 
 
+def text_of(answer: httpx.Response) -> str:
+    """What a page says, without markup and as one line."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text)).split())
+
+
 def answer_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let forms and API answer with what came of a command on failed jobs, however long it takes, not that it goes on.
 
@@ -109,6 +114,22 @@ class Web:
             with suppress(NotFound):
                 self.inspector.delete_queue(row["name"])
         self.http.cookies.clear()
+
+    def shown(self, path: str) -> str:
+        """What the page says, without markup and as one line."""
+        answer = self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return text_of(answer)
+
+    def api(self, path: str, **query: Any) -> Any:
+        """What the API answers."""
+        answer = self.http.get(f"/api/{path}", params=query or None)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def ids(self, path: str, **query: Any) -> list[str]:
+        """The ids of the rows that the API lists."""
+        return [row["id"] for row in self.api(path, **query)["rows"]]
 
     def form(self, page: str, to: str, **fields: str | list[str]) -> httpx.Response:
         """Send the form that a page has, as its reader would: with the token, and following where it leads."""

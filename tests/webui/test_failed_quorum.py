@@ -8,8 +8,7 @@ from palermo.settings.settings import Settings
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed, publish_many_failed
 from tests.webui.conftest import BROKER_PATIENCE, Serve
-from tests.webui.server import Web
-from tests.webui.test_failed_api import ended, failed, ids
+from tests.webui.test_failed_api import ended
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -27,50 +26,41 @@ def deliveries(settings: Settings) -> int:
     return int(properties.headers.get("x-delivery-count", 0)) + bool(method.redelivered)
 
 
-def test_pages_groups_and_a_job_are_shown_and_nothing_is_handed_out(settings: Settings, serve: Serve) -> None:
+def test_jobs_are_shown_and_taken_and_none_is_handed_out_to_be_shown(settings: Settings, serve: Serve) -> None:
     web = serve(settings)
     jobs = [(message(str(n)), failure("KeyError" if n % 2 else "shop.Refused", at=1_000 + n)) for n in range(6)]
     publish_failed(web.client, *jobs)
 
-    assert ids(web) == [str(n) for n in range(6)]
-    assert ids(web, newest=True, limit=2) == ["5", "4"]
-    assert ids(web, error="KeyError") == ["1", "3", "5"]
-    assert [group["count"] for group in web.http.get("/api/failed/groups").json()["rows"]] == [3, 3]
-    assert web.http.get("/api/failed/3").json() == web.inspector.failed_job("3")
-    assert failed(web)["total"] == web.inspector.failed(limit=1).total == 6
-
-    shown = web.http.get("/failures").text
-    assert "shop.Refused" in shown
-    assert "quorum" not in shown
+    assert web.ids("failed") == [str(n) for n in range(6)]
+    assert web.ids("failed", newest=True, limit=2) == ["5", "4"]
+    assert web.ids("failed", error="KeyError") == ["1", "3", "5"]
+    assert [group["count"] for group in web.api("failed/groups")["rows"]] == [3, 3]
+    assert web.api("failed/3") == web.inspector.failed_job("3")
+    assert web.api("failed")["total"] == web.inspector.failed(limit=1).total == 6
+    shown = web.shown("/failures")
+    assert ("shop.Refused" in shown, "quorum" in shown) == (True, False)
     assert web.http.get("/jobs/3").status_code == 200
     assert len(web.inspector.groups()) == 2
     assert deliveries(settings) == 0
 
-
-def test_what_is_requeued_and_discarded_leaves_the_page(settings: Settings, serve: Serve) -> None:
-    web = serve(settings)
-    publish_many_failed(web.client, 5)
-
     assert web.http.post("/api/failed/1/requeue", json={}).json()["taken"] == 1
     ended(web, web.http.post("/api/failed/discard", json={"ids": ["3"]}))
 
-    assert sorted(ids(web)) == ["0", "2", "4"]
-    assert {row["id"] for row in web.inspector.failed()} == {"0", "2", "4"}
+    left = ["0", "2", "4", "5"]
+    assert sorted(web.ids("failed")) == left
+    assert sorted(row["id"] for row in web.inspector.failed()) == left
     another = serve(settings)
-    eventually(lambda: {row["id"] for row in failed(another)["rows"]} == {"0", "2", "4"})
+    eventually(lambda: sorted(another.ids("failed")) == left)
 
 
-def test_what_the_log_does_not_know_is_said(settings: Settings, serve: Serve, rabbitmq_url: str) -> None:
+def test_what_the_log_does_not_know_is_said(settings: Settings, serve: Serve) -> None:
     web = serve(settings)
     publish_many_failed(web.client, 2)
-    with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+    with pika.BlockingConnection(pika.URLParameters(settings.url)) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         channel.basic_publish("", f"{settings.exchange}.{FAILED_QUEUE}", b"[]")
 
-    def said(web: Web) -> bool:
-        return "1 failed job in quorum queues is not shown" in web.http.get("/failures").text
-
-    eventually(lambda: said(web))
-    assert failed(web)["total"] == 2
+    eventually(lambda: "1 failed job in quorum queues is not shown" in web.shown("/failures"))
+    assert web.api("failed")["total"] == 2
     eventually(lambda: web.inspector.failed().unseen == 1)

@@ -1,4 +1,4 @@
-"""Lists and what is done from them, without JavaScript: the list is shown again as it was, and any selection fits."""
+"""Lists on pages and in the API: what is in them, and that a form without JavaScript shows the list again as it was."""
 
 import re
 from collections.abc import Callable
@@ -9,17 +9,59 @@ import httpx
 import pytest
 
 from palermo.core.message import Message
-from palermo.inspector.inspector import Inspector
 from palermo.webui.failed.failed_jobs import failed_jobs
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import Web
+from tests.webui.test_search import fill
 
 pytestmark = pytest.mark.usefixtures("patient")
 
 #: The jobs of a list, and the most characters of an id.
-MANY, LONG = 120, 250
+MANY, LONG = 101, 250
+
+#: The jobs that a list has with a filter: on its page, in its order, and in the API.
+LISTS = {
+    "/failures": ["bad-1", "bad-2"],
+    "/failures?queue=bill*": ["bad-1"],
+    "/failures?job=shop.Send*": ["bad-2"],
+    "/failures?error=KeyError": ["bad-2"],
+    "/failures?text=ORDER+1058": ["bad-1"],
+    "/failures?since=1h": ["bad-1"],
+    "/failures?until=1h": ["bad-2"],
+    "/failures?worker=pid:1@test": ["bad-1", "bad-2"],
+    "/failures?tenant=acme": [],
+    "/failures?requeued=false": ["bad-1", "bad-2"],
+    "/failures?requeued=true": [],
+    "/scheduled": ["again-1", "later-1"],
+    "/scheduled?queue=m*&job=shop.[Ss]end": ["again-1"],
+    "/scheduled?queue=billing": [],
+    "/scheduled?job=shop.SendReceipt": ["later-1"],
+    "/scheduled?due_from=10m": ["later-1"],
+    "/scheduled?due_until=10m": ["again-1"],
+    "/retries": ["again-1"],
+    "/retries?queue=mail&job=shop.send": ["again-1"],
+    "/retries?queue=billing": [],
+    "/retries?job=shop.SendReceipt": [],
+    "/retries?due_from=10m": [],
+    "/history": ["over-1", "done-1"],
+    "/history?state=done": ["done-1"],
+    "/history?queue=mail&job=shop.Charge": ["done-1"],
+    "/history?queue=billing": [],
+    "/history?error=ValueError": ["over-1"],
+    "/history?worker=pid:7@host": ["over-1", "done-1"],
+    "/history?text=1058+AGAIN": ["over-1"],
+    "/history?longer=10s": [],
+    "/history?shorter=10s": ["over-1", "done-1"],
+    "/history?since=10s": [],
+    "/history?until=10s": ["over-1", "done-1"],
+    "/queues/billing": ["wait-1"],
+    "/queues/mail?newest=1": ["wait-2"],
+}
+
+#: Lists of which no page is the ninth.
+PAGED = ("/scheduled", "/retries", "/queues/billing", "/failures", "/failures?by=groups", "/history")
 
 
 def ids(prefix: str, count: int = MANY) -> list[str]:
@@ -36,8 +78,46 @@ def link(page: httpx.Response, to: str) -> str:
     return next(each for each in map(unescape, re.findall(r'href="([^"]+)"', page.text)) if each.startswith(to))
 
 
-def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
+@pytest.fixture(scope="module")
+def orders(served: Web) -> Web:
+    """The pages of an order in every state."""
+    fill(served)
+    return served
 
+
+@pytest.mark.parametrize("address", LISTS)
+def test_the_page_and_the_api_list_the_same_jobs(orders: Web, address: str) -> None:
+    wanted = LISTS[address]
+    path, _, query = address[1:].partition("?")
+    path = path.replace("failures", "failed") + ("/jobs" if path.startswith("queues/") else "")
+
+    def listed() -> bool:
+        page = orders.http.get(address)
+        assert page.status_code == 200
+        assert re.findall(r'href="/jobs/([^"?]+)', page.text) == wanted
+        assert sorted(orders.ids(f"{path}?{query}")) == sorted(wanted)
+        return True
+
+    eventually(listed)
+
+
+def test_scheduled_jobs_are_listed_with_or_without_retries(orders: Web) -> None:
+    for page, api, wanted in (("yes", "true", "again-1"), ("no", "false", "later-1")):
+        assert re.findall(r'<tr id="row-([^"]+)"', orders.http.get(f"/scheduled?retries={page}").text) == [wanted]
+        assert orders.ids(f"scheduled?retries={api}") == [wanted]
+
+
+@pytest.mark.parametrize("address", PAGED)
+def test_a_page_past_the_end_leads_to_the_last_one(orders: Web, address: str) -> None:
+    def past_the_end() -> bool:
+        page = orders.http.get(f"{address}{'&' if '?' in address else '?'}page=9").text
+        return "Page 9 is past the end" in page and 'page=1">' in page
+
+    eventually(past_the_end)
+    assert "is past the end" not in orders.http.get(address).text
+
+
+def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
     publish_failed(web.client, *((message(f"f{nth:02}", nth), failure()) for nth in range(70)))
     listed = {"queue": "mail", "limit": "50", "page": "2"}
     page = web.http.get("/failures", params=listed)
@@ -56,7 +136,6 @@ def test_a_form_on_failed_jobs_keeps_page_and_filter(web: Web) -> None:
 
 
 def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) -> None:
-
     publish_failed(web.client, (message("a"), failure("KeyError")), (message("b"), failure("OSError")))
     page = web.http.get("/failures?by=groups&queue=mail")
     discard = link(page, "/failures/confirm?act=discard&all=1&queue=mail&group=")
@@ -68,29 +147,22 @@ def test_the_groups_are_shown_again_after_one_of_them_was_discarded(web: Web) ->
     assert len(re.findall(r'<tr id="group-', done.text)) == 1
 
 
-def test_an_early_question_says_how_far_the_reading_is(web: Web) -> None:
+def test_while_jobs_are_read_pages_say_how_far_and_do_not_load_themselves(web: Web) -> None:
     publish_failed(web.client, (message("a"), failure()), (message("b"), failure()))
     question = "/failures/confirm?act=requeue&all=1"
     with failed_jobs(web.app.state.site).view.exclusive():  # No reading begins meanwhile.
         early = web.http.get(question)
         listed = web.http.get("/api/failed")
+        others = [web.http.get(path).text for path in ("/failures", "/search?q=a")]
 
     assert (early.status_code, listed.status_code) == (503, 503)
     assert re.findall("<h1>(.*)</h1>", early.text) == ["Not ready yet"]
     assert "the failed jobs are still being read, 0 of 2 so far." in early.text
     assert f'<noscript><a href="{escape(question)}">Load again</a></noscript>' in early.text
+    for page in (early.text, *others):
+        assert ('http-equiv="refresh"' in page, "Load again" in page) == (False, True)
     assert listed.json() == {"error": "the failed jobs are still being read, 0 of 2 so far. Ask again."}
     assert "Requeue 2 jobs" in web.http.get(question).text
-
-
-def test_without_script_no_page_that_is_still_being_read_loads_itself(web: Web) -> None:
-    publish_failed(web.client, (message("a"), failure()))
-    with failed_jobs(web.app.state.site).view.exclusive():
-        pages = [web.http.get(path).text for path in ("/failures", "/search?q=a")]
-
-    for page in pages:
-        assert 'http-equiv="refresh"' not in page
-        assert "Load again" in page
 
 
 def test_a_long_command_leads_back_to_the_list_that_it_was_begun_from(web: Web) -> None:
@@ -130,7 +202,6 @@ def test_scheduled_jobs_and_retries_are_shown_at_the_same_page_and_filter(
 
 
 def test_waiting_jobs_are_shown_at_the_same_page_and_order(web: Web) -> None:
-
     web.client.enqueue_many([("shop.send", [nth], {}) for nth in range(60)], queue="mail")
     eventually(lambda: web.http.get("/queues/mail").status_code == 200)
     listed = {"newest": "1", "page": "2"}
@@ -150,7 +221,6 @@ def test_waiting_jobs_are_shown_at_the_same_page_and_order(web: Web) -> None:
 
 
 def test_keys_and_tenants_are_shown_at_the_same_page(web: Web) -> None:
-
     for nth in range(101):
         web.client.enqueue("shop.sync", [nth], unique="until_done", unique_key=f"k{nth:03}")
         web.client.enqueue("shop.call", [nth], tenant=f"t{nth:03}", queue="api")
@@ -168,10 +238,8 @@ def test_keys_and_tenants_are_shown_at_the_same_page(web: Web) -> None:
 
 def test_a_page_of_jobs_with_long_ids_is_selected_as_a_whole(web: Web) -> None:
     """As a browser sends it without JavaScript: the ids of 100 rows are longer than any address."""
-    inspector = web.inspector
-    failed, later = ids("failed"), ids("later")
-    publish_failed(web.client, *((message(id), failure()) for id in failed))
-    schedule(web.client, *(due(id, 3_600) for id in later))
+    publish_failed(web.client, *((message(id), failure()) for id in ids("failed")))
+    schedule(web.client, *(due(id, 3_600) for id in ids("later")))
     for id in ids("wait", 25):
         web.client.enqueue("shop.send", [], queue="slow", id=id)
     eventually(lambda: web.http.get("/queues/slow").status_code == 200)
@@ -187,8 +255,4 @@ def test_a_page_of_jobs_with_long_ids_is_selected_as_a_whole(web: Web) -> None:
         assert (asked.status_code, asked.history) == (200, []), page
         assert done in web.press(asked, f"{to}/act").text, page
 
-    assert remaining(inspector) == (20, 70)
-
-
-def remaining(inspector: Inspector) -> tuple[int, int]:
-    return len(inspector.failed()), len(inspector.scheduled())
+    assert (len(web.inspector.failed()), len(web.inspector.scheduled())) == (1, 51)
