@@ -77,16 +77,21 @@ def test_a_job_class_has_its_rates_times_errors_and_last_runs_on_one_page(web: W
 
 def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(web: Web) -> None:
     write(web.client, [counted("classes.rare", succeeded=1), counted("classes.busy", succeeded=40, failed=2)])
+    write(web.client, [counted(_NASTY, succeeded=1)])
     eventually(lambda: "classes.busy" in shown(web, "/classes"))
 
     page = shown(web, "/classes?window=hour")
 
     assert page.index("classes.busy") < page.index("classes.rare")
     assert 'aria-label="42 runs, 2 failed"' in page
+    assert (_NASTY in page, _NASTY in html.unescape(page)) == (False, True)
     found = shown(web, "/classes?name=BUSY")
     assert ("classes.busy</a>" in found, "classes.rare</a>" in found) == (True, False)
     assert "No job class matches." in shown(web, "/classes?name=nothing")
     assert "/classes/classes.busy?window=hour" in shown(web, "/statistics")
+    nasty = shown(web, f"/classes/{quote(_NASTY, safe='')}")
+    assert ("<h1>&lt;b&gt;" in nasty, "1 jobs processed" in nasty) == (True, True)
+    assert "no numbers of this job class" in shown(web, "/classes/nowhere")
 
 
 def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, send: str) -> None:
@@ -103,17 +108,6 @@ def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, send: s
     assert '<a href="/queues/letters">letters</a>' in page
     assert "letters at night" in page
     assert re.search(rf'name="job"[^>]* value="{re.escape(send)}"', page)
-
-
-def test_a_job_class_of_any_name_has_a_page(web: Web) -> None:
-    write(web.client, [counted(_NASTY, succeeded=1)])
-    eventually(lambda: html.escape(_NASTY)[:8] in shown(web, "/classes"))
-
-    page = shown(web, f"/classes/{quote(_NASTY, safe='')}")
-
-    assert "<h1>&lt;b&gt;" in page
-    assert "1 jobs processed" in page
-    assert "no numbers of this job class" in shown(web, "/classes/nowhere")
 
 
 def test_with_the_journal_off_a_job_class_still_has_its_options(settings: Any, serve: Any, send: str) -> None:

@@ -6,39 +6,29 @@ from typing import Any
 
 import pytest
 
-from palermo.core.journal_records import encode, encode_record
 from palermo.inspector.doctor import examine
 from palermo.jobs.redaction import MASK
 from tests.harness.rig import Rig
 from tests.helpers import eventually
+from tests.history.written import ended, write
 from tests.webui.server import Web
-
-
-def write(web: Web, id: str, kind: str = "succeeded", **more: Any) -> None:
-    record = {"kind": kind, "at": time.time(), "id": id, "job": "shop.resize", "queue": "jobs", **more}
-    web.client.run(lambda broker: broker.journal.append(encode("pid:1@h", [encode_record(record)])))
 
 
 def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> None:
     rig.worker("--log-level", "warning", modules=("crew_results",))
     job = rig.client.enqueue("crew_results.tells", [str(rig.gate)], {})
 
-    def told() -> str | None:
-        page: str = web.http.get(f"/jobs/{job.id}").text
-        # The journal may tell of its lines before its worker is asked again.
-        return page if "begun\nand waiting" in page and 'value="0.25"' in page else None
-
-    page = eventually(told) or ""
-    assert "25% one of four" in page
-
     # A worker that does not run for a second is not seen at that moment.
     def seen() -> bool:
-        for path in ("/workers", "/", "/queues/jobs"):
+        page = web.http.get(f"/jobs/{job.id}").text
+        # The journal may tell of its lines before its worker is asked again.
+        assert ("begun\nand waiting" in page, 'value="0.25"' in page) == (True, True)
+        for path in (f"/jobs/{job.id}", "/workers", "/", "/queues/jobs"):
             assert "25% one of four" in web.http.get(path).text
-        (worker,) = web.http.get("/api/workers").json()["rows"] or [{"jobs": []}]
+        (worker,) = web.api("workers")["rows"] or [{"jobs": []}]
         told = [(running["progress"], running["text"], running["line"]) for running in worker["jobs"]]
         assert told == [(0.25, "one of four", "and waiting")]
-        status = web.http.get(f"/api/jobs/{job.id}/status").json()
+        status = web.api(f"jobs/{job.id}/status")
         assert (status["state"], status["progress"], status["text"]) == ("working", 0.25, "one of four")
         early = web.http.get(f"/api/jobs/{job.id}/result")
         assert (early.status_code, early.json()["error"]) == (409, f"job {job.id} is working, and has no result yet.")
@@ -49,69 +39,52 @@ def test_what_a_job_tells_is_on_its_page_and_its_workers(web: Web, rig: Rig) -> 
 
     assert job.result(60) == "told"
     eventually(lambda: "&#34;told&#34;" in web.http.get(f"/jobs/{job.id}").text)
-    assert web.http.get(f"/api/jobs/{job.id}/result").json() == {
-        "id": job.id,
-        "job": "crew_results.tells",
-        "result": "told",
-    }
+    assert web.api(f"jobs/{job.id}/result") == {"id": job.id, "job": "crew_results.tells", "result": "told"}
 
 
-def test_the_arguments_of_a_running_job_are_shown_everywhere_and_redacted(web: Web, rig: Rig) -> None:
-    rig.worker("--log-level", "warning")
+def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Rig) -> None:
+    process = rig.worker("--log-level", "warning")
     args = [str(rig.notes_path), str(rig.gate), {"password": "hunter2", "to": "anna"}]
-    id = rig.client.enqueue("crew.hold", args, {}).id
+    id = rig.enqueue("hold", *args)
     shown = [*args[:2], {"password": MASK, "to": "anna"}]
 
-    def seen() -> bool:
-        (worker,) = web.http.get("/api/workers").json()["rows"] or [{"id": "", "jobs": []}]
+    def runs() -> bool:
+        (worker,) = web.api("workers")["rows"] or [{"id": "", "jobs": []}]
         assert [job["args"] for job in worker["jobs"]] == [shown]
         for path in ("/workers", "/", "/queues/jobs", f"/jobs/{id}", f"/workers/{worker['id']}"):
             page = web.http.get(path).text
             assert str(rig.notes_path)[:20] in page, path
             assert "hunter2" not in page, path
-        for path in (f"/api/jobs/{id}", f"/api/jobs/{id}/status", f"/api/workers/{worker['id']}"):
-            told = web.http.get(path).json()
+        for path in (f"jobs/{id}", f"jobs/{id}/status", f"workers/{worker['id']}"):
+            told = web.api(path)
             assert (told["jobs"][0] if "jobs" in told else told)["args"] == shown, path
         return True
 
-    eventually(seen)
+    def is_silent() -> bool:
+        (worker,) = web.api("workers")["rows"] or [{"answers": True, "state": "", "jobs": []}]
+        assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
+        for path in ("/", "/workers", "/queues/jobs"):
+            page = web.http.get(path).text
+            assert ("1 worker does not answer" in page, id[:8] in page) == (True, True), path
+        for path in (f"/workers/{worker['id']}", f"/jobs/{id}"):
+            assert "It does not answer" in web.http.get(path).text
+        return True
+
+    eventually(runs)
+    rig.freeze(process)
+    eventually(is_silent)
+    process.send(signal.SIGCONT)
+    eventually(lambda: "does not answer" not in web.http.get("/workers").text)
     rig.open_gate()
     eventually(lambda: not any(row["jobs"] for row in rig.workers()))
 
 
-def test_a_worker_that_is_stopped_is_on_the_pages_with_its_job(web: Web, rig: Rig) -> None:
-    process = rig.worker("--log-level", "warning")
-    id = rig.hold()
-    eventually(lambda: any(row["jobs"] for row in web.http.get("/api/workers").json()["rows"]))
-    rig.freeze(process)
-
-    def shown() -> bool:
-        (worker,) = web.http.get("/api/workers").json()["rows"] or [{"answers": True, "state": "", "jobs": []}]
-        assert (worker["answers"], worker["state"], [job["id"] for job in worker["jobs"]]) == (False, "silent", [id])
-        for path in ("/", "/workers", "/queues/jobs"):
-            page = web.http.get(path).text
-            assert "1 worker does not answer" in page, path
-            assert id[:8] in page, path
-        assert "It does not answer" in web.http.get(f"/workers/{worker['id']}").text
-        assert "It does not answer" in web.http.get(f"/jobs/{id}").text
-        return True
-
-    eventually(shown)
-    process.send(signal.SIGCONT)
-    eventually(lambda: "does not answer" not in web.http.get("/workers").text)
-    rig.open_gate()
-
-
-@pytest.mark.parametrize("queues", ["region-*", "region-1:5,jobs:1", "*,!jobs"])
-def test_a_worker_of_a_pattern_or_weight_is_on_the_queues_page(web: Web, rig: Rig, queues: str) -> None:
+def test_workers_of_a_pattern_or_weight_are_on_the_page_of_a_queue(web: Web, rig: Rig) -> None:
     web.client.enqueue("shop.mail", queue="region-1")
-    rig.worker("--log-level", "warning", "-q", queues)
+    for queues in ("region-*", "region-1:5,jobs:1", "*,!jobs"):
+        rig.worker("--log-level", "warning", "-q", queues)
 
-    def shown() -> bool:
-        page = web.http.get("/queues/region-1").text
-        return "1 worker serves it" in page and "No worker serves this queue." not in page
-
-    eventually(shown)
+    eventually(lambda: "3 workers serve it" in web.http.get("/queues/region-1").text)
 
 
 def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: Web, rig: Rig) -> None:
@@ -121,7 +94,7 @@ def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: We
     rig.freeze(process)
 
     def stopped() -> list[dict[str, Any]]:
-        return [row for row in web.http.get("/api/workers").json()["rows"] if not row["answers"]]
+        return [row for row in web.api("workers")["rows"] if not row["answers"]]
 
     eventually(stopped)
 
@@ -150,7 +123,7 @@ def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: We
 
 def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:
     text = '{"name": "<b>", "password": "hunter2", "when": {"$palermo": "date", "value": "2026-01-02"}}'
-    write(web, "kept", result={"content_type": "application/json", "text": text})
+    write(web.client, [ended("kept", at=time.time(), result={"content_type": "application/json", "text": text})])
 
     shown = web.http.get("/api/jobs/kept/result").json()["result"]
 
@@ -172,7 +145,7 @@ def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:
 )
 def test_why_there_is_no_result_is_said(web: Web, kind: str, more: dict[str, Any], status: int, why: str) -> None:
     id = f"x-{kind}-{len(more)}-{'-'.join(more)}"
-    write(web, id, kind, **more)
+    write(web.client, [ended(id, kind, at=time.time(), **more)])
 
     answer = web.http.get(f"/api/jobs/{id}/result")
 

@@ -1,17 +1,19 @@
-"""The pages of scheduled and of retrying jobs, as a reader without JavaScript uses them, on each broker."""
+"""Scheduled and retrying jobs in the API, and on their pages as a reader without JavaScript uses them."""
 
 import asyncio
 import contextlib
+import logging
 import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from html import unescape
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq.amqp.messages import Got
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
@@ -20,29 +22,22 @@ from palermo.contract.broker import Broker
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.election import Duty
 from palermo.core.time_slots import TimeSlot
+from palermo.core.times import parse_instant
+from palermo.core.topology import FAILED_QUEUE
 from palermo.inspector import scheduled as scheduled_jobs
 from palermo.settings.settings import Settings
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
-from tests.helpers import Stopwatch, eventually
-from tests.history.written import ended, write
-from tests.inspector.jobs import failure, message, publish_failed
+from tests.helpers import HANGS, Stopwatch, eventually
+from tests.inspector.jobs import message
 from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
-from tests.webui.server import Web
+from tests.webui.server import Web, text_of
 
-XSS = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
+GONE = "fired already or not there"
 
-
-def text_of(answer: httpx.Response) -> str:
-    """What a page says, without markup and as one line."""
-    return " ".join(re.sub(r"<[^>]+>", " ", answer.text).replace("&#39;", "'").replace("&#34;", '"').split())
-
-
-def shown(web: Web, path: str) -> str:
-    answer = web.http.get(path)
-    assert answer.status_code == 200, answer.text
-    return text_of(answer)
+#: Unix seconds of 2030-01-01T00:00Z.
+YEAR = 1_893_456_000.0
 
 
 def listed(web: Web, path: str) -> list[str]:
@@ -50,42 +45,133 @@ def listed(web: Web, path: str) -> list[str]:
     return re.findall(r'<tr id="row-([^"]+)"', web.http.get(path).text)
 
 
+def told(web: Web, path: str, body: Any = None) -> dict[str, str]:
+    """What the answer of the API says of each id."""
+    answer = web.http.post(f"/api/{path}", json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    return {row["id"]: row["state"] for row in found.get("rows", [found])}
+
+
 def confirmed(web: Web, path: str, **typed: str) -> httpx.Response:
     """What follows when what this page asks is confirmed."""
-    page = web.http.get(path).text
-    form = page[page.index('<dialog id="confirm"') :].partition("</dialog>")[0]
-    fields: dict[str, Any] = {}
-    for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form):
-        fields.setdefault(name, []).append(value.replace("&amp;", "&"))
-    action = unescape(re.findall(r'action="([^"]+)"', form)[0])
-    return web.http.post(action, data={**fields, **typed}, follow_redirects=True)
+    return web.press(web.http.get(path), path.partition("/confirm")[0] + "/act", **typed)
 
 
-def test_a_page_past_the_end_leads_to_the_last_one(web: Web) -> None:
-    publish_failed(web.client, (message("1"), failure()))
-    schedule(web.client, retrying("again", 400))
-    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+@contextlib.contextmanager
+def leading(web: Web) -> Iterator[None]:
+    """A session of this process that leads, as a worker's does."""
 
-    def past_end(path: str) -> bool:
-        page = web.http.get(path).text
-        return "Page 9 is past the end: there is 1 " in page and 'page=1">Page 1</a>' in page
+    async def begin(broker: Broker) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(broker.run_scheduler())
+        while Duty.TIME not in broker.duties:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        return task
 
-    for path in ("/scheduled", "/retries", "/queues/mail", "/failures", "/failures?by=groups"):
-        eventually(lambda path=path: past_end(f"{path}{'&' if '?' in path else '?'}page=9"))  # type: ignore[misc]
-        assert "is past the end" not in web.http.get(path).text, path
+    async def end(task: "asyncio.Task[None]") -> None:
+        task.cancel()
+        await asyncio.wait([task])
+
+    with contextlib.closing(Client(web.client.settings)) as client:
+        task = client.run(begin)
+        yield
+        client.run(lambda _: end(task))
 
 
-def test_all_that_match_are_cancelled_and_the_filter_stays(web: Web) -> None:
-    schedule(web.client, *(due(f"{n}", 100 + n, queue="slow" if n % 2 else "mail") for n in range(6)))
+# -- the API
 
-    asked = "/scheduled/confirm?act=cancel&all=1&queue=slow"
-    assert "Cancel 3 scheduled jobs?" in shown(web, asked)
-    assert "Chosen by queue “slow”." in shown(web, asked)
-    done = confirmed(web, asked)
 
-    assert done.url.query == b"queue=slow"
-    assert "Cancelled 3 jobs." in done.text
-    assert [row["id"] for row in web.inspector.scheduled()] == ["0", "2", "4"]
+def test_each_answer_says_what_happened(web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    schedule(web.client, *(due(str(n), 100 + n) for n in range(6)), retrying("r", 100), due("s", 100, queue="slow"))
+
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        cancelled = told(web, "scheduled/cancel", {"ids": ["0", "1", "nowhere", "0"]})
+
+    assert cancelled == {"0": "cancelled", "1": "cancelled", "nowhere": GONE}
+    line = "cancel scheduled by=local role=admin from=127.0.0.1 of=0, 1, nowhere to=- jobs=2 gone=1"
+    assert line in caplog.messages
+    assert told(web, "scheduled/0/cancel") == {"0": GONE}
+    assert told(web, "scheduled/run", {"ids": ["2"]}) == {"2": "enqueued"}
+    assert told(web, "scheduled/3/run") == {"3": "enqueued"}
+    assert told(web, "scheduled/3/cancel") == {"3": GONE}
+    assert {row["id"] for row in web.inspector.jobs("mail")} == {"2", "3"}
+    plain = {"filter": {"queue": "mail", "retries": False}}
+    assert told(web, "scheduled/cancel", plain) == {"4": "cancelled", "5": "cancelled"}
+    assert told(web, "scheduled/run", {"filter": {}}) == {"r": "enqueued", "s": "enqueued"}
+    assert web.ids("scheduled") == []
+
+
+def test_jobs_are_moved_to_another_time_or_by_a_delay(web: Web) -> None:
+    schedule(web.client, *(due(f"job-{hour}", YEAR + hour * 3_600 - time.time()) for hour in range(4)))
+    stretch: dict[str, Any] = {"due_from": "2030-01-01T00:30Z", "due_until": "2030-01-01T02:30Z"}
+
+    assert web.ids("scheduled", **stretch) == ["job-1", "job-2"]
+    moved = told(web, "scheduled/move", {"filter": stretch, "later": 7_200})
+
+    assert moved == {"job-1": "moved", "job-2": "moved"}
+    hours = {row["id"]: round((parse_instant(row["run_at"]) - YEAR) / 3_600) for row in web.api("scheduled")["rows"]}
+    assert hours == {"job-0": 0, "job-1": 3, "job-2": 4, "job-3": 3}
+    assert told(web, "scheduled/job-0/move", {"later": 5}) == {"job-0": "moved"}
+    assert told(web, "scheduled/cancel", {"filter": {"due_until": YEAR + 60}}) == {"job-0": "cancelled"}
+    assert web.ids("retries", **stretch) == []
+    row = web.http.post("/api/scheduled/job-1/move", json={"at": "2029-01-01T12:00:00+01:00"}).json()
+    assert (row["state"], row["run_at"]) == ("moved", "2029-01-01T11:00:00Z")
+    assert told(web, "scheduled/move", {"ids": ["job-2"], "delay": 1_000}) == {"job-2": "moved"}
+    assert told(web, "scheduled/job-3/move", {"at": time.time() - 5}) == {"job-3": "enqueued"}
+    assert web.ids("scheduled") == ["job-2", "job-1"]
+
+
+def test_retries_are_run_now_or_given_up_and_nothing_else_is(settings: Settings, serve: Serve) -> None:
+    web = serve(replace(settings, failed_per_queue=True))
+    schedule(web.client, due("plain", 100), *(retrying(str(n), 100 + n, times=3) for n in range(7)))
+
+    assert told(web, "retries/run", {"ids": ["0", "plain"]}) == {"0": "enqueued", "plain": GONE}
+    assert told(web, "retries/1/run") == {"1": "enqueued"}
+    assert told(web, "retries/2/give-up") == {"2": "failed"}
+    assert "Enqueued 1 job." in web.form("/retries", "/retries/act", act="retry", id="3").text
+    assert "Gave up 1 job." in confirmed(web, "/retries/confirm?act=give up&id=4").text
+    assert "Give up 2 jobs?" in web.shown("/retries/confirm?act=give+up&all=1")
+    assert told(web, "retries/give-up", {"filter": {}}) == {"5": "failed", "6": "failed"}
+    assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
+
+    assert web.ids("scheduled") == ["plain"]
+    assert web.inspector.size(f"{FAILED_QUEUE}:mail") == 4
+    failed = {row["id"]: row for row in web.inspector.failed()}
+    assert sorted(failed) == ["2", "4", "5", "6"]
+    assert [one["message"] for one in failed["2"]["attempts"]] == ["try 1", "try 2", "try 3"]
+    assert (failed["2"]["retries"], failed["2"]["error"]["message"]) == (2, "try 3")
+
+
+def test_secrets_are_hidden_here_too(web: Web) -> None:
+    body = b'{"args": [1], "kwargs": {"password": "hunter2", "user": "ann"}}'
+    schedule(web.client, due("a/b", 100, body=body, arguments="both"), retrying("r", 100, body=body, arguments="both"))
+    id = quote("a/b", safe="")
+
+    for path in ("/api/scheduled", f"/api/scheduled/{id}", "/api/retries", "/scheduled", "/retries", f"/jobs/{id}"):
+        assert "hunter2" not in web.http.get(path).text, path
+    assert web.api(f"scheduled/{id}")["kwargs"]["user"] == "ann"
+
+
+def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(web: Web) -> None:
+    """Exactly one of both, and the answer says which."""
+    jobs = [due(str(n), 0.3 + n * 0.05) for n in range(20)]
+    schedule(web.client, message("plain"), *jobs)
+
+    with leading(web):
+        states = []
+        for job in jobs:
+            assert job.run_at is not None
+            # Some shortly before they are due, some after.
+            cancel_at = job.run_at + (int(job.id) % 5 - 2) * 0.01
+            eventually(lambda cancel_at=cancel_at: time.time() >= cancel_at, every=0.001)  # type: ignore[misc]
+            states.append(told(web, f"scheduled/{job.id}/cancel")[job.id])
+        fired = [str(n) for n, state in enumerate(states) if state == GONE]
+
+        eventually(lambda: sorted(web.ids("queues/mail/jobs")) == sorted([*fired, "plain"]))
+        assert set(states) <= {"cancelled", GONE}
+
+
+# -- the pages
 
 
 def test_the_question_says_how_many_of_the_jobs_are_retries(web: Web) -> None:
@@ -93,76 +179,19 @@ def test_the_question_says_how_many_of_the_jobs_are_retries(web: Web) -> None:
 
     for asked, title in {
         "cancel&all=1": "Cancel 4 scheduled jobs (2 of them retries of failed jobs)?",
-        "move&id=a&id=b&id=again": "Move 3 scheduled jobs (1 of them a retry of a failed job)?",
         "run&id=again&id=slow": "Run 2 scheduled jobs (all of them retries of failed jobs) now?",
-        "cancel&id=again": "Cancel 1 scheduled job (a retry of a failed job)?",
         "cancel&all=1&queue=slow": "Cancel 1 scheduled job (a retry of a failed job)?",
         "cancel&all=1&retries=no": "Cancel 2 scheduled jobs?",
         "cancel&id=a&id=b": "Cancel 2 scheduled jobs?",
     }.items():
-        assert title in shown(web, f"/scheduled/confirm?act={asked}"), asked
-    assert "Cancel 2 retrying jobs?" in shown(web, "/retries/confirm?act=cancel&all=1")
+        assert title in web.shown(f"/scheduled/confirm?act={asked}"), asked
+    assert "Cancel 2 retrying jobs?" in web.shown("/retries/confirm?act=cancel&all=1")
     rows = web.http.get("/scheduled").text.split('<tr id="row-')[1:]
     assert ["retrying" in row for row in rows] == [False, False, True, True]
 
-
-def test_who_comes_too_late_is_told_so(web: Web) -> None:
-    schedule(web.client, due("a", 100), due("b", 100))
-    web.inspector.run_now("a")
-
-    one = web.form("/scheduled", "/scheduled/act", act="cancel", id="a")
-    several = web.form("/scheduled", "/scheduled/act", act="cancel", id=["a", "b"])  # type: ignore[arg-type]
-
-    assert "Too late: job a has come due already, or was not there. Nothing was changed." in one.text
-    assert "Cancelled 1 job; 1 had come due already, or was not there." in several.text
-
-
-@pytest.mark.parametrize("when", ["", "tomorrow", "2030-01-01T00:00", "-5m", "9999999d"])
-def test_a_time_that_is_none_is_asked_for_again(shared_web: Web, when: str) -> None:
-    schedule(shared_web.client, due("a", 100))
-
-    again = confirmed(shared_web, "/scheduled/confirm?act=move&id=a", when=when)
-
-    assert again.status_code == 422
-    assert 'role="alert"' in again.text
-    assert 'name="when"' in again.text
-    shared_web.inspector.cancel_scheduled("a")
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"act": "cancel"},
-        {"act": "cancel", "filter": "queue=mail"},
-        {"act": "cancel", "filter": "alligator"},
-        {"act": "cancel", "filter": "all&quee=mail"},
-        {"act": "cancel", "filter": "all&queue="},
-        {"act": "cancel", "filter": "all&retries=true"},
-        {"act": "give up", "id": "a"},
-        {"act": "drop", "id": "a"},
-        {"act": "cancel", "filter": "all&", "number": "1001", "typed": "1000"},
-    ],
-)
-def test_a_form_that_does_not_say_what_is_meant_does_nothing(shared_web: Web, fields: dict[str, str]) -> None:
-    schedule(shared_web.client, due("a", 100))
-
-    assert shared_web.form("/scheduled", "/scheduled/act", **fields).status_code == 422
-    assert len(shared_web.inspector.cancel_scheduled(["a"])) == 1
-
-
-def test_retries_are_retried_now_or_given_up(web: Web) -> None:
-    schedule(web.client, *(retrying(str(n), 100 + n) for n in range(4)), due("plain", 100))
-
-    assert "Enqueued 1 job." in web.form("/retries", "/retries/act", act="retry", id="0").text
-    assert "Gave up 1 job." in confirmed(web, "/retries/confirm?act=give up&id=1").text
-    assert "Give up 2 jobs?" in shown(web, "/retries/confirm?act=give+up&all=1")
-    assert "Gave up 2 jobs." in confirmed(web, "/retries/confirm?act=give+up&all=1").text
-
-    assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
-    assert [row["id"] for row in web.inspector.failed()] == ["1", "2", "3"]
-    assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
-    assert web.form("/scheduled", "/retries/act", act="run", id="plain").status_code == 422
-    assert [row["id"] for row in web.inspector.scheduled()] == ["plain"]
+    done = confirmed(web, "/scheduled/confirm?act=cancel&all=1&queue=slow")
+    assert (done.url.query, "Cancelled 1 job." in done.text) == (b"queue=slow", True)
+    assert web.ids("scheduled") == ["a", "b", "again"]
 
 
 def test_a_job_that_is_due_is_changed_on_its_own_page(web: Web) -> None:
@@ -174,31 +203,47 @@ def test_a_job_that_is_due_is_changed_on_its_own_page(web: Web) -> None:
     assert "Gave up 1 job." in given_up.text
     assert 'badge bad">failed' in given_up.text
     assert "Enqueued 1 job." in web.form("/jobs/d", "/jobs/d/due/run").text
-    assert "Too late: job d has come due already" in web.form("/jobs/a", "/jobs/d/due/cancel").text
+    late = web.form("/jobs/a", "/jobs/d/due/cancel")
+    assert "Too late: job d has come due already, or was not there. Nothing was changed." in late.text
 
 
-def test_a_page_is_told_of_what_changed_between_its_drawing_and_its_stream(web: Web) -> None:
-    schedule(web.client, due("a", 100))
-    page = web.http.get("/scheduled?queue=mail").text
-    address = unescape(page.partition('data-events="')[2].partition('"')[0])
-    assert address == "/live?of=scheduled&queue=mail&job=&due_from=&due_until=&retries=&page=1"
+def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(web: Web) -> None:
+    now = time.time()
+    schedule(web.client, *(due(f"job-{nth}", nth * 3_600 + 600) for nth in range(4)), retrying("again", 4_300))
 
-    schedule(web.client, due("b", 100))
+    asked = "due_from=1h&due_until=3h"
+    assert listed(web, f"/scheduled?{asked}") == ["job-1", "again", "job-2"]
+    assert listed(web, f"/retries?{asked}") == ["again"]
+    answer = confirmed(web, f"/scheduled/confirm?act=move&all=1&retries=no&{asked}", when="+1h30m")
 
-    with web.http.stream("GET", address, timeout=60) as stream:
-        events = (line for line in stream.iter_lines() if line.startswith("event:"))
-        assert next(events) == "event: hello"
-        assert next(events) == "event: change"
+    assert "Moved 2 jobs." in answer.text
+    rows = web.inspector.scheduled().rows
+    hours = {row["id"]: round((datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600, 1) for row in rows}
+    assert hours == {"job-0": 0.2, "job-1": 2.7, "job-2": 3.7, "job-3": 3.2, "again": 1.2}
+    answer = confirmed(web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")
+    assert "Moved 1 job; 1 had come due already, or was not there." in text_of(answer)
+
+
+def test_a_delay_for_jobs_of_too_many_times_is_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled_jobs, "MAX_TIMES", 2)
+    schedule(web.client, *(due(f"job-{nth}", nth * 60 + 600) for nth in range(3)))
+
+    answer = confirmed(web, "/scheduled/confirm?act=move&all=1", when="+1h")
+
+    assert "these jobs are due at 3 different times, and a delay moves at most 2" in text_of(answer)
+
+
+# -- how new a list is
 
 
 def test_a_look_is_shown_again_for_as_long_as_it_cost(web: Web) -> None:
     schedule(web.client, due("a", 100))
     page = scheduled_view(web.app.state.site)
     began, watch = time.monotonic(), Stopwatch()
-    assert page.page(_all()).total == 1
+    assert page.page(ScheduledFilter()).total == 1
 
     schedule(web.client, due("b", 100))
-    while page.page(_all()).total == 1:
+    while page.page(ScheduledFilter()).total == 1:
         assert watch.seconds() < 100
     assert time.monotonic() - began >= 0.5
 
@@ -226,32 +271,12 @@ def test_the_first_look_says_how_far_it_is_and_shows_the_list_afterwards(
     with leading(web) if beside_a_leader else contextlib.nullcontext():
         try:
             for path in ("/retries", "/scheduled?queue=mail"):
-                eventually(lambda path=path: "200 of 251" in shown(web, path))  # type: ignore[misc]
+                eventually(lambda path=path: "200 of 251" in web.shown(path))  # type: ignore[misc]
                 assert 'max="251" value="200"' in web.http.get(path).text
             assert web.http.get("/queues").status_code == 200
         finally:
             go_on.set()
         eventually(lambda: listed(web, "/retries") == ["again"])
-
-
-@contextlib.contextmanager
-def leading(web: Web) -> Iterator[None]:
-    """A session of this process that leads, as a worker's does."""
-
-    async def begin(broker: Broker) -> "asyncio.Task[None]":
-        task = asyncio.ensure_future(broker.run_scheduler())
-        while Duty.TIME not in broker.duties:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
-        return task
-
-    async def end(task: "asyncio.Task[None]") -> None:
-        task.cancel()
-        await asyncio.wait([task])
-
-    with contextlib.closing(Client(web.client.settings)) as client:
-        task = client.run(begin)
-        yield
-        client.run(lambda _: end(task))
 
 
 def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +287,7 @@ def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monke
     go_on, read = threading.Event(), scheduled_views.listed
 
     def slow(*given: Any, **more: Any) -> Any:
-        go_on.wait(60)
+        go_on.wait(HANGS)
         return read(*given, **more)
 
     monkeypatch.setattr(scheduled_views, "listed", slow)
@@ -271,65 +296,3 @@ def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monke
     finally:
         go_on.set()
     eventually(lambda: listed(web, "/scheduled") == ["a", "b"])
-
-
-def _all() -> Any:
-    from palermo.contract.scheduled import ScheduledFilter
-
-    return ScheduledFilter()
-
-
-def test_jobs_of_a_stretch_of_time_are_listed_and_moved_by_a_delay(web: Web) -> None:
-    now = time.time()
-    schedule(web.client, *(due(f"job-{nth}", nth * 3_600 + 600) for nth in range(4)), retrying("again", 4_300))
-
-    asked = "due_from=1h&due_until=3h"
-    assert listed(web, f"/scheduled?{asked}") == ["job-1", "again", "job-2"]
-    assert listed(web, f"/retries?{asked}") == ["again"]
-    answer = confirmed(web, f"/scheduled/confirm?act=move&all=1&retries=no&{asked}", when="+1h30m")
-
-    assert "Moved 2 jobs." in answer.text
-    hours = {row["id"]: (datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600 for row in scheduled(web)}
-    assert {id: round(hour, 1) for id, hour in hours.items()} == {
-        "job-0": 0.2,
-        "job-1": 2.7,
-        "job-2": 3.7,
-        "job-3": 3.2,
-        "again": 1.2,
-    }
-    answer = confirmed(web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")
-    assert "Moved 1 job; 1 had come due already, or was not there." in text_of(answer)
-    assert "is no delay such as +1h" in text_of(confirmed(web, "/scheduled/confirm?act=move&id=job-0", when="+x"))
-    assert web.http.get("/scheduled?due_from=tomorrow").status_code == 422
-
-
-def test_a_delay_for_jobs_of_too_many_times_is_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled_jobs, "MAX_TIMES", 2)
-    schedule(web.client, *(due(f"job-{nth}", nth * 60 + 600) for nth in range(3)))
-
-    answer = confirmed(web, "/scheduled/confirm?act=move&all=1", when="+1h")
-
-    assert "these jobs are due at 3 different times, and a delay moves at most 2" in text_of(answer)
-
-
-def scheduled(web: Web) -> list[dict[str, Any]]:
-    return web.inspector.scheduled().rows
-
-
-def test_the_page_of_a_job_that_is_over_reads_no_scheduled_jobs(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(web.client, [ended("over")])
-    schedule(web.client, due("later", 900))
-    eventually(lambda: web.http.get("/api/history/over").status_code == 200)
-    looked: list[frozenset[str] | None] = []
-    listed = scheduled_views.listed
-
-    def counted(context: Any, chosen: ScheduledFilter, **page: int) -> Any:
-        looked.append(chosen.ids)
-        return listed(context, chosen, **page)
-
-    monkeypatch.setattr(scheduled_views, "listed", counted)
-
-    assert web.http.get("/jobs/over").status_code == 200
-    assert frozenset({"over"}) not in looked
-    assert web.http.get("/jobs/later").status_code == 200
-    assert frozenset({"later"}) in looked
