@@ -1,4 +1,4 @@
-"""Queues, on their page and in the API."""
+"""Queues, on their pages and in the API: what is told of one, what is done to it, and which of many are listed."""
 
 import re
 import time
@@ -7,6 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
+from palermo.contract.rows import Row
+from palermo.webui.state import live_state
+from palermo.webui.state.live_state import OldestJobs
 from tests.helpers import eventually
 from tests.history.written import write
 from tests.inspector.jobs import failure, message, publish, publish_failed
@@ -15,121 +18,52 @@ from tests.webui.server import Web
 _NAMES = ["mail", "a/b", "100 %", "ä€😀", "%2F", "x" * 127, "?a=b&c#d", '"><script>alert(1)</script>']
 
 
-def published(web: Web, name: str) -> None:
-    """A job in a queue that may have a name with which no new queue is made."""
-    publish(web.client, message("1", queue=name))
+def listed(web: Web, address: str) -> list[str]:
+    """The queues that a page lists, in its order."""
+    return re.findall(r'<th scope="row" class="whole"><a href="[^"]*">([^<]*)</a>', web.http.get(address).text)
 
 
-def test_the_page_of_an_address_that_there_is_not_does_not_look_again(web: Web) -> None:
-    wrong, missing = web.http.get("/quues"), web.http.get("/queues/foreign")
+def queue_rows(monkeypatch: pytest.MonkeyPatch, *rows: Row) -> None:
+    """Let the broker tell of these queues; each has a worker and ten waiting jobs, unless its row says otherwise."""
+    usual = {"pending": 10, "in_progress": 0, "workers": 1, "paused": False}
+    whole = sorted((usual | row for row in rows), key=lambda row: row["name"])
+    monkeypatch.setattr("palermo.inspector.context._queue_rows", lambda found: whole)
 
-    assert (wrong.status_code, missing.status_code) == (404, 404)
-    assert "data-events" not in wrong.text
-    assert "Go to the overview" in wrong.text
-    assert "Go back in your browser" not in wrong.text
-    assert "data-events" in missing.text
+
+def many(count: int) -> list[str]:
+    return [f"q-{number:03}" for number in range(count)]
+
+
+def paused(web: Web) -> list[str]:
+    return [row["name"] for row in web.inspector.queues() if row["paused"]]
+
+
+# -- one queue
 
 
 @pytest.mark.parametrize("name", _NAMES)
-def test_a_queue_of_any_name_is_purged_by_the_api(served: Web, name: str) -> None:
-    published(served, name)
+def test_a_queue_of_any_name_is_purged_by_the_api_and_by_its_form(served: Web, name: str) -> None:
+    path = f"/queues/{quote(name, safe='')}"
 
-    done = served.http.post(f"/api/queues/{quote(name, safe='')}/purge")
+    publish(served.client, message("1", queue=name))
+    done = served.http.post(f"/api{path}/purge")
+    publish(served.client, message("2", queue=name))
+    page = served.form("/queues", f"{path}/purge")
 
     assert (done.status_code, done.json()) == (200, {"removed": 1})
-
-
-@pytest.mark.parametrize("name", _NAMES)
-def test_a_queue_of_any_name_is_purged_by_its_form(web: Web, name: str) -> None:
-    published(web, name)
-
-    page = web.form("/queues", f"/queues/{quote(name, safe='')}/purge")
-
     assert "Removed 1 job from" in page.text
-    assert f'hx-get="/queues/{quote(name, safe="")}"' in page.text
-    assert web.inspector.size(name) == 0
+    assert f'hx-get="{path}"' in page.text
+    assert served.inspector.size(name) == 0
 
 
-def events_of(web: Web) -> str:
-    """Where the page of queues hears of changes."""
-    found = re.search(r'data-events="([^"]+)"', web.http.get("/queues").text)
-    assert found is not None
-    return unescape(found[1])
-
-
-def test_a_page_is_told_at_once_of_what_has_changed_since_it_was_made(web: Web) -> None:
-    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-    events = events_of(web)
-    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-
-    with web.http.stream("GET", events, params={"every": 60}, timeout=60) as stream:
-        lines = [line for line, _ in zip(stream.iter_lines(), range(5), strict=False)]
-
-    assert "event: change" in lines
-
-
-def test_what_was_done_is_on_the_page_that_follows_however_soon_that_is(web: Web) -> None:
-    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-    web.http.get("/queues/mail")
-
-    paused = web.form("/queues/mail", "/queues/mail/pause")
-    resumed = web.form("/queues/mail", "/queues/mail/resume")
-
-    assert '<span class="badge warn">paused' in paused.text
-    assert '<span class="badge warn">paused' not in resumed.text
-
-
-def test_who_paused_a_queue_and_why_is_shown_to_all(web: Web) -> None:
-    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-    web.form("/queues/mail", "/queues/mail/pause")
-
-    told = web.form("/queues/mail", "/queues/mail/pause", reason="the mail server moves <b>")
-
-    assert "mail is paused: the mail server moves &lt;b&gt;." in told.text
-    eventually(lambda: "by local: <b" in web.http.get("/queues/mail").text)
-    assert "the mail server moves &lt;b&gt;" in web.http.get("/queues/mail").text
-    web.form("/queues/mail", "/queues/mail/resume")
-    assert "the mail server moves" not in web.http.get("/queues/mail").text
-    web.form("/queues", "/queues/pause", reason="an incident")
-    eventually(lambda: "an incident" in web.http.get("/").text)
-    assert "an incident" in web.http.get("/queues/mail").text
-
-
-@pytest.mark.parametrize("which", ["", "mail/"])
-def test_a_second_pause_keeps_the_first_reason(web: Web, which: str) -> None:
-    web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
-
-    def shown(action: str, number: int, **fields: str) -> bool:
-        web.form("/queues", f"/queues/{which}{action}", **fields)
-        eventually(lambda: web.http.get("/api/audit").json()["total"] == number)
-        return "an incident" in web.http.get("/queues/mail").text
-
-    assert shown("pause", 1, reason="an incident")
-    assert shown("pause", 2)
-    assert not shown("resume", 3)
-    assert not shown("pause", 4)
-
-
-def test_the_page_of_the_queue_of_failed_jobs_is_the_page_of_failures(web: Web) -> None:
+def test_only_the_page_of_an_address_that_there_may_be_looks_again(web: Web) -> None:
+    wrong, missing = web.http.get("/quues"), web.http.get("/queues/foreign")
     publish_failed(web.client, (message("bad"), failure("shop.Wrong", "no")))
+    failed = web.http.get("/queues/failed")
 
-    answer = web.http.get("/queues/failed")
-
-    assert (answer.status_code, answer.headers["location"]) == (303, "/failures")
-
-
-def test_selected_queues_are_paused_and_resumed_together(web: Web) -> None:
-    for name in ("mail", "images", "bills"):
-        web.client.enqueue("shop.mail", queue=name)
-
-    paused = web.form("/queues", "/queues/pause-selected", id=["mail", "bills"], reason="a move")
-
-    assert "Paused mail, bills." in paused.text
-    assert [row["name"] for row in web.inspector.queues() if row["paused"]] == ["bills", "mail"]
-    resumed = web.form("/queues", "/queues/resume-selected", id=["mail"])
-    assert "Resumed mail." in resumed.text
-    assert [row["name"] for row in web.inspector.queues() if row["paused"]] == ["bills"]
-    assert web.form("/queues", "/queues/resume-selected").status_code == 422
+    assert (wrong.status_code, missing.status_code) == (404, 404)
+    assert ("data-events" in wrong.text, "data-events" in missing.text) == (False, True)
+    assert (failed.status_code, failed.headers["location"]) == (303, "/failures")
 
 
 def test_the_page_of_a_queue_has_its_hour_failures_and_tenants(web: Web) -> None:
@@ -147,29 +81,186 @@ def test_the_page_of_a_queue_has_its_hour_failures_and_tenants(web: Web) -> None
     assert 'href="/retries?queue=mail">2</a>' in page
     assert '<th scope="row" class="whole">acme</th><td class="num fit" data-label="waiting">2</td>' in page
     assert "No worker serves this queue." in page
-    assert 'aria-label="43 runs, 3 failed"' in web.http.get("/queues").text
-    assert 'aria-label="43 runs, 3 failed"' in web.http.get("/").text
+    for path in ("/queues", "/"):
+        assert 'aria-label="43 runs, 3 failed"' in web.http.get(path).text
     assert "acme" not in web.http.get("/queues/bills").text
 
 
-def test_a_button_pauses_all_queues_and_resumes_them(web: Web) -> None:
+# -- pausing
+
+
+@pytest.mark.parametrize("which", ["", "mail/"], ids=["all queues", "one queue"])
+def test_who_paused_and_why_is_shown_until_it_is_resumed(web: Web, which: str) -> None:
     web.client.enqueue("shop.mail", ["a@b.c"], queue="mail")
+    why = "the mail server moves <b>"
 
-    paused = web.form("/queues", "/queues/pause")
+    def why_after(action: str, number: int, **fields: str) -> bool:
+        done = web.form("/queues", f"/queues/{which}{action}", **fields)
+        # However soon the page comes that follows, it shows what was done.
+        badge = "paused" if which else "all paused"
+        assert (f'<span class="badge warn">{badge}' in done.text) == (action == "pause")
+        assert "moves <b>" not in done.text
+        eventually(lambda: web.api("audit")["total"] == number)
+        return f"by local: {why}" in web.shown("/queues/mail")
 
-    assert "Paused all queues" in paused.text
-    assert "all paused" in web.http.get("/").text
-    assert "/queues/mail/resume" not in web.http.get("/queues/mail").text
-    assert [row["paused"] for row in web.http.get("/api/queues").json()["rows"]] == [False, True]
-    resumed = web.form("/queues", "/queues/resume")
-    assert "Resumed all queues" in resumed.text
-    assert "all paused" not in web.http.get("/").text
-    wanted = [("resume all", "local"), ("pause all", "local")]
-    eventually(lambda: [(row["action"], row["by"]) for row in web.inspector.audit().rows] == wanted)
+    assert not why_after("pause", 1)
+    assert why_after("pause", 2, reason=why)
+    assert why_after("pause", 3)
+    assert ("all paused" in web.http.get("/").text) == (not which)
+    assert ("/queues/mail/resume" in web.http.get("/queues/mail").text) == bool(which)
+    assert not why_after("resume", 4)
+    assert not why_after("pause", 5)
+    assert {row["by"] for row in web.inspector.audit().rows} == {"local"}
 
 
 def test_the_api_pauses_and_resumes_all_queues(web: Web) -> None:
     assert web.http.post("/api/queues/pause").json() == {"all_paused": True}
     assert web.inspector.all_paused()
+    assert [row["paused"] for row in web.api("queues")["rows"]] == [False]
     assert web.http.post("/api/queues/resume").json() == {"all_paused": False}
     assert not web.inspector.all_paused()
+
+
+def test_selected_queues_are_paused_and_resumed_and_page_and_filter_stay(web: Web) -> None:
+    publish(web.client, *(message(name, queue=name) for name in ("mail", *many(150))))
+    page = "/queues?name=q-&page=2"
+    text = unescape(web.http.get(page).text)
+    pause, resume = re.findall(r'action="(/queues/(?:pause|resume)-selected[^"]*)"', text)[::-1]
+
+    done = web.form(page, pause, id=["q-120", "q-121"], reason="a move")
+    assert "Paused q-120, q-121." in done.text
+    assert str(done.url).endswith(page)
+    assert paused(web) == ["q-120", "q-121"]
+    done = web.form(page, resume, id=["q-120"])
+    assert "Resumed q-120." in done.text
+    assert str(done.url).endswith(page)
+    assert paused(web) == ["q-121"]
+
+
+# -- many queues
+
+
+def test_of_many_queues_100_are_on_a_page_and_all_are_counted(web: Web) -> None:
+    names = many(250)
+    publish(web.client, *(message(name, queue=name) for name in names))
+
+    overview, second, last = (web.http.get(path).text for path in ("/", "/queues?page=2", "/queues?page=3"))
+
+    assert listed(web, "/") == [*names[:100], "failed"]
+    assert listed(web, "/queues") == [*names[:100], "failed"]
+    assert listed(web, "/queues?page=2") == [*names[100:200], "failed"]
+    assert listed(web, "/queues?page=3") == [*names[200:], "failed"]
+    assert "1 to 100 of 250 queues" in overview
+    assert '<a class="button small" href="/queues?page=2" rel="next">Next</a>' in overview
+    assert "<dt>Waiting</dt><dd>250</dd>" in overview
+    assert 'href="?page=3" rel="next">Next</a>' in second
+    assert 'hx-get="/queues?page=2"' in second
+    assert "201 to 250 of 250 queues" in last
+    assert "Page 9 is past the end" in web.http.get("/queues?page=9").text
+    assert web.api("queues")["total"] == 251
+
+
+def test_a_filter_by_name_stays_from_page_to_page(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue_rows(monkeypatch, *({"name": name} for name in ("failed", "mail", *many(250))))
+
+    first = unescape(web.http.get("/queues?name=Q-").text)
+
+    assert "1 to 100 of 250 queues" in first
+    assert 'href="?name=Q-&page=2" rel="next"' in first
+    assert listed(web, "/queues?name=Q-&page=3") == many(250)[200:]
+    assert listed(web, "/queues?name=nothing") == []
+
+
+def test_queues_in_trouble_come_first_and_the_others_by_name(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(web.client, message("1", queue="z-late", created_at=int(time.time()) - 2_000))
+    queue_rows(
+        monkeypatch,
+        *({"name": name} for name in ("failed", *many(150))),
+        {"name": "x-empty", "pending": 0, "workers": 0},
+        {"name": "x-empty-and-paused", "pending": 0, "paused": True},
+        {"name": "y-paused", "paused": True},
+        {"name": "z-late"},
+        {"name": "z-unserved", "workers": 0},
+        {"name": "y-unserved", "workers": 0},
+    )
+    trouble = ["y-unserved", "z-unserved", "z-late", "y-paused"]
+
+    for address in ("/", "/queues"):
+        eventually(lambda address=address: listed(web, address) == [*trouble, *many(96), "failed"])  # type: ignore[misc]
+    assert listed(web, "/queues?page=2") == [*many(150)[96:], "x-empty", "x-empty-and-paused", "failed"]
+
+
+def test_busy_queues_are_on_the_first_page_beside_more_than_100_in_trouble(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = [f"busy-{number:02}" for number in range(20)]
+    queue_rows(
+        monkeypatch,
+        *({"name": name, "workers": 0} for name in many(118)),
+        *({"name": name, "in_progress": 2} for name in busy),
+        {"name": "a-empty", "pending": 0, "workers": 0},
+    )
+
+    first, second = (listed(web, f"/queues?page={number}") for number in (1, 2))
+
+    assert first == listed(web, "/") == [*many(80), *busy]
+    assert second == [*many(118)[80:], "a-empty"]
+    assert "118 of 139 queues are in trouble." in web.http.get("/").text
+
+
+def test_of_many_queues_of_failed_jobs_those_with_jobs_are_shown(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = [f"failed:{name}" for name in many(150)]
+    queue_rows(
+        monkeypatch,
+        {"name": "mail"},
+        {"name": "failed", "pending": 0},
+        *({"name": name, "pending": name.endswith("9")} for name in apart),
+    )
+
+    shown = listed(web, "/queues")
+
+    assert shown[:17] == ["mail", *apart[9::10], "failed"]
+    assert len(shown) == 101
+    assert "And 51 queues of failed jobs more." in web.http.get("/queues").text
+
+
+def test_oldest_jobs_are_known_of_queues_in_front_or_looked_at_before(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = many(50)
+    publish(web.client, *(message(name, queue=name) for name in names))
+    front, last = [{"name": name, "pending": 1} for name in names], {"name": names[-1], "pending": 1}
+    oldest = OldestJobs(web.inspector)
+
+    assert list(oldest.of(front)) == names[:20]
+    assert [*oldest.of([last])] == names[-1:]
+    assert set(oldest.known()) == {*names[:20], names[-1]}
+    oldest.of([last | {"pending": 0}])
+    assert set(oldest.known()) == set(names[:20])
+    monkeypatch.setattr(live_state, "_OLDEST_KEPT", -1.0)
+    oldest.of([last])
+    assert set(oldest.known()) == {names[-1]}
+
+
+def test_queues_that_share_a_worker_each_have_their_own_rates(web: Web) -> None:
+    publish(web.client, message("a", queue="mail"), message("b", queue="payments"))
+    counts = {"kind": "counts", "at": time.time() - 30, "job": "shop.send"}
+    write(
+        web.client,
+        [
+            {**counts, "queue": "mail", "enqueued": 3_000, "succeeded": 1_500},
+            {**counts, "queue": "payments", "enqueued": 300, "succeeded": 140, "failed": 10},
+        ],
+    )
+    rates = r'<th scope="row".*?>(mail|payments)</a>.*?data-label="in">([\d,.]+)</td>.*?data-label="out">([\d,.]+)</td>'
+
+    def shown() -> dict[str, tuple[float, float]]:
+        rows = re.findall(rates, web.http.get("/queues").text, re.DOTALL)
+        return {name: (float(came.replace(",", "")), float(ended)) for name, came, ended in rows}
+
+    found = eventually(lambda: rows if (rows := shown()) and all(came for came, _ in rows.values()) else None)
+
+    (mail_in, mail_out), (payments_in, payments_out) = found["mail"], found["payments"]
+    assert mail_in / mail_out == pytest.approx(2, rel=0.1)
+    assert payments_in / payments_out == pytest.approx(2, rel=0.1)
+    assert mail_in / payments_in == pytest.approx(10, rel=0.1)

@@ -11,8 +11,7 @@ import pytest
 from palermo.inspector.masking import MASK
 from tests.helpers import eventually
 from tests.history.written import ended, write
-from tests.webui.server import Web
-from tests.webui.test_scheduled_pages import shown, text_of
+from tests.webui.server import Web, text_of
 
 
 def add(web: Web, name: str = "sweep", **more: Any) -> None:
@@ -20,7 +19,7 @@ def add(web: Web, name: str = "sweep", **more: Any) -> None:
     web.inspector.put_recurring(name, more.pop("job", "shop.sweep"), **times, **more)
 
 
-def test_one_is_added_run_disabled_enabled_and_removed(web: Web) -> None:
+def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.LogCaptureFixture) -> None:
     http, body = web.http, {"name": "sweep", "job": "shop.sweep", "every": 60, "queue": "slow", "args": ["eu"]}
 
     added = http.post("/api/recurring", json=body)
@@ -28,12 +27,14 @@ def test_one_is_added_run_disabled_enabled_and_removed(web: Web) -> None:
     done = http.post("/api/recurring/sweep/run").json()
     assert (done["job"], done["queue"]) == ("shop.sweep", "slow")
     assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(done["id"], ["eu"])]
-    off = http.post("/api/recurring/sweep/disable").json()
-    assert (off["enabled"], off["next_run"]) == (False, None)
-    assert http.post("/api/recurring/sweep/enable").json()["enabled"] is True
-    assert http.delete("/api/recurring/sweep").json() == {"removed": 1}
-    assert http.delete("/api/recurring/sweep").status_code == 404
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        off = http.post("/api/recurring/sweep/disable").json()
+        assert (off["enabled"], off["next_run"]) == (False, None)
+        assert http.post("/api/recurring/sweep/enable").json()["enabled"] is True
+        assert http.delete("/api/recurring/sweep").json() == {"removed": 1}
     assert web.inspector.recurring() == []
+    for action in ("disable", "enable", "remove"):
+        assert f"{action} recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
 
 
 def test_what_has_the_name_is_replaced_only_when_that_is_said(web: Web) -> None:
@@ -46,26 +47,6 @@ def test_what_has_the_name_is_replaced_only_when_that_is_said(web: Web) -> None:
     assert web.http.post("/api/recurring", json={**body, "replace": True}).json()["job"] == "shop.other"
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {},
-        {"name": "a", "job": "shop.x"},
-        {"name": "a", "job": "shop.x", "every": 60, "cron": "* * * * *"},
-        {"name": "a", "job": "shop.x", "every": 0.1},
-        {"name": "a", "job": "shop.x", "cron": "61 * * * *"},
-        {"name": "a", "job": "shop.x", "cron": "* * * * *", "tz": "Europe/Nowhere"},
-        {"name": "a", "job": "shop.x", "every": 60, "missed": "some"},
-        {"name": "a", "job": "shop.x", "every": 60, "queue": "failed"},
-        {"name": " a ", "job": "shop.x", "every": 60},
-        {"name": "a", "job": "shop.x", "every": 60, "until": 5},
-    ],
-)
-def test_what_cannot_recur_is_refused(shared_web: Web, body: dict[str, Any]) -> None:
-    assert shared_web.http.post("/api/recurring", json=body).status_code == 422
-    assert shared_web.inspector.recurring() == []
-
-
 def test_everything_is_done_on_the_page(web: Web) -> None:
     fields = {"name": "a b/c", "job": "shop.sweep", "every": "5m", "queue": "slow", "args": '["eu"]', "kwargs": ""}
 
@@ -74,14 +55,15 @@ def test_everything_is_done_on_the_page(web: Web) -> None:
     assert "Every 5 minutes" in text_of(done)
     path = f"/recurring/{quote('a b/c', safe='')}"
     assert "Enqueued a b/c now" in web.form("/recurring", f"{path}/run").text
-    assert [row["args"] for row in web.inspector.jobs("slow")] == [["eu"]]
+    assert "Enqueued a b/c now" in web.form(path, f"{path}/run", own="1").text
+    assert [row["args"] for row in web.inspector.jobs("slow")] == [["eu"]] * 2
     assert "Disabled a b/c" in web.form("/recurring", f"{path}/disable").text
     assert "Enable a b/c" in web.http.get("/recurring").text
     assert "Enabled a b/c." in web.form("/recurring", f"{path}/enable").text
     ask = re.findall(r'href="/recurring\?ask=(remove-\w+)#', web.http.get("/recurring").text)[0]
     assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in web.http.get(f"/recurring?ask={ask}").text
     assert "Removed a b/c." in web.form("/recurring", f"{path}/remove").text
-    assert "There is no recurring job." in shown(web, "/recurring")
+    assert web.inspector.recurring() == []
 
 
 def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: Web) -> None:
@@ -128,74 +110,27 @@ def test_the_list_has_a_small_chart_of_the_last_runs_of_each(web: Web) -> None:
     eventually(lambda: sparks() == ["2 runs, 0 failed", "20 runs, 3 failed"])
 
 
-def test_times_queue_and_arguments_are_edited_on_its_page(web: Web) -> None:
+def test_one_is_run_once_with_other_arguments_and_edited_on_its_page(web: Web) -> None:
     add(web, "a b/c", args=["eu", 1], kwargs={"password": "hunter2", "deep": False}, queue="slow")
     web.inspector.switch_recurring("a b/c", on=False)
+    before = web.inspector.recurring()
     own = f"/recurring/{quote('a b/c', safe='')}"
     page = web.http.get(own).text
     assert ("hunter2" in page, "3600" in page) == (False, True)
 
+    ran = web.form(own, f"{own}/run-with", args='["us"]', kwargs=json.dumps({"password": MASK}))
+    assert "Enqueued shop.sweep, as job" in ran.text
+    assert [(row["args"], row["kwargs"]) for row in web.inspector.jobs("slow")] == [(["us"], {"password": "hunter2"})]
+    for action, wrong, said in (("edit", "{}", "must be a JSON list"), ("run-with", "[", "are not JSON")):
+        again = web.form(own, f"{own}/{action}", every="5m", args=wrong)
+        assert (again.status_code, said in text_of(again)) == (422, True)
+        assert f'<dialog id="{action}" aria-labelledby="{action}-title" open>' in again.text
+    assert web.inspector.recurring() == before
+
     fields = {"cron": "*/5 * * * *", "tz": "Europe/Rome", "every": "", "queue": "fast", "args": '["us", 1]'}
     done = web.form(own, f"{own}/edit", **fields, kwargs=json.dumps({"password": MASK, "deep": True}))
-
     assert "Saved a b/c." in done.text
     [row] = web.inspector.recurring()
     assert (row["job"], row["cron"], row["every"], row["tz"]) == ("shop.sweep", "*/5 * * * *", None, "Europe/Rome")
     assert (row["queue"], row["enabled"], row["args"]) == ("fast", False, ["us", 1])
     assert row["kwargs"] == {"password": "hunter2", "deep": True}
-
-
-def test_it_runs_once_with_other_arguments_and_stays_as_it_is(web: Web) -> None:
-    add(web, args=["eu"], kwargs={"password": "hunter2"}, queue="slow")
-
-    done = web.form(
-        "/recurring/sweep", "/recurring/sweep/run-with", args='["us"]', kwargs=json.dumps({"password": MASK})
-    )
-
-    assert "Enqueued shop.sweep, as job" in done.text
-    assert [(row["args"], row["kwargs"]) for row in web.inspector.jobs("slow")] == [(["us"], {"password": "hunter2"})]
-    assert [row["args"] for row in web.inspector.recurring()] == [["eu"]]
-    assert "Enqueued sweep now" in web.form("/recurring/sweep", "/recurring/sweep/run", own="1").text
-
-
-@pytest.mark.parametrize(
-    ("action", "wrong", "said"),
-    [
-        ("edit", {"every": "soon"}, "no duration"),
-        ("edit", {"cron": "61 * * * *"}, "cron="),
-        ("edit", {"every": "5m", "args": "{}"}, "must be a JSON list"),
-        ("run-with", {"args": "[", "kwargs": "{}"}, "are not JSON"),
-    ],
-)
-def test_a_wrong_change_comes_back_in_its_dialog_and_changes_nothing(
-    web: Web, action: str, wrong: dict[str, str], said: str
-) -> None:
-    add(web)
-    before = web.inspector.recurring()
-
-    again = web.form("/recurring/sweep", f"/recurring/sweep/{action}", **wrong)
-
-    assert again.status_code == 422
-    assert said in text_of(again)
-    assert f'<dialog id="{action}" aria-labelledby="{action}-title" open>' in again.text
-    assert web.inspector.recurring() == before
-
-
-def test_what_is_done_is_written_down(web: Web, caplog: pytest.LogCaptureFixture) -> None:
-    add(web)
-
-    with caplog.at_level(logging.INFO, logger="palermo.audit"):
-        web.http.post("/api/recurring/sweep/disable")
-        web.http.delete("/api/recurring/sweep")
-
-    assert "disable recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
-    assert "remove recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
-
-
-def test_the_list_is_told_of_by_the_stream_when_it_changes(web: Web) -> None:
-    with web.http.stream("GET", "/live?every=1&of=recurring", timeout=60) as stream:
-        lines = stream.iter_lines()
-        next(line for line in lines if line == ": ")
-        add(web)
-
-        assert next(line for line in lines if line.startswith("event:")) == "event: change"
