@@ -28,24 +28,15 @@ from tests.webui.server import Web
 #: The pages of a broker with nothing in it.
 EMPTY = {
     "overview": "/",
-    "queues": "/queues",
-    "failures": "/failures",
+    **{
+        name: f"/{name}"
+        for name in (
+            *("queues", "failures", "scheduled", "retries", "recurring", "workers", "classes", "limits", "unique"),
+            *("tenants", "history", "audit", "statistics", "topics", "problems", "enqueue"),
+        )
+    },
     "failures-groups": "/failures?by=groups",
-    "scheduled": "/scheduled",
-    "retries": "/retries",
-    "recurring": "/recurring",
-    "workers": "/workers",
-    "classes": "/classes",
-    "limits": "/limits",
-    "unique": "/unique",
-    "tenants": "/tenants",
-    "history": "/history",
-    "audit": "/audit",
     "search": "/search?q=nobody",
-    "statistics": "/statistics",
-    "topics": "/topics",
-    "problems": "/problems",
-    "enqueue": "/enqueue",
     "job-not-found": "/jobs/nowhere",
     "queue-not-found": "/queues/nowhere",
     "recurring-not-found": "/recurring/nowhere",
@@ -84,13 +75,7 @@ SHOP = {
 }
 
 #: Pages that say what is missing where the journal holds less.
-LESS = {
-    "history": "/history",
-    "audit": "/audit",
-    "statistics": "/statistics",
-    "queues": "/queues",
-    "search": "/search?q=x",
-}
+LESS = {**{name: f"/{name}" for name in ("history", "audit", "statistics", "queues")}, "search": "/search?q=x"}
 
 #: Tags that begin or end a line, and parts that no reader sees or that are pictures.
 _BLOCKS = (

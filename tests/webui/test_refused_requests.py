@@ -20,7 +20,7 @@ PAGES = (
 #: Addresses, and what the answer names.
 ADDRESSES = {
     **{f"{page}?err=x": "there is no parameter 'err'." for page in PAGES},
-    "/failures/confirm?act=discard&all=1&err=KeyError": "'err'",
+    "/failures/confirm?act=discard&all=1&err=x": "'err'",
     "/api/failed/groups?err=x": "'err'",
     "/api/failed?err=x": "Did you mean 'error'? This address takes ",
     "/api/queues?x=1": "This address takes nothing.",
@@ -86,15 +86,20 @@ BODIES: dict[str, list[dict[str, Any]]] = {
     "retries/give-up": [{"filter": {"retries": False}}],
     "recurring": [
         {},
-        {"name": "a", "job": "shop.x"},
-        {"name": "a", "job": "shop.x", "every": 60, "cron": "* * * * *"},
-        {"name": "a", "job": "shop.x", "every": 0.1},
-        {"name": "a", "job": "shop.x", "cron": "61 * * * *"},
-        {"name": "a", "job": "shop.x", "cron": "* * * * *", "tz": "Europe/Nowhere"},
-        {"name": "a", "job": "shop.x", "every": 60, "missed": "some"},
-        {"name": "a", "job": "shop.x", "every": 60, "queue": "failed"},
         {"name": " a ", "job": "shop.x", "every": 60},
-        {"name": "a", "job": "shop.x", "every": 60, "until": 5},
+        *(
+            {"name": "a", "job": "shop.x", **wrong}
+            for wrong in (
+                {},
+                {"every": 60, "cron": "* * * * *"},
+                {"every": 0.1},
+                {"cron": "61 * * * *"},
+                {"cron": "* * * * *", "tz": "Europe/Nowhere"},
+                {"every": 60, "missed": "some"},
+                {"every": 60, "queue": "failed"},
+                {"every": 60, "until": 5},
+            )
+        ),
     ],
     "jobs/later/edit": [{"arguments": [2]}],
 }
@@ -108,11 +113,10 @@ FORMS: dict[str, list[dict[str, str]]] = {
     ],
     "/scheduled/act": [
         {"act": "cancel"},
-        {"act": "cancel", "filter": "queue=mail"},
-        {"act": "cancel", "filter": "alligator"},
-        {"act": "cancel", "filter": "all&quee=mail"},
-        {"act": "cancel", "filter": "all&queue="},
-        {"act": "cancel", "filter": "all&retries=true"},
+        *(
+            {"act": "cancel", "filter": filter}
+            for filter in ("queue=mail", "alligator", "all&quee=mail", "all&queue=", "all&retries=true")
+        ),
         {"act": "give up", "id": "later"},
         {"act": "drop", "id": "later"},
         {"act": "cancel", "filter": "all&", "number": "1001", "typed": "1000"},
@@ -121,19 +125,11 @@ FORMS: dict[str, list[dict[str, str]]] = {
     ],
     "/retries/act": [{"act": "run", "id": "later"}],
     "/queues/mail/act": [
-        {"act": "discard", "number": "1"},
-        {"act": "discard", "number": "1", "filter": "some&job=x"},
-        {"act": "discard", "number": "1", "filter": "all&tenant=x"},
-        {"act": "discard", "number": "1", "filter": "all&job="},
+        *({"act": "discard", "filter": filter} for filter in ("", "some&job=x", "all&tenant=x", "all&job=")),
         {"act": "requeue", "id": "wait"},
     ],
     "/queues/resume-selected": [{}],
-    "/jobs/later/edit": [
-        {"args": "{"},
-        {"args": "{}"},
-        {"priority": "10"},
-        {"when": "soon"},
-    ],
+    "/jobs/later/edit": [{"args": "{"}, {"args": "{}"}, {"priority": "10"}, {"when": "soon"}],
     "/recurring/sweep/edit": [{"every": "soon"}, {"cron": "61 * * * *"}, {"every": "5m", "args": "{}"}],
     "/recurring/sweep/run-with": [{"args": "[", "kwargs": "{}"}],
 }
