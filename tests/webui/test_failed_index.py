@@ -85,21 +85,6 @@ def test_a_filter_finds_what_it_matches(
     assert index.count(filter) == len(expected)
 
 
-def test_a_page_of_a_text_that_very_many_jobs_contain_sorts_none_of_them(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(indexing, "MANY_HITS", 1)
-    put(index, JOBS)
-
-    with index._index.read():
-        where, values = index._where(FailedFilter(text="address"))
-        query = f"explain query plan select n from job where {where} order by at desc, n desc limit 5"
-        plan = str(index._db.execute(query, values).fetchall())
-
-    assert "job_at" in plan
-    assert "ORDER BY" not in plan
-
-
 def test_groups_are_those_of_the_command_line_and_hold_their_jobs(index: Index) -> None:
     put(index, JOBS)
     grouping = GroupJudge(FailedFilter())

@@ -216,20 +216,16 @@ def test_a_command_runs_while_the_queue_is_being_read(
 def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
     client: Client, view: FailedView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish_failed(client, (message("1"), failure()))
-    go_on, counted = threading.Event(), []
-    read, counts = FailedJobReader.read, FailedJobReader.counts
+    fail_another(client)
+    go_on, counted, reader = threading.Event(), list[int](), view._reader
+    read, counts = reader.read, reader.counts
 
-    def read_late(self: FailedJobReader, *args: Any, **more: Any) -> SweepProgress:
+    def read_late(*args: Any, **more: Any) -> SweepProgress:
         go_on.wait(HANGS)
-        return read(self, *args, **more)
+        return read(*args, **more)
 
-    def count(self: FailedJobReader) -> dict[str, int]:
-        counted.append(1)
-        return counts(self)
-
-    monkeypatch.setattr(FailedJobReader, "read", read_late)
-    monkeypatch.setattr(FailedJobReader, "counts", count)
+    monkeypatch.setattr(reader, "read", read_late)
+    monkeypatch.setattr(reader, "counts", lambda: counted.append(1) or counts())
 
     looks = [view.update(0) for _ in range(3)]
     go_on.set()
@@ -237,7 +233,7 @@ def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
     assert [(look.ready, look.reading) for look in looks] == [(False, True)] * 3
     assert len(counted) == 1
     eventually(lambda: view.update(0.5).ready)
-    assert ids(view) == ["1"]
+    assert ids(view) == ["new"]
 
 
 def test_a_reading_during_a_command_counts_the_jobs_it_holds(client: Client, read: FailedView, clock: Clock) -> None:

@@ -168,6 +168,7 @@ def fill(web: Web) -> None:
         enqueued("life-1", job="shop.send"),
         failed_run("life-1", "retried", "try 1", at=NOON + 10, delay=15, **attempt),
         *({**ended("life-1", "progress", at=NOON + 30 + nth, attempt=2), "fraction": nth / 4} for nth in (1, 2, 3)),
+        {**ended("life-1", "log", at=NOON + 35, attempt=2), "text": "page 3 of 4"},
         ended("life-1", at=NOON + 40, attempt=2, result=result, **attempt),
     ]
     life = [enqueued("done-1", job="shop.send"), ended("done-1", at=NOON + 9, job="shop.send")]
