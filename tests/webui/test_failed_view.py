@@ -87,8 +87,8 @@ def command(action: str, which: object, **more: object) -> Operation:
     return Operation(id=new_id(), action=action, which=which, **values)  # type: ignore[arg-type]
 
 
-def finished(operations: Operations, operation: Operation) -> Operation:
-    operations.start(operation, done=lambda _: None)
+def finished(operations: Operations, *what: Any, **more: Any) -> Operation:
+    operation = operations.start(command(*what, **more), done=lambda _: None)
     assert operation.wait(HANGS)
     return operation
 
@@ -165,7 +165,7 @@ def test_a_requeue_is_known_at_once_and_costs_no_reading(
 ) -> None:
     at = read.state.at
 
-    done = finished(operations, command("requeue", ["0", "2", "gone"], expected=3))
+    done = finished(operations, "requeue", ["0", "2", "gone"], expected=3)
     clock.now += 2 * COUNT_INTERVAL
     state = read.update(0)
 
@@ -175,7 +175,7 @@ def test_a_requeue_is_known_at_once_and_costs_no_reading(
 
 
 def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, operations: Operations) -> None:
-    done = finished(operations, command("requeue", ["1"], args=[1], kwargs={"x": object()}, expected=1))
+    done = finished(operations, "requeue", ["1"], args=[1], kwargs={"x": object()}, expected=1)
 
     assert (done.status, done.taken, done.gone) == ("done", 0, 0)
     assert "stays in `failed`" in done.outcome()
@@ -195,8 +195,9 @@ def test_a_command_is_stopped_and_what_it_has_not_come_to_stays(
     operation = command("discard", ALL)
     operation.stop()
 
-    finished(operations, operation)
+    operations.start(operation, done=lambda _: None)
 
+    assert operation.wait(HANGS)
     assert (operation.status, operation.taken, len(ids(read))) == ("stopped", 0, 3)
     assert inspector.size(FAILED_QUEUE) == 3
 
@@ -207,7 +208,7 @@ def test_a_command_runs_while_the_queue_is_being_read(
     publish_many_failed(client, 400)
     view.update(0)
 
-    finished(operations, command("discard", ["399"], expected=1))
+    finished(operations, "discard", ["399"], expected=1)
 
     eventually(lambda: view.update(0.5).ready)
     assert view.index.count(ALL) == inspector.size(FAILED_QUEUE) == 399
@@ -251,7 +252,7 @@ def test_a_reading_during_a_command_counts_the_jobs_it_holds(client: Client, rea
 def test_kept_commands_are_bounded(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palermo.webui.failed.operations.MAX_KEPT", 3)
 
-    done = [finished(operations, command("discard", ["nowhere"], expected=1)) for _ in range(6)]
+    done = [finished(operations, "discard", ["nowhere"], expected=1) for _ in range(6)]
 
     assert len(operations._all) <= 4
     assert operations.get(done[-1].id) is done[-1]

@@ -1,6 +1,5 @@
 """One story of the pages and the API with a real worker, on each broker; the other tests here run on SQLite."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -22,18 +21,6 @@ def settings(request: pytest.FixtureRequest, exchange: str, tmp_path: Path) -> S
     return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=BROKER_PATIENCE)
 
 
-@pytest.fixture
-def rig(settings: Settings, tmp_path: Path) -> Iterator[Rig]:
-    with Rig(tmp_path, url=settings.url, exchange=settings.exchange) as rig:
-        yield rig
-
-
-def ids(web: Web, path: str) -> list[str]:
-    answer = web.http.get(path)
-    assert answer.status_code == 200, answer.text
-    return [row["id"] for row in answer.json()["rows"]]
-
-
 def shows(web: Web, path: str, *texts: str) -> None:
     """Wait until the page shows these texts."""
     eventually(lambda: all(text in page for text in texts) if (page := web.http.get(path).text) else False)
@@ -47,18 +34,18 @@ def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> No
     bad = rig.enqueue("raises", "no such order")
     shows(web, "/queues", 'href="/queues/jobs"', ">2<")
     shows(web, "/queues/jobs", first, bad)
-    eventually(lambda: ids(web, "/api/queues/jobs/jobs") == [first, bad])
+    eventually(lambda: web.ids("queues/jobs/jobs") == [first, bad])
     shows(web, "/problems", 'href="/queues/jobs"')
 
     # Scheduled jobs are listed soonest first, and run, moved and cancelled by their ids.
     later = {name: rig.enqueue("note", notes, name, delay=DAY * nth) for nth, name in enumerate("abc", start=1)}
     again = rig.client.enqueue("crew.note", [notes, "d"], {}, delay=9 * DAY).id
-    assert ids(web, "/api/scheduled") == [*later.values(), again]
+    assert web.ids("scheduled") == [*later.values(), again]
     shows(web, "/scheduled", *later.values())
     web.form("/scheduled", "/scheduled/act", act="run", id=later["a"])
     web.form("/scheduled", "/scheduled/act", act="cancel", id=later["b"])
     assert web.http.post(f"/api/scheduled/{later['c']}/move", json={"delay": 20 * DAY}).json()["state"] == "moved"
-    eventually(lambda: ids(web, "/api/scheduled") == [again, later["c"]])
+    eventually(lambda: web.ids("scheduled") == [again, later["c"]])
 
     # A worker takes what waits; one job fails.
     web.http.post("/api/queues/jobs/pause")
@@ -66,11 +53,11 @@ def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> No
     rig.ready(worker)
     name = rig.only_worker()["id"]
     shows(web, "/workers", f"/workers/{quote(name, safe='')}")
-    eventually(lambda: ids(web, "/api/workers") == [name])
+    eventually(lambda: web.ids("workers") == [name])
     assert rig.lines() == []
     web.http.post("/api/queues/jobs/resume")
     assert sorted(rig.await_lines(2)) == ["a", "first"]
-    eventually(lambda: ids(web, "/api/failed") == [bad])
+    eventually(lambda: web.ids("failed") == [bad])
     shows(web, "/failures", bad, "no such order")
     shows(web, f"/jobs/{first}", "done")
 
@@ -79,11 +66,11 @@ def test_jobs_are_watched_and_led_from_enqueue_to_done(web: Web, rig: Rig) -> No
     shows(web, "/failures", bad, "again")
     eventually(lambda: [row["retries"] for row in web.http.get("/api/failed").json()["rows"]] == [1])
     assert web.http.delete(f"/api/failed/{bad}").status_code == 200
-    eventually(lambda: ids(web, "/api/failed") == [])
+    eventually(lambda: web.ids("failed") == [])
 
     # What was done is written down, and the worker stops when told to.
     actions = {"pause", "resume", "requeue", "discard"}
     eventually(lambda: actions <= {row["action"] for row in web.http.get("/api/audit").json()["rows"]})
     eventually(lambda: web.http.post(f"/api/workers/{quote(name, safe='')}/stop").status_code == 200)
     assert worker.wait() == 0
-    eventually(lambda: ids(web, "/api/workers") == [])
+    eventually(lambda: web.ids("workers") == [])

@@ -113,14 +113,6 @@ def test_who_paused_and_why_is_shown_until_it_is_resumed(web: Web, which: str) -
     assert {row["by"] for row in web.inspector.audit().rows} == {"local"}
 
 
-def test_the_api_pauses_and_resumes_all_queues(web: Web) -> None:
-    assert web.http.post("/api/queues/pause").json() == {"all_paused": True}
-    assert web.inspector.all_paused()
-    assert [row["paused"] for row in web.api("queues")["rows"]] == [False]
-    assert web.http.post("/api/queues/resume").json() == {"all_paused": False}
-    assert not web.inspector.all_paused()
-
-
 def test_selected_queues_are_paused_and_resumed_and_page_and_filter_stay(web: Web) -> None:
     publish(web.client, *(message(name, queue=name) for name in ("mail", *many(150))))
     page = "/queues?name=q-&page=2"
@@ -135,6 +127,12 @@ def test_selected_queues_are_paused_and_resumed_and_page_and_filter_stay(web: We
     assert "Resumed q-120." in done.text
     assert str(done.url).endswith(page)
     assert paused(web) == ["q-121"]
+
+    for action, whether in (("pause", True), ("resume", False)):
+        assert web.http.post(f"/api/queues/{action}").json() == {"all_paused": whether}
+        assert web.inspector.all_paused() == whether
+        rows = web.api("queues")["rows"]
+        assert [row["name"] for row in rows if row["paused"]] == (["mail", *many(150)] if whether else ["q-121"])
 
 
 # -- many queues

@@ -24,6 +24,10 @@ def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.
 
     added = http.post("/api/recurring", json=body)
     assert (added.status_code, added.json()["words"], added.json()["enabled"]) == (201, "Every minute", True)
+    again = http.post("/api/recurring", json=body)
+    assert (again.status_code, "already" in again.json()["error"]) == (409, True)
+    changed = http.post("/api/recurring", json={**body, "every": 3_600, "replace": True})
+    assert changed.json()["words"] == "Every hour"
     done = http.post("/api/recurring/sweep/run").json()
     assert (done["job"], done["queue"]) == ("shop.sweep", "slow")
     assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(done["id"], ["eu"])]
@@ -35,16 +39,6 @@ def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.
     assert web.inspector.recurring() == []
     for action in ("disable", "enable", "remove"):
         assert f"{action} recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
-
-
-def test_what_has_the_name_is_replaced_only_when_that_is_said(web: Web) -> None:
-    add(web)
-    body = {"name": "sweep", "job": "shop.other", "cron": "0 3 * * *"}
-
-    refused = web.http.post("/api/recurring", json=body)
-    assert refused.status_code == 409
-    assert "already" in refused.json()["error"]
-    assert web.http.post("/api/recurring", json={**body, "replace": True}).json()["job"] == "shop.other"
 
 
 def test_everything_is_done_on_the_page(web: Web) -> None:

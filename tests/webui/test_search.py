@@ -132,18 +132,10 @@ def test_words_and_filters_find(orders: Web, q: str, found: dict[str, list[str]]
 def test_a_row_says_what_a_reader_needs_to_choose_among_jobs(orders: Web) -> None:
     [row] = search(orders, "state:failed 1058")["groups"][0]["rows"]
 
-    assert row == {
-        "id": "bad-1",
-        "job": "shop.Charge",
-        "queue": "billing",
-        "state": "failed",
-        "preview": "'order 1058'",
-        "error": {"class": "requests.exceptions.Timeout", "message": "no answer from bank.example"},
-        "worker": "pid:1@test/worker-1",
-        "tenant": "acme",
-        "at": row["at"],
-        "run_at": None,
-    }
+    assert (row["id"], row["job"], row["queue"], row["tenant"]) == ("bad-1", "shop.Charge", "billing", "acme")
+    assert (row["state"], row["preview"], row["worker"]) == ("failed", "'order 1058'", "pid:1@test/worker-1")
+    assert row["error"] == {"class": "requests.exceptions.Timeout", "message": "no answer from bank.example"}
+    assert (row["at"] is None, row["run_at"]) == (False, None)
 
 
 @pytest.mark.parametrize(
