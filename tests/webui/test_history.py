@@ -65,12 +65,6 @@ def test_finished_jobs_are_listed_newest_first_and_found_by_filters(told: Web) -
     assert "No finished job matches." in told.shown("/history?until=2020-01-01T00:00Z")
 
 
-def test_what_comes_is_listed_without_asking_twice(told: Web) -> None:
-    write(told.client, [ended("late", at=NOON + 500, job="shop.late")])
-
-    eventually(lambda: listed(told, "/history?job=shop.late") == ["late"])
-
-
 def test_what_people_did_is_listed_with_who_and_when(told: Web) -> None:
     for path in ("/audit", "/history", "/jobs/a"):
         assert XSS not in told.http.get(path).text

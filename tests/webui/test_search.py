@@ -36,16 +36,12 @@ def search(web: Web, q: str, **asked: Any) -> dict[str, Any]:
     return eventually(answer) or {}
 
 
-def ids(web: Web, q: str) -> dict[str, list[str]]:
-    """The ids that are found, by group; groups without any are left out."""
-    return {group["state"]: [row["id"] for row in group["rows"]] for group in search(web, q)["groups"] if group["rows"]}
-
-
 def finds(web: Web, q: str, wanted: dict[str, list[str]]) -> None:
-    """Assert which ids are found. A job of RabbitMQ that another look holds at that moment is not found."""
+    """Assert which ids are found, by group. What another look holds at that moment is not found."""
 
     def found() -> bool:
-        assert ids(web, q) == wanted
+        groups = search(web, q)["groups"]
+        assert {each["state"]: [row["id"] for row in each["rows"]] for each in groups if each["rows"]} == wanted
         return True
 
     eventually(found)
