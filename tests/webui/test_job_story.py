@@ -35,9 +35,9 @@ def new_id(answer: httpx.Response) -> str:
     return answer.url.path.rpartition("/")[2]
 
 
-def row_of(web: Web, id: str) -> dict[str, Any]:
+def row_of(web: Web, id: str) -> Any:
     """The row of a job that waits, once it is seen."""
-    return eventually(lambda: found.json() if (found := web.http.get(f"/api/jobs/{id}")).status_code == 200 else {})
+    return eventually(lambda: web.api(f"jobs/{id}"))
 
 
 def test_an_ended_job_shows_its_arguments_and_runs_again(web: Web, rig: Rig) -> None:
@@ -78,10 +78,9 @@ def test_the_pages_of_a_job_and_of_what_it_enqueued_lead_to_each_other(web: Web,
     child, failed, event = rig.lines()
 
     def page(id: str, *wanted: str) -> str:
-        return eventually(lambda: found if all(one in (found := shown(id)) for one in wanted) else "")
-
-    def shown(id: str) -> str:
-        return web.http.get(f"/jobs/{id}").text
+        return eventually(
+            lambda: text if all(one in (text := web.http.get(f"/jobs/{id}").text) for one in wanted) else ""
+        )
 
     of_parent = page(parent, "Children", f"/jobs/{child}", f"/jobs/{failed}")
     assert "Enqueued by job" not in of_parent
