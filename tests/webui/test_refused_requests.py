@@ -142,6 +142,10 @@ ABSENT = {
 }
 
 
+def _id(what: object) -> str:
+    return str(what)[:80]
+
+
 @pytest.fixture(scope="module")
 def filled(served: Web) -> Web:
     """One job in each list."""
@@ -181,7 +185,9 @@ def test_any_page_may_be_asked_to_open_a_dialog(filled: Web, page: str) -> None:
     assert filled.http.get(f"{page}?ask=enqueue").status_code == 200
 
 
-@pytest.mark.parametrize(("path", "body"), [(path, body) for path, bodies in BODIES.items() for body in bodies])
+@pytest.mark.parametrize(
+    ("path", "body"), [(path, body) for path, bodies in BODIES.items() for body in bodies], ids=_id
+)
 def test_a_body_that_means_nothing_is_refused(unchanged: Web, path: str, body: dict[str, Any]) -> None:
     # httpx would not encode half of a surrogate pair.
     content = json.dumps(body).encode()
@@ -191,7 +197,7 @@ def test_a_body_that_means_nothing_is_refused(unchanged: Web, path: str, body: d
     assert answer.json()["error"]
 
 
-@pytest.mark.parametrize(("to", "fields"), [(to, fields) for to, forms in FORMS.items() for fields in forms])
+@pytest.mark.parametrize(("to", "fields"), [(to, fields) for to, forms in FORMS.items() for fields in forms], ids=_id)
 def test_a_form_that_means_nothing_is_refused(unchanged: Web, to: str, fields: dict[str, str]) -> None:
     answer = unchanged.form("/queues", to, **fields)
 
