@@ -121,7 +121,9 @@ def test_jobs_are_moved_to_another_time_or_by_a_delay(web: Web) -> None:
     assert web.ids("scheduled") == ["job-2", "job-1"]
 
 
-def test_retries_are_run_now_or_given_up_and_nothing_else_is(settings: Settings, serve: Serve) -> None:
+def test_retries_are_run_now_or_given_up_and_nothing_else_is(
+    settings: Settings, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     web = serve(replace(settings, failed_per_queue=True))
     schedule(web.client, due("plain", 100), *(retrying(str(n), 100 + n, times=3) for n in range(7)))
 
@@ -131,7 +133,9 @@ def test_retries_are_run_now_or_given_up_and_nothing_else_is(settings: Settings,
     assert "Enqueued 1 job." in web.form("/retries", "/retries/act", act="retry", id="3").text
     assert "Gave up 1 job." in confirmed(web, "/retries/confirm?act=give up&id=4").text
     assert "Give up 2 jobs?" in web.shown("/retries/confirm?act=give+up&all=1")
-    assert told(web, "retries/give-up", {"filter": {}}) == {"5": "failed", "6": "failed"}
+    with caplog.at_level(logging.INFO, logger="palermo.audit"):
+        assert told(web, "retries/give-up", {"filter": {"queue": "mail"}}) == {"5": "failed", "6": "failed"}
+    assert "of=retries with queue=mail to=- jobs=2 gone=0" in caplog.text
     assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
 
     assert web.ids("scheduled") == ["plain"]
