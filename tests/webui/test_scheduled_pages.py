@@ -84,6 +84,9 @@ def leading(web: Web) -> Iterator[None]:
 def test_each_answer_says_what_happened(web: Web, caplog: pytest.LogCaptureFixture) -> None:
     schedule(web.client, *(due(str(n), 100 + n) for n in range(6)), retrying("r", 100), due("s", 100, queue="slow"))
 
+    assert web.ids("scheduled", limit=3, page=2) == ["1", "2", "3"]
+    assert web.api("scheduled?retries=false&limit=1")["total"] == 7
+
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         cancelled = told(web, "scheduled/cancel", {"ids": ["0", "1", "nowhere", "0"]})
 
