@@ -23,14 +23,10 @@ def test_equal_calls_are_found_however_they_are_written(
     assert len(palermo.enqueued(jobs.add, *args, **kwargs)) == 1
     with pytest.raises(AssertionError):
         palermo.refute_enqueued(jobs.add, *args, **kwargs)
-
-
-def test_other_arguments_are_not_found(palermo: Palermo) -> None:
-    jobs.add.enqueue(1)
-
-    palermo.refute_enqueued(jobs.add, 2)
-    palermo.refute_enqueued(jobs.add, 1, 3)
-    palermo.refute_enqueued(jobs.mail)
+    for others in ((2,), (1, 3)):
+        palermo.refute_enqueued(jobs.add, *others)
+    with pytest.raises(ArgumentsInvalid):
+        palermo.refute_enqueued(jobs.add, 1, 2, 3)
 
 
 def test_arguments_are_compared_as_they_arrive(palermo: Palermo) -> None:
@@ -40,11 +36,6 @@ def test_arguments_are_compared_as_they_arrive(palermo: Palermo) -> None:
 
     assert found.kwargs == {"copies": ("b", "c")}
     palermo.refute_enqueued(jobs.mail, "a")
-
-
-def test_arguments_that_no_call_could_have_are_an_error(palermo: Palermo) -> None:
-    with pytest.raises(ArgumentsInvalid):
-        palermo.refute_enqueued(jobs.add, 1, 2, 3)
 
 
 def test_a_job_may_be_named(palermo: Palermo) -> None:
@@ -69,13 +60,9 @@ def test_what_is_due_later_and_what_waits_for_a_key_is_found(palermo: Palermo) -
     assert palermo.assert_enqueued(jobs.add, 2).run_at is not None
     assert palermo.assert_enqueued(jobs.add, 3).tenant == "acme"
     assert len(palermo.enqueued()) == 3
-
-
-def test_cancelled_jobs_are_not_found(palermo: Palermo) -> None:
-    job, later = jobs.add.enqueue(1), jobs.add.enqueue_in(60, 2)
-    palermo.inspector().cancel([job.id, later.id])
-
-    palermo.refute_enqueued()
+    palermo.inspector().cancel([palermo.assert_enqueued(jobs.add, number).id for number in (1, 3)])
+    for number in (1, 3):
+        palermo.refute_enqueued(jobs.add, number)
 
 
 def test_the_message_shows_what_is_there(palermo: Palermo) -> None:
@@ -103,10 +90,6 @@ def test_the_message_of_a_refused_job_shows_it(palermo: Palermo) -> None:
     assert str(caught.value) == ("job tests.testing.jobs.add is enqueued:\n  tests.testing.jobs.add(1) in queue jobs")
     with pytest.raises(AssertionError, match="a job is enqueued"):
         palermo.refute_enqueued()
-
-
-def test_a_long_list_is_cut(palermo: Palermo) -> None:
-    jobs.add.enqueue_many([(number,) for number in range(25)])
-
+    jobs.add.enqueue_many([(number,) for number in range(24)])
     with pytest.raises(AssertionError, match="and 5 more"):
         palermo.assert_enqueued(jobs.mail)

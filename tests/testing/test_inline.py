@@ -17,16 +17,19 @@ def nothing_ran() -> None:
     ran.clear()
 
 
-def test_an_enqueue_runs_the_job_at_once(palermo: Palermo) -> None:
+def test_an_enqueue_runs_what_is_due_at_once_while_inline_is_on(palermo: Palermo) -> None:
     job = jobs.add.enqueue(1)
 
     assert ran == [(1, 2)]
     assert job.status() == "done"
     palermo.refute_enqueued()
-
-
-def test_the_result_is_there_after_the_enqueue(palermo: Palermo) -> None:
     assert jobs.kept.enqueue(2).result(timeout=30) == 4
+
+    palermo.inline = False
+    jobs.add.enqueue(1)
+    palermo.inline = True
+    jobs.add.enqueue(2)
+    assert ran == [(1, 2), (1, 2), (2, 2)]
 
 
 def test_a_job_that_a_job_enqueues_runs_inside_of_it(palermo: Palermo) -> None:
@@ -42,11 +45,6 @@ def test_many_jobs_and_events_run_at_once(palermo: Palermo) -> None:
     assert ran == [(1, 2), (2, 2), ("heard", 3)]
 
 
-def test_the_enqueue_raises_the_error_of_the_job(palermo: Palermo) -> None:
-    with pytest.raises(Broken):
-        jobs.broken.enqueue()
-
-
 def test_an_inner_error_is_raised_in_the_test_and_not_in_the_outer_job(palermo: Palermo) -> None:
     with pytest.raises(Broken):
         jobs.outer_of_broken.enqueue()
@@ -55,24 +53,16 @@ def test_an_inner_error_is_raised_in_the_test_and_not_in_the_outer_job(palermo: 
     assert [one.job for one in palermo.failures] == ["tests.testing.jobs.broken"]
 
 
-def test_a_retry_waits_for_its_time(palermo: Palermo) -> None:
+def test_retries_and_delayed_jobs_wait_for_their_time(palermo: Palermo) -> None:
     palermo.raise_failures = False
     jobs.retried.enqueue(1)
+    jobs.add.enqueue_in(60, 1)
 
     assert ran == [1]
     palermo.assert_enqueued(jobs.retried)
     palermo.clock.advance(61)
     palermo.work()
-    assert ran == [1, 2]
-
-
-def test_a_delayed_job_waits_for_its_time(palermo: Palermo) -> None:
-    jobs.add.enqueue_in(60, 1)
-
-    assert ran == []
-    palermo.clock.advance(61)
-    palermo.work()
-    assert ran == [(1, 2)]
+    assert ran == [1, 2, (1, 2)]
 
 
 def test_a_unique_key_is_free_after_the_run(palermo: Palermo) -> None:
@@ -89,16 +79,6 @@ def test_a_limit_holds_for_a_job_that_enqueues_its_like(palermo: Palermo) -> Non
     jobs.limited.enqueue(1)
 
     assert ran == ["limited 1 begins", "limited 1 ends", "limited 0 begins", "limited 0 ends"]
-
-
-def test_inline_can_be_switched_on_and_off(palermo: Palermo) -> None:
-    palermo.inline = False
-    jobs.add.enqueue(1)
-    assert ran == []
-
-    palermo.inline = True
-    jobs.add.enqueue(2)
-    assert ran == [(1, 2), (2, 2)]
 
 
 async def test_an_asyncio_test(palermo: Palermo) -> None:

@@ -60,24 +60,18 @@ def test_a_delayed_job_runs_when_the_clock_has_moved(palermo: Palermo) -> None:
 
 
 def test_a_job_that_is_due_at_once_runs_while_the_clock_stands(palermo: Palermo) -> None:
+    palermo.clock.travel_to(datetime(2030, 1, 1, tzinfo=UTC))
     palermo.clock.freeze()
-    jobs.add.enqueue(1)
+    job = jobs.add.enqueue(1)
     jobs.add.options(retries=1).enqueue(2)
 
     assert palermo.work() == 2
+    assert job.created_at == int(palermo.clock.now())
 
 
-def test_a_job_knows_the_time_of_the_clock(palermo: Palermo) -> None:
-    palermo.clock.travel_to(datetime(2030, 1, 1, tzinfo=UTC))
-
-    created = jobs.add.enqueue(1).created_at
-
-    assert created is not None
-    assert datetime.fromtimestamp(created, UTC).year == 2030
-
-
-def test_a_recurring_job_runs_at_its_times(palermo: Palermo) -> None:
+def test_a_recurring_job_runs_at_its_times_once_it_is_declared(palermo: Palermo) -> None:
     palermo.clock.travel_to(datetime(2030, 1, 1, 12, tzinfo=UTC))
+    assert palermo.work() == 0  # none of any module is declared unasked
     palermo.declare_recurring(jobs.nightly)
     assert palermo.work() == 1  # for all the times since the test began
     ran.clear()
@@ -90,22 +84,12 @@ def test_a_recurring_job_runs_at_its_times(palermo: Palermo) -> None:
     assert ran == ["nightly"]
 
 
-def test_missed_times_of_a_recurring_job_are_made_up_for(palermo: Palermo) -> None:
-    palermo.declare_recurring(jobs.every_minute)
-
-    palermo.clock.advance(180)
-    assert palermo.work() == 3
-
-
-def test_recurring_jobs_of_other_modules_do_not_run_unasked(palermo: Palermo) -> None:
-    palermo.clock.advance(timedelta(days=400))
-
-    assert palermo.work() == 0
-
-
-def test_all_recurring_jobs_may_be_declared(palermo: Palermo) -> None:
+def test_all_recurring_jobs_may_be_declared_and_missed_times_are_made_up_for(palermo: Palermo) -> None:
     palermo.declare_recurring()
 
+    palermo.clock.advance(180)
+    palermo.work()
+    assert ran.count("minute") == 3
     names = {row["name"] for row in palermo.inspector().recurring()}
     assert {"tests.testing.jobs.nightly", "tests.testing.jobs.every_minute"} <= names
 
@@ -116,17 +100,6 @@ def test_a_job_expires_with_the_clock(palermo: Palermo) -> None:
 
     with pytest.raises(JobExpired):
         palermo.work()
-
-
-def test_a_debounced_job_runs_after_the_burst(palermo: Palermo) -> None:
-    for number in range(3):
-        jobs.add.options(debounce=60).enqueue(number)
-        palermo.clock.advance(30)
-
-    assert palermo.work() == 0
-    palermo.clock.advance(31)
-    assert palermo.work() == 1
-    assert ran == [(2, 2)]
 
 
 def test_a_key_with_seconds_is_free_after_them(palermo: Palermo) -> None:

@@ -1,1 +1,0 @@
-"""Stories of jobs, told once by palermo.testing and once by a real worker."""
