@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import palermo
-from palermo.core.lifecycle import BatchResult, Dropped, Raised, Retrying, Succeeded, results_of_each
+from palermo.core.lifecycle import BatchResult, Dropped, Retrying, Succeeded, results_of_each
 from palermo.core.message import Message
 from palermo.errors import OptionInvalid
 from palermo.jobs.definition import define
@@ -48,23 +48,28 @@ def test_a_batch_is_one_call_with_a_list(bench: Bench) -> None:
     assert bench.seen == [([1, 2, 3], ("0", "1", "2")), ([4], ("0",))]
 
 
-def test_what_is_raised_is_decided_for_each_by_its_own_attempts(bench: Bench) -> None:
+def test_what_is_raised_is_decided_for_each_that_is_not_marked(bench: Bench) -> None:
     told: list[Any] = []
 
     class Job:
-        def process(self, items: list[int]) -> None:
-            raise ValueError("no")
+        def process(self, items: "palermo.Batch[int]") -> None:
+            items.done(0)
+            items.fail(1, KeyError("own"))
+            raise ValueError("all others")
 
         def on_failure(self, error: BaseException, items: list[int]) -> None:
-            told.append(items)
+            told.append((type(error), items))
 
     bench.job(Job, batch=10, retries=1)
-    first, second = bench.message([1]), replace(bench.message([2]), id="2", policy_retries=1, retries=1)
+    first, *others = (bench.message([number], policy_retries=number % 2, retries=number % 2) for number in range(4))
 
-    result = bench.executor().run(replace(first, companions=(second,)))
+    done, own, again, last = bench.executor().run(replace(first, companions=tuple(others))).results
 
-    assert [type(one) for one in result.results] == [Retrying, Raised]
-    assert told == [[1], [2]]
+    assert done == Succeeded()
+    assert own.failure.exception_class == "KeyError"
+    assert isinstance(again, Retrying)
+    assert last.failure.exception_class == "ValueError"
+    assert told == [(KeyError, [1]), (ValueError, [2]), (ValueError, [3])]
 
 
 def test_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
@@ -98,21 +103,6 @@ def test_each_message_of_a_batch_has_its_own_outcome(bench: Bench) -> None:
     assert told == [(LookupError, ["bad"]), (palermo.Retry, ["later"])]
 
 
-def test_what_is_done_does_not_run_again_when_the_call_raises(bench: Bench) -> None:
-    def job(items: "palermo.Batch[int]") -> None:
-        items.done(0)
-        items.fail(1, KeyError("own"))
-        raise ValueError("all others")
-
-    bench.job(job, batch=10)
-
-    done, own, other = batch(bench, [1], [2], [3]).results
-
-    assert done == Succeeded()
-    assert own.failure.exception_class == "KeyError"
-    assert other.failure.exception_class == "ValueError"
-
-
 def test_a_mark_that_means_nothing_is_refused_in_words() -> None:
     items = palermo.Batch(["a"])
 
@@ -124,7 +114,7 @@ def test_a_mark_that_means_nothing_is_refused_in_words() -> None:
     assert items.outcomes(None) == [None]
 
 
-@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+@pytest.mark.parametrize("pool", ["process", "async"])
 def test_one_bad_row_does_not_run_the_others_again(rig: Rig, pool: str) -> None:
     for row in ("1", "bad", "2", "3"):
         rig.enqueue("store", [str(rig.notes_path), row], module="crew_batches")
@@ -136,7 +126,7 @@ def test_one_bad_row_does_not_run_the_others_again(rig: Rig, pool: str) -> None:
     assert list(rig.errors().values()) == [("ValueError", "bad row")]
 
 
-@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+@pytest.mark.parametrize("pool", ["process", "thread"])
 def test_a_row_that_crashes_the_process_fails_alone(rig: Rig, pool: str) -> None:
     for row in ("1", "2", "bad", "3", "4"):
         rig.enqueue("crash", [str(rig.notes_path), row], module="crew_batches")
@@ -162,23 +152,21 @@ def test_a_job_that_crashes_after_a_batch_is_not_done_by_the_marks_of_that(rig: 
     assert [error for error, _ in rig.errors().values()] == ["palermo.errors.JobCrashed"]
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench, index: int) -> None:
+def test_rows_marked_as_done_are_done_also_if_the_others_were_killed(bench: Bench) -> None:
     marks = BatchMarks(slots=2)
-    messages = [replace(bench.message([]), id=str(number)) for number in range(3)]
+    whole, *companions = (replace(bench.message([]), id=str(number)) for number in range(3))
     marks.clear(2, 3)
-    marks.mark(2, index, done=True)
+    marks.mark(2, 1, done=True)
     asked = list[str]()
 
     async def ask(rest: Message) -> BatchResult:
         asked.extend(one.id for one in (rest, *rest.companions))
         return BatchResult((DROPPED,) * len(asked))
 
-    whole = replace(messages[0], companions=tuple(messages[1:]))
-    result = asyncio.run(result_of_rest(whole, marks.done(2, 3), ask))
+    result = asyncio.run(result_of_rest(replace(whole, companions=tuple(companions)), marks.done(2, 3), ask))
 
-    assert result == BatchResult(tuple(Succeeded() if number == index else DROPPED for number in range(3)))
-    assert asked == [str(number) for number in range(3) if number != index]
+    assert result == BatchResult((DROPPED, Succeeded(), DROPPED))
+    assert asked == ["0", "2"]
     assert marks.done(1, 3) == [False] * 3
 
 
@@ -192,18 +180,18 @@ def test_a_result_of_a_batch_reaches_the_parent_whole_or_not_at_all() -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"batch": 0}, "batch=0"), ({"batch": True}, "batch=True"), ({"batch": 5, "batch_wait": -1}, "batch_wait=-1")],
+    [
+        ({"batch": 0}, "batch=0"),
+        ({"batch": True}, "batch=True"),
+        ({"batch": 5, "batch_wait": -1}, "batch_wait=-1"),
+        ({"batch": 5, "keep_result": True}, "kept"),
+    ],
 )
-def test_a_size_that_is_none_is_refused(options: dict[str, Any], said: str) -> None:
+def test_options_that_no_batch_can_have_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(OptionInvalid, match=said):
-        palermo.job(**options)(lambda items: None)
-
-
-def test_a_job_that_does_not_take_one_list_cannot_take_batches() -> None:
+        palermo.job(name="x", **options)(lambda items: None)
     with pytest.raises(OptionInvalid, match="one argument"):
         define(lambda a, b: None, name="x", batch=5)
-    with pytest.raises(OptionInvalid, match="kept"):
-        define(lambda a: None, name="x", batch=5, keep_result=True)
 
 
 def test_a_worker_runs_batches(any_rig: Rig) -> None:

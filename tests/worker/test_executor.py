@@ -1,6 +1,8 @@
 """The executor: every way in which a message becomes a result, without a process."""
 
+import asyncio
 import pickle
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -8,12 +10,15 @@ import pytest
 import palermo
 from palermo.contract.serialization import Accept
 from palermo.core.lifecycle import Succeeded
-from palermo.core.message import Message
+from palermo.core.message import EVENT_ID, TOPIC, Message
 from palermo.core.topics import OCTETS, as_job
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
+from palermo.jobs import current
 from palermo.jobs.definition import JobSubscription
 from tests.helpers import PACKAGE
 from tests.worker.bench import Bench
+
+VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="unset")
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def test_a_function_runs_with_its_arguments(bench: Bench) -> None:
     assert bench.run([1]) == Succeeded()
     assert bench.run({"a": 3, "b": 4}) == Succeeded()
     assert bench.run({"args": [5], "kwargs": {"b": 6}}, arguments="both") == Succeeded()
-    assert bench.run({"any": ["thing"]}, job="one") == Succeeded()
+    assert bench.run({"any": ["thing"]}, job="one", expires_at=1_235.0) == Succeeded()
     assert bench.seen == [(1, 2), (3, 4), (5, 6), {"any": ["thing"]}]
 
 
@@ -68,11 +73,6 @@ def test_octets_are_given_as_bytes_or_text_as_the_job_wants_them(bench: Bench) -
     for body in (b"\xff", b"no JSON", b'["a", 2]', b'{"name": "b"}', b"7"):
         assert bench.run(job="plain", body=body, content_type=OCTETS) == Succeeded()
     assert bench.seen == [(b"\xff", 1), (b"no JSON", 1), ("a", 2), ("b", 1), (7, 1)]
-    bench.job(lambda event_name, payload: None, name="two")
-    unread = bench.failure(job="two", body=b"{", content_type=OCTETS)
-    assert (unread.exception_class, "is not JSON" in unread.message) == ("palermo.errors.DecodeError", True)
-    refused = bench.failure(job="text", body=b"\xff", content_type=OCTETS)
-    assert refused.exception_class == "palermo.errors.DecodeError"
 
 
 def test_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> None:
@@ -85,7 +85,7 @@ def test_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> None
 
 
 @pytest.mark.parametrize(
-    ("more", "error", "text"),
+    ("more", "error", "said"),
     [
         ({"defect": "header 'retries' is 'x'"}, "HeaderInvalid", "header 'retries' is 'x'"),
         ({"job": "nobody", "defect": "told first"}, "HeaderInvalid", "told first"),
@@ -98,27 +98,36 @@ def test_octets_are_run_by_no_worker_that_wants_signatures(bench: Bench) -> None
         ({"body": b"[]", "arguments": "some"}, "DecodeError", "header arguments"),
         ({"body": b"[1, 2, 3]"}, "ArgumentsInvalid", "too many positional arguments"),
         ({"body": b'{"nobody": 1}'}, "ArgumentsInvalid", "nobody"),
+        ({"expires_at": 1_234.8}, "JobExpired", "was not started in time"),
+        ({"job": "two", "body": b"{", "content_type": OCTETS}, "DecodeError", "is not JSON"),
+        ({"job": "text", "body": b"\xff", "content_type": OCTETS}, "DecodeError", ""),
+        ({"extra": {TOPIC: "order.paid", EVENT_ID: "e1"}}, "HeaderInvalid", "'order.paid'"),
     ],
 )  # fmt: skip
 def test_what_keeps_a_job_from_running_is_a_failure_of_its_own_class(
-    bench: Bench, more: dict[str, Any], error: str, text: str
+    bench: Bench, more: dict[str, Any], error: str, said: str
 ) -> None:
+    def text(body: str) -> None:
+        bench.seen.append(body)
+
     bench.job(lambda a=None: bench.seen.append(a))
+    bench.job(lambda event_name, payload: bench.seen.append(payload), name="two")
+    bench.job(text, name="text")
 
     failure = bench.failure(**more)
 
     assert failure.exception_class == f"palermo.errors.{error}"
-    assert text in failure.message
+    assert said in failure.message
     assert failure.stack_trace.splitlines()[-1].startswith(f"palermo.errors.{error}: ")
     assert str(PACKAGE / "worker") not in failure.stack_trace
     assert bench.seen == []
 
 
-def raises() -> None:
+async def raises_in_a_loop() -> None:
     raise ValueError("no way")
 
 
-async def raises_in_a_loop() -> None:
+def raises() -> None:
     raise ValueError("no way")
 
 
@@ -128,11 +137,26 @@ def test_a_job_fails_with_a_trace_that_begins_in_its_own_code(bench: Bench, job:
 
     failure = bench.failure()
 
-    assert failure.exception_class == "ValueError"
-    assert failure.message == "no way"
-    assert failure.failed_at == 1_234
+    assert (failure.exception_class, failure.message, failure.failed_at) == ("ValueError", "no way", 1_234)
     assert failure.stack_trace.splitlines()[1].strip().startswith(f'File "{__file__}"')
     assert str(PACKAGE / "worker") not in failure.stack_trace
+
+
+class Rude(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    "kind", [StopIteration, GeneratorExit, SystemExit, KeyboardInterrupt, palermo.DontProcess, Rude]
+)
+def test_whatever_a_job_raises_fails_it(bench: Bench, kind: type[BaseException]) -> None:
+    def job() -> None:
+        raise kind
+
+    bench.job(job)
+
+    assert bench.failure().exception_class.endswith(kind.__name__)
 
 
 def test_endless_recursion_fails_the_job(bench: Bench) -> None:
@@ -147,19 +171,6 @@ def test_endless_recursion_fails_the_job(bench: Bench) -> None:
     assert len(failure.stack_trace) < 17_000
 
 
-def test_an_error_that_cannot_be_shown_fails_the_job_all_the_same(bench: Bench) -> None:
-    class Rude(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    def job() -> None:
-        raise Rude
-
-    bench.job(job)
-
-    assert bench.failure().exception_class.endswith("Rude")
-
-
 def test_pickle_runs_where_it_is_accepted(bench: Bench) -> None:
     bench.accept = Accept.default().also("pickle")
     bench.job(lambda a: bench.seen.append(a))
@@ -168,22 +179,14 @@ def test_pickle_runs_where_it_is_accepted(bench: Bench) -> None:
     assert bench.seen == [{1, 2}]
 
 
-def event(body: bytes, content_type: str, group: str = "mail") -> Message:
-    raw = Message(id="e1", queue="shop_mail", job="", body=body, content_type=content_type)
-    return as_job(raw, group=group, topic="order.paid")
-
-
 @pytest.mark.parametrize(
     ("body", "content_type", "payload"),
     [
         (b'{"a": 1}', "application/json", {"a": 1}),
-        (b"[1, 2]", "application/json", [1, 2]),
         (b'{"args": [], "kwargs": {}}', OCTETS, {"args": [], "kwargs": {}}),
         (b"7", OCTETS, 7),
-        (b"hello", OCTETS, b"hello"),
         (b"\xff\x00", OCTETS, b"\xff\x00"),
         (b"", OCTETS, None),
-        (b"null", "application/json", None),
     ],
 )
 def test_an_events_payload_is_the_one_argument(bench: Bench, body: bytes, content_type: str, payload: Any) -> None:
@@ -193,14 +196,56 @@ def test_an_events_payload_is_the_one_argument(bench: Bench, body: bytes, conten
 
     bench.job(handle, name="mail", arguments="one", subscribes=JobSubscription(group="mail", topics=("order.*",)))
 
-    assert bench.executor().run(event(body, content_type)) == Succeeded()
+    raw = Message(id="e1", queue="shop_mail", job="", body=body, content_type=content_type)
+
+    assert bench.executor().run(as_job(raw, group="mail", topic="order.paid")) == Succeeded()
     assert bench.seen == [(payload, "order.paid")]
 
 
-def test_an_event_is_nothing_for_a_job_that_subscribes_to_none(bench: Bench) -> None:
-    bench.job(lambda *args, **kwargs: None, name="shop.delete")
+def test_each_run_has_an_object_and_context_variables_of_its_own(bench: Bench) -> None:
+    class Job:
+        def process(self) -> None:
+            bench.seen.append((self, VARIABLE.get()))
+            VARIABLE.set("set")
 
-    result = bench.executor().run(event(b"[]", "application/json", group="shop.delete"))
+    bench.job(Job)
+    executor = bench.executor()
+    executor.run(bench.message())
+    executor.run(bench.message())
 
-    assert result.failure.exception_class == "palermo.errors.HeaderInvalid"  # type: ignore[union-attr]
-    assert "'order.paid'" in result.failure.message  # type: ignore[union-attr]
+    (first, before), (second, after) = bench.seen
+    assert first is not second
+    assert before == after == VARIABLE.get() == "unset"
+
+
+def test_the_current_job_is_one_object_in_its_job_and_gone_after_it(bench: Bench) -> None:
+    def job() -> None:
+        bench.seen.append(palermo.current_job())
+        assert palermo.current_job() is bench.seen[-1]
+
+    bench.job(job)
+    more = {"topic": "no event", "parent-id": "7"}
+
+    assert bench.run(retries=2, created_at=5, tenant="t", extra=more) == Succeeded()
+
+    assert bench.seen == [
+        current.CurrentJob(
+            id="1", queue="q", job="job", attempt=3, worker="pid:1@h/worker-1", created_at=5, tenant="t", parent="7"
+        )
+    ]
+    assert palermo.current_job() is None
+
+
+def test_the_current_job_is_known_in_the_tasks_of_a_coroutine(bench: Bench) -> None:
+    async def ask() -> Any:
+        return palermo.current_job()
+
+    async def job() -> None:
+        bench.seen.extend(
+            await asyncio.gather(ask(), asyncio.create_task(ask()), asyncio.to_thread(palermo.current_job))
+        )
+
+    bench.job(job)
+
+    assert bench.run() == Succeeded()
+    assert [one.id for one in bench.seen] == ["1", "1", "1"]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import palermo
 from palermo.core.failure import Failure
-from palermo.core.lifecycle import Succeeded
+from palermo.core.lifecycle import Retrying, Succeeded
 from palermo.errors import JobNotFound
 from palermo.jobs import hooks
 from tests.worker.bench import Bench
@@ -34,11 +34,8 @@ def test_hooks_run_in_resques_order(bench: Bench) -> None:
     seen = bench.seen
 
     class Job:
-        def before_process_b(self, a: int) -> None:
-            seen.append(f"before b {a}")
-
-        def before_process_a(self, a: int) -> None:
-            seen.append(f"before a {a}")
+        def before_process(self, a: int) -> None:
+            seen.append(f"before {a}")
 
         def around_process_1(self, a: int) -> Iterator[None]:
             seen.append("outer")
@@ -51,23 +48,31 @@ def test_hooks_run_in_resques_order(bench: Bench) -> None:
             yield
             seen.append("inner ends")
 
-        def process(self, a: int) -> None:
+        def process(self, a: int) -> int:
             seen.append("process")
+            return 2 * a
 
         def after_process(self, a: int) -> None:
             seen.append("after")
 
+        def on_success(self, doubled: int, a: int) -> None:
+            seen.append(f"success {doubled} {a}")
+
     def before_process(definition: Any, a: int) -> None:
         seen.append(f"global {definition.name} {a}")
 
+    def on_success(definition: Any, returned: object, a: int) -> None:
+        seen.append(f"global success {definition.name} {returned} {a}")
+
     palermo.hook(before_process)
+    palermo.hook(on_success)
     bench.job(Job)
 
     assert bench.run([7]) == Succeeded()
     assert seen == [
-        "global job 7", "before a 7", "before b 7",
+        "global job 7", "before 7",
         "outer", "inner", "process", "inner ends", "outer ends",
-        "after",
+        "after", "global success job 14 7", "success 14 7",
     ]  # fmt: skip
 
 
@@ -96,34 +101,42 @@ def test_a_hook_skips_the_job_which_is_no_failure(bench: Bench, kind: str, hook:
     assert bench.seen == []
 
 
-def test_a_job_that_raises_what_skips_it_has_failed(bench: Bench) -> None:
-    class Job:
-        def around_process(self) -> Iterator[None]:
-            yield
-
-        def process(self) -> None:
-            raise palermo.DontProcess
-
-    bench.job(Job)
-
-    assert bench.failure().exception_class == "palermo.hooks.DontProcess"
-
-
-def test_an_around_hook_that_swallows_the_error_makes_the_job_succeed(bench: Bench) -> None:
+def test_an_around_hook_may_swallow_the_error_or_make_a_retry_of_it(bench: Bench) -> None:
     class Job:
         def around_process(self) -> Iterator[None]:
             try:
                 yield
-            except ValueError as error:
+            except KeyError:
+                raise palermo.Retry(delay=1) from None
+            except LookupError as error:
                 bench.seen.append(str(error))
 
         def process(self) -> None:
-            raise ValueError("no way")
+            raise errors.pop()
 
+    errors: list[Exception] = [IndexError("no way"), KeyError()]
     bench.job(Job)
 
+    assert isinstance(bench.run(), Retrying)
     assert bench.run() == Succeeded()
     assert bench.seen == ["no way"]
+
+
+def test_a_hook_counts_from_its_registration_also_during_a_run(bench: Bench) -> None:
+    def after_process(definition: Any) -> None:
+        bench.seen.append("for all")
+
+    def on_success(returned: object) -> None:
+        bench.seen.append("its own")
+
+    bench.job(lambda: palermo.hook(after_process))
+    executor, message = bench.executor(), bench.message()
+
+    executor.run(message)
+    bench.registry.get("job").own_hooks.add(on_success)
+    executor.run(message)
+
+    assert bench.seen == ["for all", "for all", "its own"]
 
 
 @pytest.mark.parametrize("kind", ["before_process", "around_process", "after_process"])
@@ -140,12 +153,11 @@ def test_a_hook_that_raises_fails_the_job_with_its_error(bench: Bench, kind: str
     assert bench.seen == [f"LookupError('{kind}')"]
 
 
-def test_on_failure_gets_error_and_arguments_and_its_own_is_logged(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_every_error_of_a_hook_after_the_job_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     class Job:
         def process(self, a: int, b: int) -> None:
-            raise ValueError("first")
+            if a:
+                raise ValueError("first")
 
         def on_failure_1(self, error: Exception, a: int, b: int) -> None:
             raise RuntimeError("second")
@@ -153,13 +165,24 @@ def test_on_failure_gets_error_and_arguments_and_its_own_is_logged(
         def on_failure_2(self, error: Exception, a: int, b: int) -> None:
             bench.seen.append((str(error), a, b))
 
-    bench.job(Job)
+        def on_exhausted(self, error: Exception, a: int, b: int) -> None:
+            raise LookupError
 
-    failure = bench.failure({"args": [1], "kwargs": {"b": 2}}, arguments="both")
+        def on_success(self, returned: object, a: int, b: int) -> None:
+            raise ValueError("no")
+
+        async def on_success_later(self, returned: object, a: int, b: int) -> None:
+            raise KeyError("also no")
+
+    bench.job(Job, retries=1)
+
+    failure = bench.failure({"args": [1], "kwargs": {"b": 2}}, arguments="both", policy_retries=1)
+    assert bench.run([0, 2]) == Succeeded()
 
     assert (failure.exception_class, failure.message) == ("ValueError", "first")
     assert bench.seen == [("first", 1, 2)]
-    assert "on_failure hook failed" in caplog.text
+    kinds = [each.getMessage().partition(" hook failed")[0] for each in caplog.records]
+    assert kinds == ["on_failure", "on_exhausted", "on_success", "on_success"]
 
 
 def test_every_failed_job_is_reported_with_its_error(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,47 +232,6 @@ def test_hooks_and_back_ends_hear_of_a_crash(bench: Bench, name: str, told: list
     assert bench.seen == told
 
 
-def test_on_success_gets_what_the_job_returned(bench: Bench) -> None:
-    class Job:
-        def process(self, a: int) -> int:
-            return 2 * a
-
-        def after_process(self, a: int) -> None:
-            bench.seen.append("after")
-
-        def around_process(self, a: int) -> Iterator[None]:
-            yield
-            bench.seen.append("around")
-
-        def on_success(self, doubled: int, a: int) -> None:
-            bench.seen.append((doubled, a))
-
-    def on_success(definition: Any, returned: object, *args: object) -> None:
-        bench.seen.append((definition.name, returned, *args))
-
-    palermo.hook(on_success)
-    bench.job(Job)
-
-    assert bench.run([4]) == Succeeded()
-    assert bench.seen == ["around", "after", ("job", 8, 4), (8, 4)]
-
-
-def test_an_error_in_on_success_is_logged_and_the_job_is_done(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    class Job:
-        def process(self) -> None: ...
-
-        def on_success(self, returned: object) -> None:
-            raise ValueError("no")
-
-        async def on_success_later(self, returned: object) -> None:
-            raise KeyError("also no")
-
-    bench.job(Job)
-
-    assert bench.run() == Succeeded()
-    assert [each.getMessage().partition(" hook=")[0] for each in caplog.records] == ["on_success hook failed"] * 2
-
-
 def test_on_success_is_called_for_each_job_of_a_batch_that_is_done(bench: Bench) -> None:
     class Job:
         def process(self, items: Any) -> None:
@@ -294,24 +276,15 @@ class Awaits:
         await asyncio.sleep(0)
         self.seen.append("exhausted")
 
-
-class AwaitsPlainly(Awaits):
     def process(self, a: int) -> int:
         self.seen.append("process")
         return 6 // (a - 1)
 
 
-class AwaitsInLoop(Awaits):
-    async def process(self, a: int) -> int:
-        self.seen.append("process")
-        return 6 // (a - 1)
-
-
-@pytest.mark.parametrize("job", [AwaitsPlainly, AwaitsInLoop])
 @pytest.mark.parametrize("in_loop", [False, True])
-def test_hooks_of_a_run_may_be_coroutines(bench: Bench, job: type[Awaits], in_loop: bool) -> None:
+def test_hooks_of_a_run_may_be_coroutines(bench: Bench, in_loop: bool) -> None:
     Awaits.seen = bench.seen
-    bench.job(job, retries=1)
+    bench.job(Awaits, retries=1)
 
     def run(number: int) -> Any:
         message = replace(bench.message([number]), policy_retries=1, retries=1)
@@ -326,12 +299,6 @@ def test_hooks_of_a_run_may_be_coroutines(bench: Bench, job: type[Awaits], in_lo
     bench.seen.clear()
     assert run(0) == Succeeded(skipped=True)
     assert bench.seen == ["before"]
-
-
-def test_coroutine_hooks_are_awaited_after_a_crash(bench: Bench) -> None:
-    Awaits.seen = bench.seen
-    bench.job(AwaitsPlainly)
-
+    bench.seen.clear()
     bench.executor().crashed(bench.message([1]), CRASH)
-
     assert bench.seen == [("failure", "killed")]

@@ -61,22 +61,15 @@ class Job:
         return {"a": "ü"}
 
 
-class Skipped:
-    def before_process(self) -> bool:
-        return False
-
-    def process(self) -> int:
-        return 3
-
-
 @pytest.mark.parametrize(
     ("job", "result"),
     [
         (coroutine, json("[1,2]")),
+        (lambda: coroutine(), json("[1,2]")),
         (Job, json('{"a":"ü"}')),
         (lambda: None, json("null")),
-        (Skipped, Succeeded(skipped=True)),
     ],
+    ids=["coroutine", "returns a coroutine", "class", "nothing"],
 )
 def test_every_kind_of_job_returns(bench: Bench, job: Any, result: Succeeded) -> None:
     bench.job(job, keep_result=True)

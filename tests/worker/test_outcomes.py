@@ -53,13 +53,6 @@ def test_outcomes_fade_and_are_bounded() -> None:
 
     now = KEEP_FOR + 1
     outcomes.keep(replace(OUTCOME, result=Cancelled()))
+    outcomes.keep(replace(OUTCOME, message=replace(MESSAGE, id="2"), result=Interrupted()))
 
     assert outcomes.ids == ("1",)
-
-
-def test_what_was_interrupted_has_no_outcome() -> None:
-    outcomes = Outcomes()
-
-    outcomes.keep(replace(OUTCOME, result=Interrupted()))
-
-    assert outcomes.ids == ()

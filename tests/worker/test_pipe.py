@@ -1,10 +1,11 @@
 """The frames between parent, template and slots."""
 
 import asyncio
-import os
 import pickle
 import socket
-import threading
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ from palermo.core.lifecycle import (
     Succeeded,
 )
 from palermo.core.message import Message
+from palermo.worker.child.slot import Slot
 from palermo.worker.ipc.frames import (
     MAX_REPLY,
     SUCCESS,
@@ -37,8 +39,10 @@ from palermo.worker.ipc.frames import (
     unpack_reply,
     unpack_result,
 )
-from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
+from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe, SlotPipe
 from palermo.worker.pools.pool import crash_result
+from palermo.worker.process import SlotTitle
+from tests.worker.bench import Bench
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 9))
@@ -57,23 +61,20 @@ def test_a_frame_above_the_limit_is_garbage_before_it_is_read() -> None:
         FrameBuffer(limit=100).feed(b"\xff\xff\xff\xff")
 
 
-def test_plain_success_is_one_constant_frame() -> None:
-    assert pack_result(Succeeded()) == SUCCESS
-    assert FrameBuffer().feed(SUCCESS) == [b"+"]
+LARGEST = Failure(exception_class="x" * 400, message="\u20ac" * 2_000, stack_trace="\u20ac" * 5_300, failed_at=1)
 
 
-def test_a_failure_fits_the_limit_of_what_a_slot_may_send() -> None:
-    failure = Failure(exception_class="x" * 400, message="\u20ac" * 2_000, stack_trace="\u20ac" * 5_300, failed_at=1)
-
-    assert len(pack_result(Raised(failure))) < MAX_REPLY
-
-
-def test_the_largest_result_fits_as_well() -> None:
-    for value in (
-        StoredResult("application/json", b'"' * MAX_RESULT),
-        StoredResult("application/msgpack", b"\xff" * MAX_RESULT),
-    ):
-        assert len(pack_result(Succeeded(value=value), slot=500)) < MAX_REPLY
+@pytest.mark.parametrize(
+    "result",
+    [
+        Raised(LARGEST),
+        Succeeded(value=StoredResult("application/json", b'"' * MAX_RESULT)),
+        Succeeded(value=StoredResult("application/msgpack", b"\xff" * MAX_RESULT)),
+    ],
+    ids=["failure", "JSON", "bytes"],
+)
+def test_the_largest_results_fit_the_limit_of_what_a_slot_may_send(result: Result) -> None:
+    assert len(pack_result(result, slot=500)) < MAX_REPLY
 
 
 @pytest.mark.parametrize("payload", [b"", b"-", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000])
@@ -164,26 +165,6 @@ def test_a_message_reaches_the_slot_with_all_that_running_it_needs() -> None:
     assert unpack_message(fields) == message
 
 
-def test_a_child_reads_frames_small_and_large_and_the_end() -> None:
-    ours, theirs = socket.socketpair()
-    values = [("a",), ("b" * 70_000,), (b"c" * 16 * 1024 * 1024,), ("d",), ("e",)]
-
-    def feed() -> None:
-        ours.sendall(b"".join(pack(value) for value in values))
-        ours.close()
-
-    writer = threading.Thread(target=feed)
-    writer.start()
-    with theirs:
-        child = BlockingPipe(theirs)
-        found = [child.read() for _ in values]
-        end = child.read()
-    writer.join()
-
-    assert found == values
-    assert end is None
-
-
 def _parent(*sent: bytes) -> tuple[list[object], bytes]:
     """What the parent makes of what a slot sends, and what the slot gets."""
 
@@ -228,20 +209,61 @@ def test_the_parent_ends_a_pair_on_which_garbage_arrives(sent: bytes) -> None:
     assert str(seen[0]).startswith("sent garbage: ")
 
 
-def test_the_parent_buffers_what_a_slot_has_not_read_yet() -> None:
-    body = os.urandom(4 * 1024 * 1024)
+def test_a_slot_reads_what_the_parent_buffers_and_then_the_end() -> None:
+    sent = [("a",), ("b" * 70_000,), (b"c" * 16 * 1024 * 1024,), ("d",)]
 
-    async def run() -> tuple[object, ...] | None:
+    async def run() -> list[object]:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         slot = SlotPipe(lambda _: None, lambda reply: None, lambda why: None)
         await loop.create_unix_connection(lambda: slot, sock=ours)
-        slot.write(pack((body,)))
+        for values in sent:
+            slot.write(pack(values))
         with theirs:
-            found = await loop.run_in_executor(None, BlockingPipe(theirs).read)
-        slot.close()
-        await asyncio.sleep(0)
-        return found
+            child = BlockingPipe(theirs)
+            found: list[object] = [await loop.run_in_executor(None, child.read) for _ in sent]
+            slot.close()
+            return [*found, await loop.run_in_executor(None, child.read)]
 
-    assert asyncio.run(run()) == (body,)
+    assert asyncio.run(run()) == [*sent, None]
+
+
+@pytest.fixture
+def turns() -> Iterator[tuple[Bench, socket.socket, Slot]]:
+    """A bench, the parent's end of a pair, and a slot of this process on the other one."""
+    bench = Bench()
+    parent, end = socket.socketpair()
+    with parent, end:
+        yield bench, parent, Slot(BlockingPipe(end), SlotTitle(1, show=bench.seen.append), bench.executor())
+
+
+def test_a_slot_answers_when_what_its_job_printed_is_written(
+    turns: tuple[Bench, socket.socket, Slot], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bench, parent, slot = turns
+    bench.job(lambda: print("printed", end=""))
+
+    parent.sendall(pack(("run", fields_of(bench.message()))))
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert slot.turn()
+        printed = (tmp_path / "out").read_text()
+
+    assert (parent.recv(65_536), printed) == (SUCCESS, "printed")
+    assert slot.turn(), "nothing came in time"
+    assert bench.seen[-1] == "palermo slot 1: idle"
+    parent.close()
+    assert not slot.turn()
+
+
+def test_a_frame_that_begins_in_time_may_end_late() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        pipe, frame = BlockingPipe(theirs), pack(("a",))
+
+        assert pipe.read(0.01) is TIMED_OUT
+        ours.sendall(frame + frame[:2])
+        assert pipe.read() == ("a",)
+        ours.sendall(frame[2:])
+        assert pipe.read() == ("a",)

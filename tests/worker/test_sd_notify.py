@@ -1,7 +1,6 @@
 """A worker's messages to systemd: real datagrams from a real worker, and from one whose session comes and goes."""
 
 import asyncio
-import os
 import secrets
 import signal
 import socket
@@ -71,15 +70,7 @@ def test_a_worker_says_when_it_is_ready_what_it_does_and_that_it_stops(rig: Rig,
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
 
-def test_it_is_not_ready_before_its_modules_and_its_session_are_there(rig: Rig, manager: Manager) -> None:
-    worker = rig.worker(NOTIFY_SOCKET=manager.address, PALERMO_URL="amqp://guest:guest@127.0.0.1:1/")
-
-    eventually(lambda: "broker unavailable" in worker.log)
-
-    assert "READY=1" not in manager.lines()
-
-
-def test_a_name_outside_of_the_file_system_and_no_watchdog(rig: Rig) -> None:
+def test_a_name_outside_of_the_file_system_without_a_watchdog(rig: Rig) -> None:
     manager = Manager(f"@palermo-test-{secrets.token_hex(6)}")
     rig.enqueue("nothing")
 
@@ -88,17 +79,7 @@ def test_a_name_outside_of_the_file_system_and_no_watchdog(rig: Rig) -> None:
     assert "READY=1" in manager.lines()
     assert "WATCHDOG=1" not in manager.lines()
     manager.close()
-
-
-def test_a_worker_that_begins_anew_says_so_in_the_same_process(rig: Rig, manager: Manager) -> None:
-    worker = rig.worker(NOTIFY_SOCKET=manager.address)
-    eventually(lambda: "READY=1" in manager.lines())
-    template = worker.grown(2)[0]
-    manager.forget()
-
-    os.kill(template, signal.SIGKILL)
-
-    eventually(lambda: "READY=1" in manager.lines())
+    assert "worker stopped" in rig.burst(NOTIFY_SOCKET=manager.address)  # where nobody listens
 
 
 INFO = WorkerInfo(id="pid:1@h", host="h", pid=1, queues=("jobs",), slots=2, state="idle", started_at=1.0)
@@ -119,16 +100,12 @@ async def test_a_worker_that_stops_at_once_was_ready_before(manager: Manager) ->
     assert manager.lines().index("READY=1") < manager.lines().index("STOPPING=1")
 
 
-def test_nobody_listening_hurts_nobody(rig: Rig, tmp_path: Path) -> None:
-    rig.enqueue("nothing")
-
-    assert "job finished" in rig.burst(NOTIFY_SOCKET=f"{tmp_path}/nobody")
-
-
 async def test_the_watchdog_is_fed_only_while_the_session_is_open(manager: Manager) -> None:
     available = asyncio.Event()
     notifier = Notifier(ServiceManager(address=manager.address, watchdog=0.02))
     notifying = asyncio.ensure_future(notifier.run(lambda: INFO, available=available, stopping=asyncio.Event()))
+    await asyncio.sleep(0.05)
+    assert "READY=1" not in manager.lines()
     available.set()
     await until(lambda: manager.lines().count("WATCHDOG=1") >= 5)
 
@@ -156,7 +133,6 @@ async def until(probe: Any) -> None:
         ({}, None),
         ({"NOTIFY_SOCKET": "relative"}, None),
         ({"NOTIFY_SOCKET": "/run/n"}, (None, "/run/n")),
-        ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "30000000"}, (30.0, "@n")),
         ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, (30.0, "@n")),
         ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, (None, "@n")),
         ({"NOTIFY_SOCKET": "@n", "WATCHDOG_USEC": "soon"}, (None, "@n")),
