@@ -32,16 +32,6 @@ def short(path):
 
 
 @palermo.job
-async def tidies_async(path):
-    import asyncio
-
-    try:
-        await asyncio.sleep(60)
-    finally:
-        write(path, "tidied")
-
-
-@palermo.job
 def gives_up(path, error):
     """Whatever it was told, it raises something else."""
     try:

@@ -102,13 +102,6 @@ def crash_after(path, gate):
 
 
 @palermo.job
-async def acrash_after(path, gate):
-    write(path, "fuse begins")
-    await opened(gate)
-    ctypes.string_at(0)
-
-
-@palermo.job
 def survives(path, text):
     """Waits for somebody to crash; its second run ends."""
     again = has_begun(path, text)

@@ -1,7 +1,6 @@
 """Jobs that fail, snooze and discard themselves; those with `a` in front are coroutines."""
 
 import ctypes
-import time
 
 from crew import note, write  # noqa: F401
 
@@ -36,26 +35,9 @@ def crashes(path):
     ctypes.string_at(0)
 
 
-@palermo.job(retries=2, backoff=0.2)
-def recovers(path):
-    attempt = palermo.current_job().attempt
-    write(path, f"recovers {attempt} {time.time()}")
-    if attempt < 3:
-        raise ConnectionError("not yet")
-
-
 @palermo.job
 def snoozes(path, times):
     with open(path) as file:
-        done = len(file.readlines())
-    write(path, f"snoozes {palermo.current_job().attempt}")
-    if done < times:
-        raise palermo.Snooze(0)
-
-
-@palermo.job
-async def asnoozes(path, times):
-    with open(path) as file:  # noqa: ASYNC230 - a line
         done = len(file.readlines())
     write(path, f"snoozes {palermo.current_job().attempt}")
     if done < times:

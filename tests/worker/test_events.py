@@ -1,28 +1,12 @@
 """Events as users have them: worker processes of several groups, on every broker."""
 
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-from msgspec.structs import replace
-
-from palermo.client.client import Client
-from palermo.core.address import parse_url
-from palermo.inspector.inspector import Inspector
 from tests.harness.rig import Rig
 from tests.helpers import eventually
-from tests.tcp_proxy import TcpProxy
 
 MODULE = "crew_events"
-
-
-def patient(rig: Rig, **more: Any) -> Client:
-    """A client that waits for streams to be made, on a machine that does much else."""
-    client = Client(replace(rig.settings, publish_timeout=30.0, **more))
-    rig.client.close()
-    rig.client, rig.inspector = client, Inspector(client)
-    return client
 
 
 def seen(rig: Rig) -> Counter[tuple[str, ...]]:
@@ -31,7 +15,7 @@ def seen(rig: Rig) -> Counter[tuple[str, ...]]:
 
 def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig) -> None:
     rig = any_rig
-    publish = patient(rig).publish
+    publish = rig.client.publish
     publish("tracker.artifact.created", 0)  # before anyone subscribes: for who begins from the start
     workers = [rig.worker("-c", "2", modules=(MODULE,)) for _ in range(2)]
     for worker in workers:
@@ -94,23 +78,3 @@ def test_a_signed_event_is_verified_for_every_group(tmp_path: Path) -> None:
 
     assert {line[0] for line in rig.trace()} == {"notifications", "audit"}
     rig.close()
-
-
-def test_a_group_whose_line_was_cut_gets_what_it_missed(tmp_path: Path, rabbitmq_url: str, exchange: str) -> None:
-    there = Rig(tmp_path, url=rabbitmq_url, exchange=exchange)
-    with TcpProxy(*parse_url(rabbitmq_url).hosts[0]) as proxy, closing(there) as rig:
-        address = parse_url(rabbitmq_url)
-        vhost = "%2F" if address.vhost == "/" else address.vhost
-        through = f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}"
-        worker = rig.worker(modules=(MODULE,), PALERMO_URL=through)
-        rig.ready(worker)
-        proxy.refuse()
-        proxy.hang_up()
-        eventually(lambda: "connection lost" in worker.log)
-
-        patient(rig).publish("tracker.artifact.updated", "meanwhile")
-        proxy.listen()
-
-        eventually(lambda: seen(rig)["notifications", "tracker.artifact.updated", "'meanwhile'"] == 1)
-        rig.client.publish("tracker.artifact.updated", "after")
-        eventually(lambda: seen(rig)["notifications", "tracker.artifact.updated", "'after'"] == 1)

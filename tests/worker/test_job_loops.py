@@ -23,15 +23,7 @@ def test_async_jobs_of_a_slot_share_a_loop_that_is_left_clean(rig: Rig, pool: st
 
 
 @pytest.mark.parametrize(
-    ("pool", "job"),
-    [
-        ("process", "forks"),
-        ("process", "aforks"),
-        ("process", "forks_and_fails"),
-        ("thread", "forks"),
-        ("async", "forks"),
-        ("async", "aforks"),
-    ],
+    ("pool", "job"), [("process", "aforks"), ("process", "forks_and_fails"), ("thread", "forks"), ("async", "aforks")]
 )
 def test_a_process_that_a_job_forks_and_that_leaves_the_job_is_named(rig: Rig, pool: str, job: str) -> None:
     rig.enqueue(job, str(rig.notes_path), module="crew_loops")

@@ -1,7 +1,6 @@
 """Actions of an operator on a worker beyond stopping it: kill its jobs, look into them, quiet it, start it anew."""
 
 import os
-import re
 import shutil
 import signal
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.processes import WorkerProcess, exists
+from tests.harness.processes import WorkerProcess
 from tests.harness.rig import PROGRAMS, Rig
 from tests.helpers import eventually
 
@@ -24,31 +23,6 @@ def _running(rig: Rig, job: str, *more: object, arguments: tuple[str, ...] = ())
     worker = rig.worker(*arguments, modules=LIMITS)
     eventually(lambda: "waits" in " ".join(rig.lines()))
     return worker, id
-
-
-@pytest.mark.parametrize("job", ["tidies", "hogs_the_gil"])
-def test_usr1_fails_the_running_jobs_and_the_worker_goes_on(rig: Rig, job: str) -> None:
-    worker, killed = _running(rig, job)
-    rig.enqueue("tells_pid", str(rig.notes_path), module=MODULE)
-
-    worker.send(signal.SIGUSR1)
-
-    eventually(lambda: rig.lines()[-1].isdecimal())
-    failure = ("palermo.errors.JobCrashed", "the job's process was killed by the operator (USR1)")
-    eventually(lambda: rig.errors() == {killed: failure})
-    assert "on_failure JobCrashed" in rig.lines()
-    assert worker.alive
-
-
-def test_usr1_harms_no_idle_worker(rig: Rig) -> None:
-    worker = rig.worker(modules=LIMITS)
-    rig.ready(worker)
-    children = worker.grown(2)
-
-    worker.send(signal.SIGUSR1)
-    eventually(lambda: "signal=USR1" in worker.log)
-
-    assert worker.children() == children
 
 
 def test_tstp_quiets_a_worker_and_cont_does_not_change_that(rig: Rig) -> None:
@@ -73,31 +47,6 @@ def test_tstp_quiets_a_worker_and_cont_does_not_change_that(rig: Rig) -> None:
     worker.send(signal.SIGTERM)
     assert worker.wait() == 0
     assert rig.pending() == 1
-
-
-@pytest.mark.parametrize(("job", "shown"), [("stubborn", "in stubborn"), ("hogs_the_gil", "in in_c")])
-def test_ttin_logs_the_stacks_of_parent_and_job_without_stopping_it(rig: Rig, job: str, shown: str) -> None:
-    worker, id = _running(rig, job)
-
-    for _ in range(2):
-        before = worker.log.count(shown)
-        worker.dump(lambda log, before=before: log.count(shown) > before)  # type: ignore[misc]
-
-    assert f"stacks of a job id={id} job={MODULE}.{job} slot=1" in worker.log
-    assert f"stacks of the worker pid={worker.pid}" in worker.log
-    assert "in serve" in worker.log
-    assert exists(int(rig.lines()[0].split()[0]))
-    assert rig.errors() == {}
-
-
-def test_ttin_names_every_running_job(rig: Rig) -> None:
-    ids = [rig.hold(), rig.hold()]
-    worker = rig.worker("-c", "2")
-    eventually(lambda: len(rig.lines()) == 2)
-
-    # The lines of a stack are indented.
-    stacks = [re.compile(rf"stacks of a job id={id} .*\n(?:    .*\n)*    .*crew\.py") for id in ids]
-    worker.dump(lambda log: all(each.search(log) for each in stacks))
 
 
 @pytest.fixture
@@ -176,63 +125,35 @@ def test_term_after_hup_ends_the_worker(rig: Rig) -> None:
 
 
 GRACE = ("--shutdown-timeout", "0.2")
+RESQUE = ("--resque-signals",)
 
 
 @pytest.mark.parametrize(
-    ("job", "more", "arguments", "told"),
+    ("number", "job", "more", "arguments", "told"),
     [
-        ("tidies", (), ("--resque-signals",), []),
-        ("tidies", (), GRACE, ["tidied after JobTerminated"]),
-        ("gives_up", ("key",), GRACE, []),
-        ("gives_up", ("exit",), GRACE, []),
-        ("stubborn", (), GRACE, ["not impressed"]),
-        ("tidies_slowly", ("gate",), (*GRACE, "--term-timeout", "0"), None),
-        ("tidies_slowly", ("gate",), (*GRACE, "--term-timeout", "0.3s"), None),
+        ("TERM", "tidies", (), RESQUE, []),
+        ("INT", "tidies", (), RESQUE, []),
+        ("INT", "tidies", (), GRACE, ["tidied after JobTerminated"]),
+        ("TERM", "finishes", (), GRACE, ["finished all the same"]),
+        ("TERM", "gives_up", ("key",), GRACE, []),
+        ("TERM", "gives_up", ("exit",), GRACE, []),
+        ("TERM", "tidies_slowly", ("gate",), (*GRACE, "--term-timeout", "0.3s"), None),
     ],
-    ids=["resque's signals", "tidies", "raises", "exits", "stubborn", "no time to tidy", "tidies too long"],
+    ids=["resque's TERM", "resque's INT", "tidies", "finishes", "raises", "exits", "tidies too long"],
 )
 def test_a_job_that_outlasts_the_timeout_is_given_back_whatever_it_does(
-    rig: Rig, job: str, more: tuple[str, ...], arguments: tuple[str, ...], told: list[str] | None
+    rig: Rig, number: str, job: str, more: tuple[str, ...], arguments: tuple[str, ...], told: list[str] | None
 ) -> None:
     worker, _ = _running(rig, job, *more, arguments=arguments)
 
-    worker.send(signal.SIGTERM)
+    worker.send(signal.Signals[f"SIG{number}"])
 
     assert worker.wait() == 1
     # One that is killed in the midst of it may have begun to tidy.
     assert "has tidied" not in rig.lines() if told is None else rig.lines()[1:] == told
     assert "told of" not in worker.log
     assert rig.errors() == {}
-    assert rig.pending() == 1
-
-
-def test_with_resque_signals_int_kills_at_once_too(rig: Rig) -> None:
-    worker, _ = _running(rig, "tidies", arguments=("--resque-signals",))
-
-    worker.send(signal.SIGINT)
-
-    assert worker.wait() == 1
-    assert (len(rig.lines()), rig.errors(), rig.pending()) == (1, {}, 1)
-
-
-def test_a_job_that_finishes_when_it_is_told_to_clean_up_has_finished(rig: Rig) -> None:
-    worker, _ = _running(rig, "finishes", arguments=GRACE)
-
-    worker.send(signal.SIGTERM)
-
-    assert worker.wait() == 1
-    assert rig.lines()[-1] == "finished all the same"
-    assert (rig.errors(), rig.pending()) == ({}, 0)
-
-
-def test_a_stray_term_to_a_slot_does_not_disturb_its_job(rig: Rig) -> None:
-    worker, _ = _running(rig, "tidies")
-    slot = int(rig.lines()[0].split()[0])
-
-    os.kill(slot, signal.SIGTERM)
-
-    worker.dump(lambda log: "in tidies" in log)
-    assert len(rig.lines()) == 1
+    assert rig.pending() == (0 if job == "finishes" else 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pid namespaces are Linux's")
@@ -283,15 +204,18 @@ def test_a_job_gets_the_term_timeout_to_clean_up(rig: Rig) -> None:
     assert rig.pending() == 1
 
 
-@pytest.mark.parametrize("pool", ["process", "thread", "async"])
-def test_what_jobs_gave_to_atexit_runs_when_their_process_ends(rig: Rig, pool: str) -> None:
+@pytest.mark.parametrize("more", [None, (), ("--pool", "async"), ("--max-jobs", "1")], ids=str)
+def test_what_jobs_gave_to_atexit_runs_when_their_process_ends(rig: Rig, more: tuple[str, ...] | None) -> None:
     for text in ("first", "second"):
         rig.enqueue("leaves_something", str(rig.notes_path), text, module=MODULE)
 
-    rig.burst("--pool", pool, "--run-atexit", modules=LIMITS)
+    rig.burst(*(() if more is None else ("--run-atexit", *more)), modules=LIMITS)
 
-    pid, _, _ = rig.lines()[0].partition(" ")
-    assert rig.lines() == [f"{pid} ran", f"{pid} ran", f"second left by {pid}", f"first left by {pid}"]
+    notes = [line.split() for line in rig.lines()]
+    ran = [note[0] for note in notes if note[1] == "ran"]
+    left = {note[0]: note[-1] for note in notes if note[1] == "left"}
+    assert left == ({} if more is None else {"first": ran[0], "second": ran[1]})
+    assert len(set(ran)) == (2 if more and "--max-jobs" in more else 1)
 
 
 def test_a_function_of_atexit_that_hangs_is_killed_and_logged(rig: Rig) -> None:
@@ -301,22 +225,3 @@ def test_a_function_of_atexit_that_hangs_is_killed_and_logged(rig: Rig) -> None:
 
     assert log.count("slot does not end by itself, killing it slot=1 ") == 1
     assert log.index("slot does not end by itself") < log.index("worker stopped")
-
-
-def test_a_process_for_each_job_runs_what_its_job_gave_to_atexit(rig: Rig) -> None:
-    for text in ("first", "second"):
-        rig.enqueue("leaves_something", str(rig.notes_path), text, module=MODULE)
-
-    rig.burst("--max-jobs", "1", "--run-atexit", modules=LIMITS)
-
-    one, other = (line.partition(" ")[0] for line in rig.lines() if line.endswith("ran"))
-    assert {f"first left by {one}", f"second left by {other}"} <= set(rig.lines())
-    assert one != other
-
-
-def test_what_jobs_gave_to_atexit_does_not_run_unless_it_is_asked_for(rig: Rig) -> None:
-    rig.enqueue("leaves_something", str(rig.notes_path), "first", module=MODULE)
-
-    rig.burst(modules=LIMITS)
-
-    assert [line.partition(" ")[2] for line in rig.lines()] == ["ran"]

@@ -39,8 +39,7 @@ def test_quiet_lets_running_jobs_go_on_and_resume_ends_it(rig: Rig) -> None:
     eventually(lambda: rig.lines()[-1] == "next")
 
 
-def test_stop_finishes_what_runs_and_says_so(any_rig: Rig) -> None:
-    rig = any_rig
+def test_stop_finishes_what_runs_and_says_so(rig: Rig) -> None:
     worker = rig.worker()
     holding(rig)
 
@@ -52,15 +51,6 @@ def test_stop_finishes_what_runs_and_says_so(any_rig: Rig) -> None:
     assert rig.lines() == ["held begins", "held ends"]
     assert "order received action=stop by=anna@desk" in worker.log
     assert "unknown order" in worker.log
-
-
-def test_an_idle_worker_answers_before_it_stops(any_rig: Rig) -> None:
-    worker = any_rig.worker()
-    any_rig.ready(worker)
-
-    assert command(any_rig, "stop") == [{"state": "stopping", "jobs": 0}]
-
-    assert worker.wait() == 0
 
 
 def test_stack_shows_the_jobs_and_the_worker_and_kill_gives_back_what_runs(rig: Rig) -> None:
@@ -102,8 +92,7 @@ def test_memory_and_processor_time_are_those_of_all_its_processes(rig: Rig, monk
     assert rig.inspector.usage(["pid:0@nowhere"]) == rig.inspector.usage([]) == []
 
 
-def test_cancel_ends_the_job_that_runs_and_outcome_tells(any_rig: Rig) -> None:
-    rig = any_rig
+def test_cancel_ends_the_job_that_runs_and_outcome_tells(rig: Rig) -> None:
     worker = rig.worker()
     id = holding(rig)
     (running,) = command(rig, "outcome", id=id)

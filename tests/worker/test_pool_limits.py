@@ -1,5 +1,6 @@
-"""Limits and signals where slots share a child: what they do to a job, and what to its neighbours."""
+"""Limits and signals in each pool: what they do to a job, and what to its neighbours, which may share its process."""
 
+import re
 import signal
 
 import pytest
@@ -8,13 +9,13 @@ from tests.harness.processes import WorkerProcess, exists
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
-pytestmark = pytest.mark.slow
-
-
 MODULE = "crew_pools"
 
-#: Pools, each with what its jobs' names begin with: "a" for coroutines.
-POOLS = pytest.mark.parametrize(("pool", "a"), [("thread", ""), ("async", "a")])
+SLOW = pytest.mark.slow
+
+#: Pools whose slots share a child, each with what its jobs' names begin with: "a" for coroutines.
+SHARED = [pytest.param("thread", "", marks=SLOW), pytest.param("async", "a", marks=SLOW)]
+POOLS = [("process", ""), *SHARED]
 
 
 def enqueue(rig: Rig, job: str, *more: object, **options: object) -> str:
@@ -30,21 +31,13 @@ def held(rig: Rig, a: str) -> str:
     return enqueue(rig, "ahold", str(rig.gate)) if a else rig.hold()
 
 
-def waiting(rig: Rig, pool: str, job: str, a: str, *arguments: str) -> tuple[WorkerProcess, str, str]:
-    """A worker that runs this job, beside one that waits for the gate; and the ids of both."""
-    id, neighbour = enqueue(rig, f"{a}{job}"), held(rig, a)
-    worker = start(rig, pool, "-c", "2", *arguments)
-    eventually(lambda: {"waits", "held begins"} <= set(rig.lines()))
-    return worker, id, neighbour
-
-
-@POOLS
+@pytest.mark.parametrize(("pool", "a"), [("process", "a"), *POOLS])
 def test_a_job_that_runs_too_long_is_told_and_its_neighbours_are_not(rig: Rig, pool: str, a: str) -> None:
     slow = enqueue(rig, f"{a}tidies", timeout=2.0)
     held(rig, a)
     worker = start(rig, pool, "-c", "2")
     eventually(lambda: "on_failure JobTimeout" in rig.lines())
-    children = worker.grown(2)
+    children = worker.grown(3 if pool == "process" else 2)
 
     rig.open_gate()
 
@@ -56,7 +49,7 @@ def test_a_job_that_runs_too_long_is_told_and_its_neighbours_are_not(rig: Rig, p
     assert worker.children() == children
 
 
-@POOLS
+@pytest.mark.parametrize(("pool", "a"), SHARED)
 def test_a_stubborn_job_is_killed_once_its_neighbours_have_finished(rig: Rig, pool: str, a: str) -> None:
     held(rig, a)
     stuck = enqueue(rig, f"{a}stubborn", timeout=2.0)
@@ -76,7 +69,7 @@ def test_a_stubborn_job_is_killed_once_its_neighbours_have_finished(rig: Rig, po
     assert notes.index("pid") < notes.index("on_failure JobTimeout")
 
 
-@POOLS
+@pytest.mark.parametrize(("pool", "a"), SHARED)
 def test_a_neighbour_that_does_not_finish_in_time_is_given_back_and_named(rig: Rig, pool: str, a: str) -> None:
     neighbour = held(rig, a)
     stuck = enqueue(rig, f"{a}stubborn", timeout=2.0)
@@ -91,39 +84,27 @@ def test_a_neighbour_that_does_not_finish_in_time_is_given_back_and_named(rig: R
     assert f"job interrupted, giving it back id={neighbour}" in worker.log
 
 
-@POOLS
-def test_a_job_that_stops_everything_is_killed_at_once_after_its_grace(rig: Rig, pool: str, a: str) -> None:
-    stuck = enqueue(rig, f"{a}hogs", timeout=2.0)
-    worker = start(rig, pool, "-c", "2", "--timeout-grace", "0.5")
+@SLOW
+def test_a_job_that_stops_everything_is_killed_at_once_after_its_grace(rig: Rig) -> None:
+    stuck = enqueue(rig, "ahogs", timeout=1.0)
+    worker = start(rig, "async", "-c", "2", "--timeout-grace", "0.3")
 
     eventually(lambda: rig.errors().keys() == {stuck})
-    enqueue(rig, f"{a}tells_pid")
+    enqueue(rig, "tells_pid")
 
     eventually(lambda: rig.lines()[-1].isdecimal())
     assert worker.alive
 
 
-@POOLS
-def test_a_child_is_replaced_after_so_many_jobs(rig: Rig, pool: str, a: str) -> None:
-    for _ in range(6):
-        enqueue(rig, f"{a}tells_pid")
-
-    rig.burst("--pool", pool, "-c", "2", "--max-jobs", "2", modules=(MODULE,))
-
-    assert len(rig.lines()) == 6
-    assert len(set(rig.lines())) == 3
-    assert rig.errors() == {}
-
-
-@POOLS
-def test_a_child_is_replaced_when_it_is_old_and_what_runs_in_it_finishes(rig: Rig, pool: str, a: str) -> None:
-    held(rig, a)
-    worker = start(rig, pool, "-c", "2", "--max-lifetime", "0.2")
+@SLOW
+def test_a_child_is_replaced_when_it_is_old_and_what_runs_in_it_finishes(rig: Rig) -> None:
+    rig.hold()
+    worker = start(rig, "thread", "-c", "2", "--max-lifetime", "0.2")
     eventually(lambda: rig.lines() == ["held begins"])
     old = worker.grown(2)[1]
 
     def replaced() -> bool:
-        enqueue(rig, f"{a}tells_pid")
+        enqueue(rig, "tells_pid")
         return len({note for note in rig.lines() if note.isdecimal()}) > 1
 
     eventually(replaced, every=0.1)
@@ -133,12 +114,12 @@ def test_a_child_is_replaced_when_it_is_old_and_what_runs_in_it_finishes(rig: Ri
     assert rig.errors() == {}
 
 
-@pytest.mark.parametrize("pool", ["thread", "async"])
-def test_of_several_jobs_in_a_process_that_grows_only_the_greedy_one_fails(rig: Rig, pool: str) -> None:
+@SLOW
+def test_of_several_jobs_in_a_process_that_grows_only_the_greedy_one_fails(rig: Rig) -> None:
     enqueue(rig, "eats", 1, 1.5)
     hungry = enqueue(rig, "eats", 600, 60)
 
-    worker = start(rig, pool, "-c", "2", "--max-memory", "250", "--timeout-grace", "0.5")
+    worker = start(rig, "thread", "-c", "2", "--max-memory", "250", "--timeout-grace", "0.5")
 
     eventually(lambda: rig.errors().keys() == {hungry})
     kind, text = rig.errors()[hungry]
@@ -148,7 +129,7 @@ def test_of_several_jobs_in_a_process_that_grows_only_the_greedy_one_fails(rig: 
     assert worker.alive
 
 
-@POOLS
+@pytest.mark.parametrize(("pool", "a"), POOLS)
 def test_jobs_that_outlast_the_timeout_may_clean_up_and_are_given_back(rig: Rig, pool: str, a: str) -> None:
     for _ in range(3):
         enqueue(rig, f"{a}tidies")
@@ -163,12 +144,10 @@ def test_jobs_that_outlast_the_timeout_may_clean_up_and_are_given_back(rig: Rig,
     assert eventually(rig.pending) == 3
 
 
-@POOLS
-@pytest.mark.parametrize("job", ["stubborn", "hogs"])
-def test_jobs_that_do_not_listen_are_killed_after_the_grace_and_given_back(
-    rig: Rig, pool: str, a: str, job: str
-) -> None:
-    enqueue(rig, f"{a}{job}")
+@pytest.mark.parametrize(("pool", "job"), [("process", "stubborn"), ("thread", "stubborn"), ("async", "ahogs")])
+@SLOW
+def test_jobs_that_do_not_listen_are_killed_after_the_grace_and_given_back(rig: Rig, pool: str, job: str) -> None:
+    enqueue(rig, job)
     worker = start(rig, pool, "--shutdown-timeout", "0.2")
     eventually(lambda: rig.lines() == ["waits"])
 
@@ -178,9 +157,11 @@ def test_jobs_that_do_not_listen_are_killed_after_the_grace_and_given_back(
     assert (rig.errors(), rig.pending()) == ({}, 1)
 
 
-@POOLS
-def test_usr1_fails_all_running_jobs_and_the_worker_goes_on(rig: Rig, pool: str, a: str) -> None:
-    worker, first, second = waiting(rig, pool, "tidies", a)
+@pytest.mark.parametrize(("pool", "a"), POOLS)
+def test_usr1_fails_all_running_jobs_and_harms_no_idle_worker(rig: Rig, pool: str, a: str) -> None:
+    first, second = enqueue(rig, f"{a}hogs" if pool == "process" else f"{a}tidies"), held(rig, a)
+    worker = start(rig, pool, "-c", "2")
+    eventually(lambda: {"waits", "held begins"} <= set(rig.lines()))
     enqueue(rig, f"{a}tells_pid")
 
     worker.send(signal.SIGUSR1)
@@ -189,34 +170,60 @@ def test_usr1_fails_all_running_jobs_and_the_worker_goes_on(rig: Rig, pool: str,
     killed = ("palermo.errors.JobCrashed", "the job's process was killed by the operator (USR1)")
     assert rig.errors() == {first: killed, second: killed}
     assert rig.lines().count("on_failure JobCrashed") == 2
-    assert worker.alive
+    rig.ready(worker)
+    children = worker.grown(3 if pool == "process" else 2)
+
+    worker.send(signal.SIGUSR1)
+    eventually(lambda: worker.log.count("signal=USR1") == 2)
+
+    assert worker.children() == children
 
 
-@POOLS
-@pytest.mark.parametrize("job", ["tidies", "hogs"])
-def test_ttin_shows_where_each_job_is_without_stopping_it(rig: Rig, pool: str, a: str, job: str) -> None:
-    neighbour = held(rig, a)
+@pytest.mark.parametrize(
+    ("pool", "job"),
+    [
+        *(("process", "tidies"), ("process", "hogs")),
+        *(pytest.param(pool, job, marks=SLOW) for pool, job in (("thread", "hogs"), ("async", "atidies"))),
+    ],
+)
+def test_ttin_logs_the_stacks_of_all_without_stopping_them(rig: Rig, pool: str, job: str) -> None:
+    neighbour = held(rig, "a" if pool == "async" else "")
     worker = start(rig, pool, "-c", "2")
     eventually(lambda: rig.lines() == ["held begins"])
-    id = enqueue(rig, f"{a}{job}")
+    id = enqueue(rig, job)
     eventually(lambda: "waits" in rig.lines())
 
-    wanted = [f"stacks of a job id={id}", f"stacks of a job id={neighbour}", f"in {a}{job}"]
+    wanted = [f"stacks of a job id={each} " for each in (id, neighbour)]
+    wanted += [f"stacks of the worker pid={worker.pid}", "in serve", f"in {job}"]
+    for times in (1, 2):
+        worker.dump(lambda log, times=times: all(log.count(text) >= times for text in wanted))  # type: ignore[misc]
     if job != "hogs":
-        wanted.append(f"in {a}hold")
-    worker.dump(lambda log: all(text in log for text in wanted))
+        # The lines of a stack are indented.
+        assert re.search(rf"stacks of a job id={neighbour} .*\n(?:    .*\n)*    .*in a?hold", worker.log)
     assert rig.errors() == {}
 
 
-@pytest.mark.parametrize("pool", ["thread", "async"])
-def test_replacing_children_and_stopping_do_not_meet(rig: Rig, pool: str) -> None:
-    for _ in range(100):
-        enqueue(rig, "tells_pid")
-    worker = start(rig, pool, "--max-jobs", "3", "-c", "4")
-    eventually(lambda: len(rig.lines()) > 10)
+@pytest.mark.parametrize(
+    ("pool", "job"),
+    [
+        ("process", "tidies"),
+        ("thread", "tidies"),
+        ("async", "atidies"),
+        pytest.param("thread", "stubborn", marks=SLOW),
+        pytest.param("async", "astubborn", marks=SLOW),
+    ],
+)
+def test_a_cancelled_job_is_cancelled_whether_it_listens_or_not(rig: Rig, pool: str, job: str) -> None:
+    id = enqueue(rig, job)
+    held(rig, "a" if pool == "async" else "")
+    # One that listens is killed too if it does not get its turn within the grace.
+    start(rig, pool, "-c", "2", "--timeout-grace", "60" if job.endswith("tidies") else "0.5")
+    eventually(lambda: {"waits", "held begins"} <= set(rig.lines()))
 
-    worker.send(signal.SIGTERM)
+    rig.cancel(id)
 
-    assert worker.wait() == 0
+    assert any("tidied" in note for note in rig.lines()) == job.endswith("tidies")
+    rig.open_gate()
+    eventually(lambda: rig.lines()[-1] == "held ends")
+    assert not any("on_failure" in note for note in rig.lines())
     assert rig.errors() == {}
-    assert len(rig.lines()) + rig.pending() == 100

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import palermo
-from palermo.client.status import State
 from palermo.errors import SettingInvalid
 from tests.harness.rig import Rig
 from tests.helpers import eventually
@@ -27,7 +26,7 @@ def numbers(count: int) -> list[str]:
     return [f"{number:04}" for number in range(count)]
 
 
-@pytest.mark.parametrize("pool", ["process", "thread", "async"])
+@pytest.mark.parametrize("pool", ["process", "async"])
 def test_short_jobs_keep_their_order_and_each_runs_once(rig: Rig, pool: str) -> None:
     for number in numbers(400):
         rig.enqueue("note", str(rig.notes_path), number)
@@ -35,21 +34,6 @@ def test_short_jobs_keep_their_order_and_each_runs_once(rig: Rig, pool: str) -> 
     rig.burst("--pool", pool, "--prefetch", "auto", "-q", "jobs")
 
     assert rig.lines() == numbers(400)
-
-
-def test_an_idle_worker_runs_what_waited_behind_a_long_job(rig: Rig) -> None:
-    busy = rig.worker("--prefetch", "8", "-q", "jobs")
-    rig.ready(busy)
-    rig.hold("long")
-    eventually(lambda: rig.lines() == ["long begins"])
-    for number in numbers(5):
-        rig.enqueue("note", str(rig.notes_path), number)
-
-    rig.worker("-q", "jobs")
-
-    eventually(lambda: sorted(rig.lines()[1:]) == numbers(5))
-    rig.open_gate()
-    eventually(lambda: rig.lines()[-1] == "long ends")
 
 
 def test_what_a_killed_worker_held_runs_elsewhere_once(rig: Rig) -> None:
@@ -67,17 +51,6 @@ def test_what_a_killed_worker_held_runs_elsewhere_once(rig: Rig) -> None:
     # Those whose acknowledgements were on their way, to a broker that hands out so many before it has some of these.
     assert sum(counted.values()) <= 600 + 16
     assert rig.errors() == {}
-
-
-def test_jobs_that_keep_results_and_jobs_that_fail_are_held_too(rig: Rig) -> None:
-    modules = ("crew", "crew_results")
-    kept = [rig.enqueue("add", 1, number, module="crew_results") for number in range(60)]
-    failing = [rig.enqueue("raises", "no") for _ in range(20)]
-
-    rig.burst("--prefetch", "8", "-q", "jobs", modules=modules)
-
-    assert set(rig.errors()) == set(failing)
-    assert {rig.client.job_by_id(id).wait(timeout=60).state for id in kept} == {State.DONE}
 
 
 def test_a_wrong_number_is_refused(rig: Rig) -> None:

@@ -7,9 +7,8 @@ from multiprocessing import get_all_start_methods
 import pytest
 
 from palermo.core.message import Message
-from tests.harness.processes import title
 from tests.harness.rig import Rig
-from tests.helpers import PACKAGE, eventually, idle_share
+from tests.helpers import PACKAGE, eventually
 
 
 def test_a_burst_runs_what_waits_in_its_order_and_leaves(rig: Rig) -> None:
@@ -33,16 +32,6 @@ def test_a_burst_runs_what_waits_in_its_order_and_leaves(rig: Rig) -> None:
     assert told == f"{current} jobs crew.tells_current 1 {slot}"
     assert inside == "from inside"
     assert (rig.pending(), rig.errors(), worker.log.count("job finished")) == (0, {}, 10)
-
-
-def test_two_bursts_with_several_slots_run_every_job_once(rig: Rig) -> None:
-    for number in range(200):
-        rig.enqueue("note", str(rig.notes_path), str(number))
-
-    workers = [rig.worker("--burst", "-c", "2", "--log-level", "warning") for _ in range(2)]
-
-    assert [worker.wait() for worker in workers] == [0, 0]
-    assert sorted(map(int, rig.lines())) == list(range(200))
 
 
 def test_a_job_that_fails_is_in_failed_with_its_traceback(rig: Rig) -> None:
@@ -104,50 +93,10 @@ def test_without_a_list_a_worker_serves_the_queues_its_jobs_name(rig: Rig) -> No
     assert rig.only_worker()["queues"] == ["jobs", "low"]
 
 
-def test_queues_are_served_in_the_order_given(rig: Rig) -> None:
-    for _ in range(3):
-        rig.enqueue("note", str(rig.notes_path), "jobs")
-        rig.enqueue("low", str(rig.notes_path), "low", queue="low")
-
-    rig.burst("-q", "low,jobs")
-
-    assert rig.lines() == ["low"] * 3 + ["jobs"] * 3
-
-
-def test_the_worker_shows_itself_its_jobs_and_its_counts(rig: Rig) -> None:
-    id = rig.hold()
-    rig.enqueue("raises", "x")
-    worker = rig.worker("-c", "2")
-
-    (row,) = eventually(lambda: [row for row in rig.workers() if row["jobs"] and row["failed"]])
-    assert (row["pid"], row["slots"], row["state"], row["processed"]) == (worker.pid, 2, "working", 1)
-    assert [(job["id"], job["job"], job["queue"]) for job in row["jobs"]] == [(id, "crew.hold", "jobs")]
-    rig.open_gate()
-    rig.ready(worker)
-    assert rig.only_worker()["processed"] == 2
-
-
-def test_titles_say_what_each_process_does(rig: Rig) -> None:
-    worker = rig.worker("-c", "2", "-q", "jobs,low")
-    eventually(lambda: worker.title() == "palermo worker: waiting for jobs,low")
-    eventually(lambda: len(worker.children()) == 3)
-    template, *slots = worker.children()
-    assert title(template) == "palermo template"
-    eventually(lambda: [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"])
-
-    id = rig.hold()
-
-    eventually(lambda: worker.title() == "palermo worker: 1 of 2 slots busy")
-    eventually(lambda: any(f": crew.hold {id} since " in title(slot) for slot in slots))
-    rig.open_gate()
-    eventually(lambda: [title(slot) for slot in slots] == ["palermo slot 1: idle", "palermo slot 2: idle"])
-
-
 @pytest.mark.parametrize(
     ("module", "text"),
     [
         ("unimportable", "cannot import module 'unimportable': ModuleNotFoundError: No module named 'no_such_module'"),
-        ("nowhere", "cannot import module 'nowhere': ModuleNotFoundError: No module named 'nowhere'"),
         ("jobless", "no job in jobless, so there is no queue to serve"),
     ],
 )
@@ -173,14 +122,6 @@ def test_a_module_that_enqueues_while_it_is_imported_is_named_once(rig: Rig) -> 
     assert log.count("a module enqueues a job while it is imported") == 1
     assert "module=eager_shop line=5 job=eager_shop.index" in log
     assert rig.pending() == 0
-
-
-def test_a_waiting_worker_costs_nothing(rig: Rig) -> None:
-    worker = rig.worker("-c", "4")
-    rig.ready(worker)
-    eventually(lambda: len(worker.children()) == 5)
-
-    idle_share([worker.pid, *worker.children()])
 
 
 def test_failed_jobs_above_the_limit_are_dropped_at_the_start(rig: Rig) -> None:

@@ -55,7 +55,9 @@ def test_a_job_that_ran_just_before_its_session_was_given_up_is_counted(tmp_path
     assert asyncio.run(run()) == 0
 
 
-def test_cuts_of_the_line_lose_no_record_of_what_ran(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
+def test_cuts_lose_no_record_and_a_worker_that_ends_without_says_so(
+    rabbitmq_url: str, exchange: str, tmp_path: Path
+) -> None:
     host, port = parse_url(rabbitmq_url).hosts[0]
     with TcpProxy(host, port) as proxy, Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         url = rabbitmq_url.replace(f":{port}", f":{proxy.port}")
@@ -68,19 +70,12 @@ def test_cuts_of_the_line_lose_no_record_of_what_ran(rabbitmq_url: str, exchange
         rig.ready(worker)
 
         eventually(lambda: rig.rows("stats")["processed"] >= 6)
-
-
-def test_a_worker_that_ends_without_its_journal_says_so(rabbitmq_url: str, exchange: str, tmp_path: Path) -> None:
-    host, port = parse_url(rabbitmq_url).hosts[0]
-    with TcpProxy(host, port) as proxy, Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
-        worker = rig.worker(PALERMO_URL=rabbitmq_url.replace(f":{port}", f":{proxy.port}"))
-        rig.ready(worker)
         rig.enqueue("hold", "held")
-        rig.await_lines(1)
+        rig.await_lines(7)
         proxy.refuse()
         proxy.hang_up()
         rig.open_gate()
-        rig.await_lines(2)
+        rig.await_lines(8)
         worker.send(signal.SIGTERM)
         worker.wait()
 

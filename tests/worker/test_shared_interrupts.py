@@ -1,12 +1,9 @@
-"""Interrupts for one job of several in a process: without a process, and by a runner's cancel."""
+"""Interrupts for one job of several in a process."""
 
 import asyncio
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +11,6 @@ import pytest
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Succeeded
 from palermo.errors import JobCancelled, JobError, JobTerminated, JobTimeout
 from palermo.worker.child.interrupts import SharedInterrupts
-from tests.harness.rig import PROGRAMS
 from tests.helpers import eventually
 from tests.worker.bench import Bench
 
@@ -133,28 +129,3 @@ def test_a_coroutine_is_cancelled_and_comes_out_as_what_for(bench: Bench, interr
     assert bench.seen == ["runs", "cancelled"]
     assert result.failure.exception_class == "palermo.errors.JobTimeout"
     assert "in job" in result.failure.stack_trace
-
-
-@pytest.mark.parametrize(
-    ("pool", "job", "neighbour", "came_to"),
-    [
-        ("process", "tidies", "ahold", "Cancelled Succeeded"),
-        ("thread", "tidies", "ahold", "Cancelled Succeeded"),
-        ("async", "atidies", "ahold", "Cancelled Succeeded"),
-        ("thread", "stubborn", "ahold", "Cancelled Interrupted"),
-        ("async", "astubborn", "ahold", "Cancelled Interrupted"),
-    ],
-)
-def test_a_cancelled_job_comes_back_as_cancelled_whether_it_listens_or_not(
-    tmp_path: Path, pool: str, job: str, neighbour: str, came_to: str
-) -> None:
-    # One that listens is killed too if it does not get its turn within the grace.
-    grace = "60" if job.endswith("tidies") else "0.5"
-    command = [sys.executable, "cancels.py", pool, job, neighbour, str(tmp_path / "notes"), grace]
-
-    done = subprocess.run(command, cwd=PROGRAMS, capture_output=True, text=True, timeout=110, check=False)
-
-    assert done.stdout.strip() == came_to, done.stderr
-    notes = (tmp_path / "notes").read_text().splitlines()
-    assert ("tidied" in " ".join(notes)) == job.endswith("tidies")
-    assert not any("on_failure" in note for note in notes)

@@ -19,19 +19,10 @@ from palermo.core.election import Duty
 from palermo.inspector.check import Limits, check
 from palermo.inspector.doctor import examine
 from palermo.inspector.inspector import Inspector
-from tests.harness.processes import WorkerProcess
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
 pytestmark = pytest.mark.slow
-
-
-def begun(rig: Rig, *arguments: str) -> tuple[WorkerProcess, str]:
-    """A worker that holds a job, and the job's id."""
-    worker = rig.worker(*arguments)
-    id = rig.hold()
-    eventually(lambda: [job["id"] for row in rig.workers() for job in row["jobs"]] == [id])
-    return worker, id
 
 
 def silent(inspector: Inspector) -> Row:
@@ -64,35 +55,7 @@ def written_down(rig: Rig, id: str, *, clock: bool = False) -> bool:
     return rig.client.run(read)
 
 
-def test_a_worker_that_is_stopped_is_shown_with_its_last_answer(any_rig: Rig) -> None:
-    rig = any_rig
-    worker, id = begun(rig, "-q", "jobs,other")
-    before = rig.only_worker()
-    rig.freeze(worker)
-
-    row = silent(rig.inspector)
-
-    assert (row["id"], row["state"], row["queues"]) == (before["id"], "silent", ["jobs", "other"])
-    assert [(job["id"], job["job"], job["preview"]) for job in row["jobs"]] == [
-        (id, "crew.hold", before["jobs"][0]["preview"])
-    ]
-    assert row["last_seen"] >= before["started_at"]
-    known = f"queues jobs, other; 1 job held; heard of last at {row['last_seen']}"
-    assert silent_text([row]) == f"1 worker does not answer: {row['id']} ({known})"
-    queue = {each["name"]: each for each in rig.inspector.queues()}["jobs"]
-    assert (queue["in_progress"], queue["workers"]) == (1, 0)
-    status = rig.client.job_by_id(id).status()
-    assert (status, status.worker) == ("working", row["id"])
-    assert "does not answer" in status.reason
-
-    worker.send(signal.SIGCONT)
-
-    rig.only_worker()
-    rig.open_gate()
-    eventually(lambda: rig.lines()[-1] == "held ends")
-
-
-def test_a_later_program_sees_the_stopped_worker_its_job_and_its_counts(any_rig: Rig) -> None:
+def test_a_worker_that_is_stopped_is_shown_with_its_job_and_its_counts(any_rig: Rig) -> None:
     rig = any_rig
     worker = rig.worker("-c", "2", "-q", "jobs,other")
     for _ in range(2):
@@ -106,15 +69,21 @@ def test_a_later_program_sees_the_stopped_worker_its_job_and_its_counts(any_rig:
     rig.freeze(worker)
     later = Client(rig.settings)
 
-    row = silent(Inspector(later))
+    row = silent(rig.inspector)
 
-    assert row["queues"] == ["jobs", "other"]
-    assert [(job["id"], job["job"], job["queue"], job["preview"]) for job in row["jobs"]] == [
-        (id, "crew.hold", "jobs", before["jobs"][0]["preview"])
-    ]
-    assert row["last_seen"] >= before["started_at"]
-    counted = ("pid", "slots", "processed", "failed", "clock", "version", "release", "started_at")
-    assert {name: row[name] for name in counted} == {name: before[name] for name in counted}
+    job = (id, "crew.hold", "jobs", before["jobs"][0]["preview"])
+    counted = ("id", "pid", "slots", "processed", "failed", "clock", "version", "release", "started_at")
+    for seen in (row, silent(Inspector(later))):
+        assert (seen["state"], seen["queues"]) == ("silent", ["jobs", "other"])
+        assert [(each["id"], each["job"], each["queue"], each["preview"]) for each in seen["jobs"]] == [job]
+        assert seen["last_seen"] >= before["started_at"]
+        assert {name: seen[name] for name in counted} == {name: before[name] for name in counted}
+    assert silent_text([row]).startswith(f"1 worker does not answer: {row['id']} (queues jobs, other; 1 job held;")
+    queue = {each["name"]: each for each in rig.inspector.queues()}["jobs"]
+    assert (queue["in_progress"], queue["workers"]) == (1, 0)
+    status = rig.client.job_by_id(id).status()
+    assert (status, status.worker) == ("working", row["id"])
+    assert "does not answer" in status.reason
     found = check(Inspector(later), Limits())
     assert found.ok
     assert "1 worker does not answer" in found.line()
@@ -122,15 +91,17 @@ def test_a_later_program_sees_the_stopped_worker_its_job_and_its_counts(any_rig:
     [finding] = [each for each in examine(later, []) if each.check == "workers"]
     assert (finding.level, row["id"] in finding.text) == ("warning", True)
     later.close()
+
     worker.send(signal.SIGCONT)
+
     rig.only_worker()
+    rig.open_gate()
+    eventually(lambda: rig.lines()[-1] == "held ends")
 
 
 def test_what_is_not_known_of_a_stopped_worker_is_shown_as_unknown() -> None:
-    earlier_version = Seen("pid:7@vm", "inbox", frozenset({"1"}), since=1_700_000_000.0)
-    of_record, of_nothing = (
-        worker_row(each, Serializers()) for each in (_worker(earlier_version), unidentified_worker(1))
-    )
+    uncounted = Seen("pid:7@vm", "inbox", frozenset({"1"}), since=1_700_000_000.0)
+    of_record, of_nothing = (worker_row(each, Serializers()) for each in (_worker(uncounted), unidentified_worker(1)))
 
     unknown = ("slots", "processed", "failed", "clock", "duties", "version", "release")
     assert [{row[name] for name in unknown} for row in (of_record, of_nothing)] == [{None}, {None}]

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from tests.harness.rig import Rig
 
 MODULE = "crew_spoils"
@@ -70,15 +68,14 @@ def test_a_job_that_puts_back_what_it_changed_keeps_its_process(rig: Rig) -> Non
     assert "slot replaced" not in log
 
 
-@pytest.mark.parametrize(("pool", "job"), [("thread", "spoil"), ("async", "spoil_async")])
-def test_a_child_that_slots_share_is_replaced_once_it_is_spoiled(rig: Rig, pool: str, job: str) -> None:
+def test_a_child_that_slots_share_is_replaced_once_it_is_spoiled(rig: Rig) -> None:
     ways = ("limit", "folder", "errors")
     _look(rig)
     for how in ways:
-        rig.enqueue(job, how, module=MODULE)
+        rig.enqueue("spoil", how, module=MODULE)
         _look(rig)
 
-    log = rig.burst("--pool", pool, modules=(MODULE,))
+    log = rig.burst("--pool", "thread", modules=(MODULE,))
 
     before, *after = map(json.loads, rig.lines())
     assert after == [before] * len(ways)
