@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from palermo.jobs import hooks
 from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
+from tests.worker.bench import Bench
 
 
 @pytest.fixture(params=BROKERS)
@@ -23,3 +25,12 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path)
     yield rig
     rig.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """An executor; what a test registers for all jobs is gone behind it."""
+    before = hooks.registered._functions, hooks._backends
+    yield Bench()
+    hooks.registered._functions, hooks._backends = before
+    hooks.registered._changed()

@@ -22,11 +22,6 @@ from tests.worker.bench import Bench
 DROPPED = Dropped("killed")
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 def batch(bench: Bench, *bodies: Any, **more: Any) -> Any:
     first, *others = (
         replace(bench.message([], **more), id=str(number), body=json.dumps(body).encode(), **more)

@@ -21,11 +21,6 @@ from tests.worker.bench import Bench
 VARIABLE: ContextVar[str] = ContextVar("VARIABLE", default="unset")
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 def test_a_function_runs_with_its_arguments(bench: Bench) -> None:
     bench.job(lambda a, b=2: bench.seen.append((a, b)))
     bench.job(lambda value: bench.seen.append(value), name="one", arguments="one")

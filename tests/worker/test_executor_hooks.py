@@ -16,20 +16,6 @@ from palermo.jobs import hooks
 from tests.worker.bench import Bench
 
 
-@pytest.fixture(autouse=True)
-def _hooks() -> Iterator[None]:
-    """What a test registers for all jobs is gone behind it."""
-    before = hooks.registered._functions, hooks._backends
-    yield
-    hooks.registered._functions, hooks._backends = before
-    hooks.registered._changed()
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
 def test_hooks_run_in_resques_order(bench: Bench) -> None:
     seen = bench.seen
 

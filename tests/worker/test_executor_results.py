@@ -1,8 +1,5 @@
 """The executor: what a job returned, serialized to be kept where that was asked for."""
 
-import enum
-from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
 import pytest
@@ -13,20 +10,6 @@ from palermo.errors import JobTimeout
 from palermo.jobs.definition import define
 from palermo.worker.child.executor import ReturnValues
 from tests.worker.bench import Bench
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-@dataclass
-class Parcel:
-    when: date
-
-
-class Colour(enum.Enum):
-    RED = 1
 
 
 def json(text: str) -> Succeeded:
@@ -83,17 +66,6 @@ def test_the_jobs_serializer_writes_it_unless_reading_would_run_code(bench: Benc
 
     assert bench.run(job="small") == Succeeded(value=StoredResult("application/msgpack", b"\x03"))
     assert bench.run(job="any") == json("3")
-
-
-@pytest.mark.parametrize("value", [Parcel(date(2026, 1, 2)), Colour.RED, {"when": date(2026, 1, 2)}])
-def test_pythons_own_values_travel(bench: Bench, value: object) -> None:
-    bench.job(lambda: value, keep_result=True)
-
-    result = bench.run()
-
-    assert result.value is not None
-    classes = {f"{__name__}.Parcel": Parcel, f"{__name__}.Colour": Colour}
-    assert Serializers.default().get("json").loads(result.value.body, classes) == value
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A job that did not end well: what is done with it, and who is told, without a process."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,15 +8,7 @@ import palermo
 from palermo.core.failure import Failure
 from palermo.core.lifecycle import Dropped, Raised, Retrying
 from palermo.errors import JobTimeout
-from palermo.jobs import hooks
 from tests.worker.bench import Bench
-
-
-@pytest.fixture(autouse=True)
-def _backends() -> Iterator[None]:
-    before = hooks._backends
-    yield
-    hooks._backends = before
 
 
 @pytest.fixture
@@ -93,15 +84,6 @@ def test_an_end_at_the_first_run_is_told_to_those_it_concerns(
 
     assert found == result or type(found) is result
     assert bench.seen == told
-
-
-@pytest.mark.parametrize(
-    ("error", "retried"), [(ConnectionResetError(), True), (OSError(), True), (ValueError(), False)], ids=repr
-)
-def test_only_errors_named_and_their_subclasses_are_retried(bench: Bench, error: Exception, retried: bool) -> None:
-    failing(bench, error, retry_on=(OSError, KeyError), backoff=1)
-
-    assert isinstance(bench.run(), Retrying) is retried
 
 
 def test_a_job_may_ask_for_a_retry_from_an_error_which_is_the_one_kept(bench: Bench) -> None:

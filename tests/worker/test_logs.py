@@ -271,18 +271,3 @@ def test_each_failed_run_has_its_traceback_and_attempt_in_the_log(rig: Rig) -> N
 
     rig.inspector.requeue(failed)
     assert f"ERROR job failed id={failed} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in rig.burst()
-
-
-def test_debug_follows_jobs_and_the_connection(any_rig: Rig) -> None:
-    done, failed = any_rig.enqueue("nothing"), any_rig.enqueue("raises", "x")
-
-    log = any_rig.burst("--log-level", "debug")
-
-    for id, settled in ((done, "acknowledged"), (failed, "failed")):
-        assert f"DEBUG job received id={id} " in log
-        (line,) = (line for line in log.splitlines() if f"DEBUG job settled id={id} " in line)
-        assert line.endswith(f"as={settled}")
-    told = ["opening a session broker=", "session closed broker="]
-    if any_rig.settings.address.scheme == "amqp":
-        told += ["connection opened to=", "queue declared queue=jobs ", "connection closed to="]
-    assert [each for each in told if f"DEBUG {each}" not in log] == []

@@ -86,18 +86,6 @@ def test_a_job_that_ignores_its_end_is_killed(rig: Rig) -> None:
     assert rig.errors() == {}
 
 
-def test_a_cancelled_job_that_failed_before_runs_when_it_is_requeued(rig: Rig) -> None:
-    id = rig.enqueue("raises", "wrong")
-    rig.burst()
-    rig.inspector.cancel(id)
-    assert list(rig.errors()) == [id]
-
-    rig.inspector.requeue(id)
-
-    assert dropped(rig.burst()) == {}
-    assert rig.inspector.failed_job(id)["retries"] == 1
-
-
 def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) -> None:
     rig = any_rig
     worker = rig.worker("-c", "2")
