@@ -94,13 +94,6 @@ def retries_an_hour_later(site: Site) -> Iterator[None]:
     yield
 
 
-def a_retry_is_given_up(site: Site) -> Iterator[None]:
-    job = site.enqueue(stories.hourly, 1)
-    yield
-    site.note(site.inspector.give_up(job.id)[0]["state"])
-    yield
-
-
 def jobs_decide_their_end(site: Site) -> Iterator[None]:
     for what in ("retry", "snooze", "discard"):
         site.enqueue(stories.asking, what)
@@ -124,19 +117,10 @@ def results(site: Site) -> Iterator[None]:
 
 
 def what_a_job_knows_and_does(site: Site) -> Iterator[None]:
-    site.enqueue(stories.current, tenant="acme", queue="of current")
+    site.enqueue(stories.current, tenant="acme")
     site.enqueue(stories.nesting, 3)
     site.enqueue(stories.logging)
     site.enqueue(stories.endless)
-    yield
-
-
-def order(site: Site) -> Iterator[None]:
-    for tenant, count in (("a", 3), ("b", 2)):
-        for number in range(count):
-            site.enqueue(stories.plain, f"{tenant} {number}", tenant=tenant, queue="shared")
-    for priority in (1, 9, 5):
-        site.enqueue(stories.plain, f"priority {priority}", priority=priority, queue="high first")
     yield
 
 
@@ -173,23 +157,11 @@ def events(site: Site) -> Iterator[None]:
     yield
 
 
-def an_operator_steps_in(site: Site) -> Iterator[None]:
-    job = site.enqueue(stories.plain)
-    site.note(site.inspector.cancel(job.id)[0]["state"])
-    site.enqueue(stories.plain, "paused", queue="paused")
-    site.inspector.pause("paused")
-    yield
-    site.note(f"{site.inspector.size('paused')} waits")
-    site.inspector.resume("paused")
-    yield
-
-
 STORIES: dict[str, Callable[[Site], Iterator[None]]] = {
     story.__name__: story
     for story in (
-        *(hooks, retries_at_once, retries_an_hour_later, a_retry_is_given_up, jobs_decide_their_end),
-        *(jobs_that_cannot_run, results, what_a_job_knows_and_does, order, keys_and_limits, delays, batches, events),
-        an_operator_steps_in,
+        *(hooks, retries_at_once, retries_an_hour_later, jobs_decide_their_end, jobs_that_cannot_run, results),
+        *(what_a_job_knows_and_does, keys_and_limits, delays, batches, events),
     )
 }
 

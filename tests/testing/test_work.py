@@ -225,7 +225,6 @@ def test_settings_hold(palermo: Palermo) -> None:
     options: dict[str, Any] = {
         "default_queue": "ours",
         "failed_per_queue": True,
-        "raise_failures": False,
         "serializer": "pickle",
     }
     for accept, runs in (((), 0), (("pickle",), 1)):

@@ -124,7 +124,7 @@ def nesting(story: str, depth: int) -> None:
     note(story, f"depth {depth} ends")
 
 
-@palermo.job(timeout=0.2)
+@palermo.job(timeout=1.0)
 def endless(story: str) -> None:
     try:
         while True:
