@@ -47,3 +47,11 @@ def stories_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PALERMO_TEST_STORIES", str(path))
         yield path
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    """Clear the list of what the jobs of earlier tests did."""
+    from tests.testing.jobs import ran
+
+    ran.clear()

@@ -12,11 +12,6 @@ from tests.testing.jobs import Broken, ran
 pytestmark = pytest.mark.palermo(inline=True)
 
 
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    ran.clear()
-
-
 def test_an_enqueue_runs_what_is_due_at_once_while_inline_is_on(palermo: Palermo) -> None:
     job = jobs.add.enqueue(1)
 

@@ -11,11 +11,6 @@ from tests.testing import jobs
 from tests.testing.jobs import ran
 
 
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    ran.clear()
-
-
 def test_a_clock_goes_on_and_is_moved_and_stopped() -> None:
     clock = MovableClock()
     began = clock.now()
@@ -84,7 +79,7 @@ def test_a_recurring_job_runs_at_its_times_once_it_is_declared(palermo: Palermo)
     assert ran == ["nightly"]
 
 
-def test_all_recurring_jobs_may_be_declared_and_missed_times_are_made_up_for(palermo: Palermo) -> None:
+def test_all_may_be_declared_and_missed_times_are_made_up_for(palermo: Palermo) -> None:
     palermo.declare_recurring()
 
     palermo.clock.advance(180)

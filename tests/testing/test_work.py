@@ -16,11 +16,6 @@ from tests.testing import jobs
 from tests.testing.jobs import Broken, ran
 
 
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    ran.clear()
-
-
 def test_work_runs_what_is_due_and_work_until_idle_what_that_enqueues(palermo: Palermo) -> None:
     jobs.outer.enqueue(2)
     jobs.add.enqueue(1)

@@ -44,13 +44,6 @@ def test_the_result_of_a_job_that_a_lost_session_gave_back_is_dropped(rig: Rig) 
     assert rig.pending() == 0
 
 
-def _lose_the_session_of_the_running_job(rig: Rig) -> None:
-    """The worker's heartbeat meets the trigger and ends the session; the job goes on."""
-    _write(rig, "create trigger refuse before update on holder begin select raise(abort, 'no'); end")
-    eventually(lambda: [row["answers"] for row in rig.workers()] == [False])
-    _write(rig, "drop trigger refuse")
-
-
 @pytest.mark.parametrize(("keep_result", "raises"), [(False, False), (True, False), (False, True)])
 def test_a_job_that_runs_through_a_lost_session_ends_once(rig: Rig, keep_result: bool, raises: bool) -> None:
     worker = rig.worker("-c", "1", modules=("crew", "crew_poison"))
