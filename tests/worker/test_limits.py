@@ -129,7 +129,7 @@ def test_a_slot_that_has_grown_is_replaced_after_its_job(rig: Rig) -> None:
     _enqueue(rig, "tells_pid")
 
     # A look of the worker that came between the job's growth and its end would kill it.
-    seldom = {"palermo.worker.pools.process_pool.MEMORY_EVERY": 3_600}
+    seldom = {"palermo.worker.pools.forked_pool.MEMORY_EVERY": 3_600}
     log = rig.burst("--max-memory", "250", modules=LIMITS, times=seldom)
 
     eater, other = rig.lines()
