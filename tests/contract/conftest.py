@@ -1,20 +1,20 @@
-"""Sessions, and a Redis of its own, for the tests of what brokers promise."""
+"""Sessions for the tests of what brokers promise: on a file of the test's own, and on a Redis of the module's own."""
 
 import asyncio
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from palermo.contract.broker import Broker
+from palermo.brokers.redis.broker import RedisBroker
+from palermo.brokers.sqlite import SqliteBroker
+from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.core.address import parse_url
 from tests import redis_node
+from tests.contract.files import opened
+from tests.contract.tools import PATIENT, OpenRedis
 from tests.redis_node import RedisNode
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[RedisNode]:
-    """A Redis of the module's own."""
-    with redis_node.running() as node:
-        yield node
 
 
 @pytest.fixture
@@ -24,3 +24,46 @@ def sessions(runner: asyncio.Runner) -> Iterator[list[Broker]]:
     yield opened
     for broker in reversed(opened):
         runner.run(broker.close())
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.db"
+
+
+@pytest.fixture
+def broker(runner: asyncio.Runner, path: Path) -> Iterator[SqliteBroker]:
+    broker = runner.run(opened(path))
+    yield broker
+    runner.run(broker.close())
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[RedisNode]:
+    with redis_node.running() as node:
+        yield node
+
+
+@pytest.fixture
+def redis_session(node: RedisNode) -> SessionParameters:
+    """One server for all tests: an exchange of its own keeps each of them apart."""
+    return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
+
+
+@pytest.fixture
+def open_redis(redis_session: SessionParameters, sessions: list[Broker]) -> OpenRedis:
+    async def opened(parameters: SessionParameters = redis_session) -> RedisBroker:
+        broker = await open_broker(parameters)
+        assert isinstance(broker, RedisBroker)
+        sessions.append(broker)
+        return broker
+
+    return opened
+
+
+@pytest.fixture
+def redis_broker(runner: asyncio.Runner, open_redis: OpenRedis) -> RedisBroker:
+    async def first() -> RedisBroker:
+        return await open_redis()
+
+    return runner.run(first())

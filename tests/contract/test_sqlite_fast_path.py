@@ -1,12 +1,9 @@
 """The quick ways of the embedded broker: into the file by the thread that enqueues, out of it without a task."""
 
 import asyncio
-import contextlib
 import os
-import sqlite3
 import sys
-import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,27 +11,15 @@ import pytest
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.file import store
-from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
-from palermo.core.address import parse_url
+from palermo.contract.broker import Delivery
 from palermo.core.lifecycle import Ack, Fail, fail
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError, PublishRefused
+from tests.contract.files import locked
 from tests.contract.limiting import limited
 from tests.contract.tools import FAILURE, Report, consume, counts, ids, message, messages, take, until
 from tests.contract.unique_jobs import keyed
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
-
-
-@pytest.fixture
-def broker(runner: asyncio.Runner, path: Path) -> Iterator[Broker]:
-    opened = runner.run(open_broker(SessionParameters(address=parse_url(f"sqlite:///{path}"))))
-    yield opened
-    runner.run(opened.close())
 
 
 class Slots:
@@ -55,18 +40,44 @@ class Slots:
     def ids(self) -> list[str]:
         return [delivery.message.id for delivery in self.taken]
 
-    async def close(self) -> None:
-        for call in self.receiving.values():
+
+Quick = Callable[..., Awaitable[Slots]]
+
+
+@pytest.fixture
+def quick(runner: asyncio.Runner, broker: SqliteBroker) -> Iterator[Quick]:
+    """Starts a worker whose slots take jobs the quick way, and ends them after the test."""
+    calls: list[asyncio.Future[Delivery]] = []
+
+    async def quick(queues: str = "jobs", count: int = 1) -> Slots:
+        selection = QueueSelection(tuple(queues.split(",")))
+        consumer = await broker.consume(selection, slots=count, tag="pid:7@example", report=Report(queues))
+        assert isinstance(consumer, SqliteConsumer)
+        slots = Slots(consumer, count)
+        calls.extend(slots.receiving.values())
+        return slots
+
+    yield quick
+
+    async def end() -> None:
+        for call in calls:
             call.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await call
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    runner.run(end())
 
 
-async def quick(broker: Broker, queues: str = "jobs", count: int = 1) -> Slots:
-    selection = QueueSelection(tuple(queues.split(",")))
-    consumer = await broker.consume(selection, slots=count, tag="pid:7@example", report=Report(queues))
-    assert isinstance(consumer, SqliteConsumer)
-    return Slots(consumer, count)
+@pytest.fixture
+def slots(runner: asyncio.Runner, broker: SqliteBroker, quick: Quick) -> Slots:
+    """One slot that has taken the first of two jobs."""
+
+    async def begun() -> Slots:
+        await broker.publish_many(messages(2))
+        slots = await quick()
+        await given(slots, "jobs-0")
+        return slots
+
+    return runner.run(begun())
 
 
 async def given(slots: Slots, *expected: str) -> None:
@@ -76,9 +87,9 @@ async def given(slots: Slots, *expected: str) -> None:
     await until(seen, list(expected))
 
 
-async def test_plain_jobs_come_one_by_one_in_their_order_while_receive_waits(broker: Broker) -> None:
+async def test_plain_jobs_come_one_by_one_in_order_while_receive_waits(broker: SqliteBroker, quick: Quick) -> None:
     await broker.publish_many(messages(3))
-    slots = await quick(broker)
+    slots = await quick()
 
     for number in range(3):
         await given(slots, *(f"jobs-{each}" for each in range(number + 1)))
@@ -89,18 +100,16 @@ async def test_plain_jobs_come_one_by_one_in_their_order_while_receive_waits(bro
     assert not slots.receiving[1].done()
     await broker.publish(message("late"))
     await given(slots, "jobs-0", "jobs-1", "jobs-2", "late")
-    await slots.close()
 
 
-async def test_what_ends_in_one_turn_is_removed_and_followed_in_one_transaction(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+async def test_ends_of_one_turn_are_one_transaction(
+    broker: SqliteBroker, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
     await broker.publish_many(messages(4))
-    slots = await quick(broker, count=2)
+    slots = await quick(count=2)
     await given(slots, "jobs-0", "jobs-1")
     committed: list[str] = []
-    assert isinstance(broker, SqliteBroker)
     broker._store._connection.set_trace_callback(committed.append)
 
     for delivery in slots.taken[:2]:
@@ -110,98 +119,66 @@ async def test_what_ends_in_one_turn_is_removed_and_followed_in_one_transaction(
     broker._store._connection.set_trace_callback(None)
     assert committed.count("commit") == 1
     assert {delivery.slot for delivery in slots.taken[2:]} == {1, 2}
-    await slots.close()
 
 
-async def test_the_higher_queue_goes_first_on_the_quick_way_too(broker: Broker) -> None:
+async def test_the_higher_queue_goes_first_on_the_quick_way_too(broker: SqliteBroker, quick: Quick) -> None:
     await broker.publish(message("low-1", "low"))
     await broker.publish(message("low-2", "low"))
-    slots = await quick(broker, "high,low")
+    slots = await quick("high,low")
     await given(slots, "low-1")
     await broker.publish(message("high-1", "high"))
 
     slots.consumer.acknowledge(slots.taken[-1])
 
     await given(slots, "low-1", "high-1")
-    await slots.close()
 
 
 @pytest.mark.parametrize(
-    "other",
-    [
-        keyed("second"),
-        limited("second"),
-    ],
-    ids=["keyed", "limited"],
+    "other", [keyed("second"), limited("second"), message("second")], ids=["keyed", "limited", "cancelled"]
 )
-async def test_a_job_that_needs_a_question_is_returned_by_receive(broker: Broker, other: Message) -> None:
-    await broker.publish(message("first", other.queue))
-    await broker.publish(other)
-    slots = await quick(broker, other.queue)
+async def test_a_job_that_needs_a_question_is_returned_by_receive(
+    request: pytest.FixtureRequest, broker: SqliteBroker, quick: Quick, other: Message
+) -> None:
+    await broker.publish_many([message("first"), other])
+    slots = await quick()
     await given(slots, "first")
+    by = "me" if "cancelled" in request.node.name else ""
+    if by:
+        await broker.cancel(["second"], by=by)
 
     slots.consumer.acknowledge(slots.taken[0])
     delivery = await slots.receiving[1]
 
-    assert delivery.message.id == other.id
+    assert (delivery.message.id, delivery.cancelled_by) == ("second", by)
     await slots.consumer.settle(delivery, Ack())
 
 
-async def test_a_job_that_was_cancelled_meanwhile_is_returned_by_receive(broker: Broker) -> None:
-    await broker.publish_many(messages(2))
-    slots = await quick(broker)
-    await given(slots, "jobs-0")
-    await broker.cancel(["jobs-1"], by="me")
-
-    slots.consumer.acknowledge(slots.taken[0])
-    delivery = await slots.receiving[1]
-
-    assert (delivery.message.id, delivery.cancelled_by) == ("jobs-1", "me")
-
-
-async def test_a_job_taken_the_quick_way_may_fail(broker: Broker) -> None:
-    await broker.publish_many(messages(2))
-    slots = await quick(broker)
-    await given(slots, "jobs-0")
+async def test_a_job_taken_the_quick_way_may_fail(broker: SqliteBroker, slots: Slots) -> None:
     failed = fail(slots.taken[0].message, FAILURE, worker="w")
 
     await slots.consumer.settle(slots.taken[0], Fail(failed, "failed"))
 
     await given(slots, "jobs-0", "jobs-1")
     assert await ids(broker, "failed") == ["jobs-0"]
-    await slots.close()
 
 
-async def test_acknowledging_twice_takes_nobody_elses_job(broker: Broker) -> None:
-    await broker.publish_many(messages(2))
-    slots = await quick(broker)
-    await given(slots, "jobs-0")
+async def test_acknowledging_twice_takes_nobody_elses_job(slots: Slots) -> None:
     slots.consumer.acknowledge(slots.taken[0])
 
     with pytest.raises(DeliveryLost):
         slots.consumer.acknowledge(slots.taken[0])
 
     await given(slots, "jobs-0", "jobs-1")
-    await slots.close()
 
 
-async def test_what_was_taken_and_not_acknowledged_goes_back_with_its_worker(broker: Broker) -> None:
-    await broker.publish_many(messages(2))
-    slots = await quick(broker)
-    await given(slots, "jobs-0")
-
-    await slots.close()
+async def test_what_was_taken_and_not_acknowledged_goes_back(broker: SqliteBroker, slots: Slots) -> None:
     await slots.consumer.close()
 
     delivery = await take(await consume(broker))
     assert (delivery.message.id, delivery.redelivered) == ("jobs-0", True)
 
 
-async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(broker: Broker) -> None:
-    await broker.publish_many(messages(2))
-    slots = await quick(broker)
-    await given(slots, "jobs-0")
-
+async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(broker: SqliteBroker, slots: Slots) -> None:
     slots.consumer.acknowledge(slots.taken[0])
     slots.receiving[1].cancel()
 
@@ -210,23 +187,15 @@ async def test_a_slot_that_stops_receiving_gets_no_job_for_the_one_it_ends(broke
     assert not (await take(await consume(broker))).redelivered
 
 
-async def test_while_another_process_writes_the_ordinary_way_waits_for_it(broker: Broker, path: Path) -> None:
-    await broker.publish_many(messages(2))
-    slots = await quick(broker)
-    await given(slots, "jobs-0")
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("begin immediate")
-
-    slots.consumer.acknowledge(slots.taken[0])
-    await asyncio.sleep(0)
-    other.execute("rollback")
+async def test_while_another_process_writes_the_ordinary_way_waits_for_it(slots: Slots, path: Path) -> None:
+    with locked(path):
+        slots.consumer.acknowledge(slots.taken[0])
+        await asyncio.sleep(0)
 
     await given(slots, "jobs-0", "jobs-1")
-    other.close()
-    await slots.close()
 
 
-def stores(broker: Broker, one: Message) -> bool:
+def stores(broker: SqliteBroker, one: Message) -> bool:
     """Whether the calling thread stores the message itself, and is told so before the call returns."""
     told: list[PalermoError | None] = []
     begun = broker.try_publish(one, told.append)
@@ -234,40 +203,24 @@ def stores(broker: Broker, one: Message) -> bool:
     return begun
 
 
-async def thread_stores(broker: Broker, one: Message) -> bool:
+async def thread_stores(broker: SqliteBroker, one: Message) -> bool:
     return await asyncio.to_thread(stores, broker, one)
 
 
-async def test_a_thread_stores_a_plain_job_by_itself(broker: Broker) -> None:
+async def test_a_thread_stores_plain_jobs_by_itself_and_no_others(broker: SqliteBroker, path: Path) -> None:
     assert not await thread_stores(broker, message("first")), "its queue is to be made"
     await broker.publish(message("first"))
 
     assert await thread_stores(broker, message("second"))
 
+    assert not await thread_stores(broker, message("delayed", run_at=2.0**32))
+    assert not await thread_stores(broker, message("of a tenant", tenant="acme"))
+    with locked(path):
+        assert not await thread_stores(broker, message("for a busy file"))
     assert await ids(broker) == ["first", "second"]
 
 
-@pytest.mark.parametrize("more", [{"run_at": 2.0**32}, {"tenant": "acme"}], ids=["delayed", "tenant"])
-async def test_a_job_that_is_not_plain_is_left_to_the_session(broker: Broker, more: dict[str, object]) -> None:
-    await broker.publish(message("first"))
-
-    assert not await thread_stores(broker, message("second", **more))
-
-    assert await ids(broker) == ["first"]
-
-
-async def test_a_job_for_a_busy_file_is_left_to_the_session(broker: Broker, path: Path) -> None:
-    await broker.publish(message("first"))
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("begin immediate")
-
-    assert not await thread_stores(broker, message("second"))
-
-    other.close()
-    assert await ids(broker) == ["first"]
-
-
-async def test_threads_store_side_by_side(broker: Broker) -> None:
+async def test_threads_store_side_by_side(broker: SqliteBroker) -> None:
     await broker.publish(message("first"))
     stored: list[str] = []
 
@@ -277,11 +230,7 @@ async def test_threads_store_side_by_side(broker: Broker) -> None:
             if stores(broker, one):
                 stored.append(one.id)
 
-    threads = [threading.Thread(target=store, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        await asyncio.to_thread(thread.join)
+    await asyncio.gather(*(asyncio.to_thread(store, number) for number in range(4)))
 
     found = await ids(broker)
     assert sorted(found) == sorted(["first", *stored])
@@ -290,19 +239,11 @@ async def test_threads_store_side_by_side(broker: Broker) -> None:
         assert own == sorted(own, key=lambda id: int(id.partition("-")[2]))
 
 
-async def test_a_session_that_is_closed_stores_nothing_more(broker: Broker) -> None:
-    await broker.publish(message("first"))
-    await broker.close()
-
-    assert not await thread_stores(broker, message("second"))
-
-
-async def test_jobs_of_coroutines_share_a_transaction_in_order(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_coroutines_share_a_transaction_in_order(broker: SqliteBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well
     await broker.publish(message("first"))
     assert not stores(broker, message("alone")), "the session's own thread stores none by itself"
     committed: list[str] = []
-    assert isinstance(broker, SqliteBroker)
     broker._store._connection.set_trace_callback(committed.append)
 
     await asyncio.gather(*(broker.publish(one) for one in messages(20)))
@@ -312,7 +253,7 @@ async def test_jobs_of_coroutines_share_a_transaction_in_order(broker: Broker, m
     assert await ids(broker) == ["first", *(one.id for one in messages(20))]
 
 
-async def test_a_job_that_the_file_refuses_is_refused_alone(broker: Broker) -> None:
+async def test_a_job_that_the_file_refuses_is_refused_alone(broker: SqliteBroker) -> None:
     jobs = [message("first"), message("bad \udc80"), message("last")]
 
     errors = await asyncio.gather(*(broker.publish(one) for one in jobs), return_exceptions=True)
@@ -321,7 +262,7 @@ async def test_a_job_that_the_file_refuses_is_refused_alone(broker: Broker) -> N
     assert await ids(broker) == ["first", "last"]
 
 
-async def test_a_coroutine_that_is_cancelled_before_its_turn_stores_no_job(broker: Broker) -> None:
+async def test_a_coroutine_that_is_cancelled_before_its_turn_stores_no_job(broker: SqliteBroker) -> None:
     enqueuing = [asyncio.ensure_future(broker.publish(one)) for one in messages(3)]
     await asyncio.sleep(0)
     enqueuing[0].cancel()
@@ -333,8 +274,11 @@ async def test_a_coroutine_that_is_cancelled_before_its_turn_stores_no_job(broke
     assert await ids(broker) == ["jobs-2"]
 
 
-async def test_all_coroutines_hear_that_the_session_is_closed(broker: Broker) -> None:
+async def test_who_enqueues_on_a_closed_session_hears_of_it(broker: SqliteBroker) -> None:
+    await broker.publish(message("first"))
     await broker.close()
+
+    assert not await thread_stores(broker, message("second"))
 
     errors = await asyncio.gather(*(broker.publish(one) for one in messages(3)), return_exceptions=True)
 
@@ -355,7 +299,7 @@ def is_open(path: Path) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into Linux's /proc")
-async def test_a_file_that_is_no_database_any_more_is_not_left_open(broker: Broker, path: Path) -> None:
+async def test_a_file_that_is_no_database_any_more_is_not_left_open(broker: SqliteBroker, path: Path) -> None:
     await broker.publish(message("first"))
     assert is_open(path)
     replace_by_text(path)

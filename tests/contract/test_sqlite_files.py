@@ -8,9 +8,10 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -21,70 +22,24 @@ from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.file import opening, store
 from palermo.brokers.sqlite.file.store import translated
 from palermo.client.client import Client
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, open_broker
 from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.scheduled import ScheduledFilter
-from palermo.core.address import parse_url
-from palermo.core.journal_records import encode
 from palermo.core.lifecycle import Ack, Fail, fail
 from palermo.core.message import Message
-from palermo.errors import BrokerError, BrokerUnavailable, PublishRefused, StoreInvalid, UrlInvalid
+from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PublishRefused, StoreInvalid, UrlInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from tests.contract.recurring import entry, fires
+from tests.contract.files import change, clear_the_disk, fill, fill_the_disk, locked, look, opened
+from tests.contract.recurring import entry, fire, fires, names
 from tests.contract.timing import due, time_kept
-from tests.contract.tools import (
-    FAILURE,
-    Report,
-    consume,
-    counts,
-    ids,
-    message,
-    messages,
-    take,
-    take_and_ack,
-    until,
-)
+from tests.contract.tools import FAILURE, Report, consume, counts, ids, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, holders, keyed
 
 NOBODY = 65_534
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "jobs.db"
-
-
-@pytest.fixture
-def broker(runner: asyncio.Runner, path: Path) -> Iterator[Broker]:
-    broker = runner.run(opened(path))
-    yield broker
-    runner.run(broker.close())
-
-
-async def opened(path: Path | str, **more: float) -> Broker:
-    return await open_broker(SessionParameters(address=parse_url(f"sqlite:///{path}"), **more))  # type: ignore[arg-type]
-
-
-async def fill(path: Path, *sent: Message) -> None:
-    broker = await opened(path)
-    await broker.publish_many(sent)
-    await broker.close()
-
-
-async def look(path: Path) -> list[str]:
-    broker = await opened(path)
-    try:
-        return await ids(broker)
-    finally:
-        await broker.close()
-
-
-def change(path: Path, statement: str, *values: object) -> None:
-    db = sqlite3.connect(path)
-    with db:
-        db.execute(statement, values)
-    db.close()
+#: A text of bytes that are none.
+NO_UTF8 = object()
 
 
 def seen(path: Path) -> float:
@@ -94,21 +49,24 @@ def seen(path: Path) -> float:
     return float(found)
 
 
-async def test_a_text_file_is_no_database_and_stays_as_it_was(path: Path) -> None:
-    text = "my diary\n" * 200
-    path.write_text(text)
-
-    with pytest.raises(StoreInvalid, match=r"jobs\.db is not a SQLite database"):
-        await opened(path)
-
-    assert path.read_text() == text
+def used_by_another_machine(path: Path, at: float) -> None:
+    change(path, "update meta set value = 'another' where key = 'machine'")
+    change(path, "update meta set value = ? where key = 'seen'", at)
 
 
-async def test_another_programs_database_is_left_alone(path: Path) -> None:
-    change(path, "create table recipe (name text)")
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.write_text("my diary\n" * 200), r"jobs\.db is not a SQLite database"),
+        (lambda path: change(path, "create table recipe (name text)"), "another program's database"),
+    ],
+    ids=["a text", "another program's"],
+)
+async def test_a_file_of_something_else_is_left_alone(path: Path, make: Callable[[Path], object], told: str) -> None:
+    make(path)
     before = path.read_bytes()
 
-    with pytest.raises(StoreInvalid, match="another program's database"):
+    with pytest.raises(StoreInvalid, match=told):
         await opened(path)
 
     assert path.read_bytes() == before
@@ -118,25 +76,22 @@ async def test_a_newer_schema_is_refused(path: Path) -> None:
     await fill(path)
     change(path, "pragma user_version = 99")
 
-    with pytest.raises(StoreInvalid, match="written by a newer Palermo"):
+    with pytest.raises(StoreInvalid, match="newer Palermo"):
         await opened(path)
 
 
-async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreInvalid, match=r"the folder .*/nowhere does not exist"):
-        await opened(tmp_path / "nowhere" / "jobs.db")
-
-
-async def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreInvalid, match="is a folder"):
-        await opened(tmp_path)
-
-
-async def test_an_unknown_option_is_refused(path: Path) -> None:
-    with pytest.raises(UrlInvalid, match="unknown option 'colour'"):
-        await opened(f"{path}?colour=blue")
-    with pytest.raises(UrlInvalid, match="not a number of seconds"):
-        await opened(f"{path}?timeout=soon")
+@pytest.mark.parametrize(
+    ("url", "error", "told"),
+    [
+        ("nowhere/jobs.db", StoreInvalid, r"the folder .*/nowhere does not exist"),
+        ("", StoreInvalid, "is a folder"),
+        ("jobs.db?colour=blue", UrlInvalid, "unknown option 'colour'"),
+        ("jobs.db?timeout=soon", UrlInvalid, "not a number of seconds"),
+    ],
+)
+async def test_a_wrong_address_is_refused(tmp_path: Path, url: str, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
+        await opened(f"{tmp_path}/{url}")
 
 
 async def test_a_damaged_file_is_said_to_be_damaged(path: Path) -> None:
@@ -198,29 +153,21 @@ async def test_a_file_that_is_read_only_is_refused_and_keeps_its_jobs(open_folde
     assert await look(path) == ["7c9e"]
 
 
-async def test_a_second_machine_is_refused(path: Path) -> None:
+async def test_a_file_of_another_machine_is_taken_over_after_half_a_minute(path: Path) -> None:
     await fill(path, message("7c9e"))
-    change(path, "update meta set value = 'another' where key = 'machine'")
-    change(path, "update meta set value = ? where key = 'seen'", time.time() - 15)
-
+    used_by_another_machine(path, time.time() - 15)
     with pytest.raises(StoreInvalid, match="in use on another machine"):
         await opened(path)
 
+    used_by_another_machine(path, time.time() - 31)
 
-async def test_a_file_that_another_machine_has_left_is_taken_over(path: Path) -> None:
-    await fill(path, message("7c9e"))
-    change(path, "update meta set value = 'another' where key = 'machine'")
-    change(path, "update meta set value = ? where key = 'seen'", time.time() - 31)
-
-    broker = await opened(path)
-
-    assert await ids(broker) == ["7c9e"]
-    await broker.close()
+    assert await look(path) == ["7c9e"]
 
 
-async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_renews_its_claim_on_the_file(
+    broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 0.0)
-    broker = await opened(path)
     change(path, "update meta set value = 0.0 where key = 'seen'")
     await broker.publish(message())
 
@@ -229,13 +176,11 @@ async def test_a_session_renews_its_claim_on_the_file(path: Path, monkeypatch: p
     change(path, "update meta set value = 'another' where key = 'machine'")
     with pytest.raises(StoreInvalid, match="another machine"):
         await broker.publish(message())
-    await broker.close()
 
 
 async def test_a_file_used_by_a_clock_far_ahead_is_taken_over_soon(path: Path) -> None:
     await fill(path, message("7c9e"))
-    change(path, "update meta set value = 'before the restart' where key = 'machine'")
-    change(path, "update meta set value = ? where key = 'seen'", time.time() + 10_000_000)
+    used_by_another_machine(path, time.time() + 10_000_000)
 
     with pytest.raises(StoreInvalid, match="try again in half a minute"):
         await opened(path)
@@ -255,24 +200,47 @@ async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(broker: Brok
         await until(lambda: fires(broker), True)
 
 
+async def test_an_unreadable_recurring_job_fires_nothing_until_it_is_replaced(broker: Broker, path: Path) -> None:
+    for replacing in (False, True):
+        await broker.change_recurring(EntryChange.put(entry()))
+        change(path, """update recurring set state = '{"version": 99}'""")
+        assert await names(broker) == []
+        with pytest.raises(NotFound):
+            await fire(broker, "sweep")
+        with pytest.raises(NotFound):
+            await broker.change_recurring(EntryChange.switch("sweep", on=False))
+
+        if replacing:
+            await broker.change_recurring(EntryChange.put(entry()))
+            assert await names(broker) == ["sweep"]
+        else:
+            await broker.change_recurring(EntryChange.remove("sweep"))
+            with pytest.raises(NotFound):
+                await broker.change_recurring(EntryChange.remove("sweep"))
+
+
 @pytest.mark.parametrize(
-    ("column", "value"),
+    ("where", "column", "value"),
     [
-        ("headers", "{"),
-        ("headers", "[]"),
-        ("headers", '{"id":"\\ud800"}'),
-        ("headers", b"\xff"),
-        ("headers", 7),
-        ("properties", "{"),
-        ("properties", '{"priority":99999999999999999999}'),
+        ("job", "headers", "{"),
+        ("job", "headers", "[]"),
+        ("job", "headers", '{"id":"\\ud800"}'),
+        ("job", "headers", b"\xff"),
+        ("job", "headers", 7),
+        ("job", "properties", "{"),
+        ("job", "properties", '{"priority":99999999999999999999}'),
+        ("job", "content_type", NO_UTF8),
+        ("later", "headers", "{"),
+        ("later", "headers", b"\xff"),
+        ("later", "properties", "{"),
     ],
 )
-@pytest.mark.parametrize("where", ["job", "later"])
-async def test_an_unreadable_row_fails_alone(
-    broker: Broker, path: Path, where: str, column: str, value: object
-) -> None:
+async def test_a_bad_row_fails_alone(broker: Broker, path: Path, where: str, column: str, value: object) -> None:
     await broker.publish_many([due("1", 60), due("2", 60)] if where == "later" else [message("1"), message("2")])
-    change(path, f"update {where} set {column} = ? where message_id = '1'", value)
+    if value is NO_UTF8:
+        change(path, "update job set content_type = cast(x'ff' as text), body = 'text' where message_id = '1'")
+    else:
+        change(path, f"update {where} set {column} = ? where message_id = '1'", value)
 
     if where == "later":
         shown = (await broker.scheduled(ScheduledFilter(retries=False))).messages
@@ -284,25 +252,14 @@ async def test_an_unreadable_row_fails_alone(
     worker = await consume(broker)
     held = await take(worker)
     assert (held.message.id, held.redelivered) == ("1", False)
+    if value is NO_UTF8:
+        assert (held.message.content_type, held.message.body) == ("\\xff", b"text")
     await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
 
     assert (await take_and_ack(worker)).id == "2"
     (failed,) = (await broker.browse("failed")).messages
     assert (failed.id, failed.failure) == ("1", FAILURE)
     await until(lambda: counts(broker), (0, 0))
-
-
-async def test_a_row_that_is_no_utf_8_fails_alone(broker: Broker, path: Path) -> None:
-    await broker.publish_many([message("1"), message("2")])
-    change(path, "update job set content_type = cast(x'ff' as text), body = 'text' where message_id = '1'")
-
-    worker = await consume(broker)
-    held = await take(worker)
-
-    assert (held.message.content_type, held.message.body) == ("\\xff", b"text")
-    await worker.settle(held, Fail(fail(held.message, FAILURE, worker="w")))
-    assert (await take_and_ack(worker)).id == "2"
-    assert await ids(broker, "failed") == ["1"]
 
 
 async def test_an_unreadable_unique_key_is_free(broker: Broker, path: Path) -> None:
@@ -322,16 +279,13 @@ async def test_a_full_disk_does_not_count_as_a_workers_death(broker: Broker, pat
     worker = await consume(full, slots=2)
     await take(worker, 1)
     done = await take(worker, 2)
-    assert isinstance(full, SqliteBroker)
     (consumer,) = full._consumers
-    for event in ("update of holder", "delete"):
-        change(path, f"create trigger full_{event[:6]} before {event} on job begin select raise(abort, 'full'); end")
+    fill_the_disk(path)
     await worker.settle(done, Ack())
     await until(lambda: asyncio.sleep(0, consumer._lost is not None), True)
     await worker.close()
     await full.close()
-    change(path, "drop trigger full_update")
-    change(path, "drop trigger full_delete")
+    clear_the_disk(path)
 
     other = await consume(broker, report=Report("jobs", pid=2))
     assert (await take(other)).message.id == "next"
@@ -346,14 +300,12 @@ async def test_a_full_disk_does_not_count_as_a_workers_death(broker: Broker, pat
     assert await ids(broker) == ["held"]
 
 
-async def test_a_file_removed_in_use_is_noticed(path: Path) -> None:
-    broker = await opened(path)
+async def test_a_file_removed_in_use_is_noticed(broker: Broker, path: Path) -> None:
     await broker.publish(message())
     path.unlink()
 
     with pytest.raises(BrokerUnavailable, match="removed or replaced"):
         await broker.publish(message())
-    await broker.close()
 
 
 def test_after_the_file_was_removed_jobs_go_into_a_new_one(path: Path) -> None:
@@ -370,9 +322,9 @@ def test_after_the_file_was_removed_jobs_go_into_a_new_one(path: Path) -> None:
 
 
 async def test_scheduled_jobs_come_due_again_after_the_file_could_not_be_written(
-    path: Path, caplog: pytest.LogCaptureFixture
+    broker: Broker, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker, keeper = await opened(path), await opened(path)
+    keeper = await opened(path)
     change(path, "create trigger refuse before insert on job begin select raise(abort, 'no'); end")
     await broker.publish(due("7c9e", 0.1))
 
@@ -382,128 +334,129 @@ async def test_scheduled_jobs_come_due_again_after_the_file_could_not_be_written
         await until(lambda: counts(broker), (1, 0))
 
     await keeper.close()
-    await broker.close()
 
 
 async def test_a_file_locked_for_too_long_is_unavailable(path: Path) -> None:
     broker = await opened(f"{path}?timeout=0.1")
-    other = sqlite3.connect(path)
-    other.execute("begin immediate")
 
-    with pytest.raises(BrokerUnavailable, match="locked by another program"):
+    with locked(path), pytest.raises(BrokerUnavailable, match="locked by another program"):
         await broker.publish(message())
 
-    other.rollback()
-    other.close()
     await broker.publish(message("7c9e"))
     assert await ids(broker) == ["7c9e"]
     await broker.close()
 
 
-class Limit:
-    """SQLite's own limit on the size of a file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "jobs.db"
-
-    def shrink(self, broker: Broker) -> None:
-        self._limit(broker, 300)
-
-    def grow(self, broker: Broker) -> None:
-        self._limit(broker, 100_000)
-
-    def _limit(self, broker: Broker, pages: int) -> None:
-        assert isinstance(broker, SqliteBroker)
-        broker._store._connection.execute(f"pragma max_page_count = {pages}")
-
-
-class Disk(Limit):
-    """A small disk of its own, with something on it that can be removed."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self._ballast = folder / "ballast"
-        self._ballast.write_bytes(bytes(3_000_000))
-
-    def shrink(self, broker: Broker) -> None:
-        """It is small already."""
-
-    def grow(self, broker: Broker) -> None:
-        self._ballast.unlink()
+def limit(broker: SqliteBroker, pages: int) -> None:
+    broker._store._connection.execute(f"pragma max_page_count = {pages}")
 
 
 @pytest.fixture(params=["limit", "disk"])
-def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Limit]:
-    """Where there is little room: a real disk where we may mount one, else SQLite's own limit."""
+def small(
+    request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path
+) -> Iterator[tuple[Broker, Callable[[], object]]]:
+    """A broker with little room, and what makes room: on a real disk where we may mount one, else by SQLite's limit."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-    if request.param == "limit" or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        yield Limit(folder)
-        return
-    yield Disk(folder)
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    mounted = request.param == "disk" and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    ballast = folder / "ballast"
+    if mounted:
+        ballast.write_bytes(bytes(3_000_000))
+    broker = runner.run(opened(folder / "jobs.db"))
+    if not mounted:
+        limit(broker, 300)
+    yield broker, ballast.unlink if mounted else lambda: limit(broker, 100_000)
+    runner.run(broker.close())
+    if mounted:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-async def test_a_full_disk_refuses_jobs_and_loses_none(small: Limit) -> None:
-    broker = await opened(small.path)
-    small.shrink(broker)
+@pytest.mark.parametrize("unique", [False, True], ids=["plain", "unique"])
+async def test_a_full_disk_refuses_jobs_and_their_keys_and_loses_none(
+    small: tuple[Broker, Callable[[], object]], unique: bool
+) -> None:
+    broker, make_room = small
     stored: list[str] = []
+
+    async def enqueue(id: str) -> None:
+        if unique:
+            assert (await ask(broker, keyed(id, key=id, body=bytes(20_000)), key=id)).outcome == "stored"
+        else:
+            await broker.publish(message(id, body=bytes(20_000)))
+        stored.append(id)
 
     async def fill_up() -> None:
         for number in range(1_000):
-            await broker.publish(message(f"jobs-{number}", body=bytes(20_000)))
-            stored.append(f"jobs-{number}")
+            await enqueue(f"{number}")
 
     with pytest.raises(PublishRefused, match="disk is full"):
         await fill_up()
 
     assert stored
     assert await ids(broker) == stored
-    small.grow(broker)
-    await broker.publish(message("room again"))
-    assert await broker.purge("jobs") == len(stored) + 1
-    await broker.close()
+    assert not unique or [id for id, _ in await holders(broker)] == sorted(stored)
+    make_room()
+    await enqueue(f"{len(stored)}")
+    assert await broker.purge("jobs") == len(stored)
 
 
-async def test_a_unique_job_that_a_full_disk_refuses_leaves_no_key(small: Limit) -> None:
-    broker = await opened(small.path)
-    small.shrink(broker)
-
-    async def fill_up() -> None:
-        for number in range(1_000):
-            await ask(broker, keyed(f"{number}", key=f"{number}", body=bytes(20_000)), key=f"{number}")
-            stored.append(f"{number}")
-
-    stored: list[str] = []
-    with pytest.raises(PublishRefused, match="disk is full"):
-        await fill_up()
-
-    assert [id for id, _ in sorted(await holders(broker))] == sorted(stored)
-    small.grow(broker)
-    next = f"{len(stored)}"
-    assert (await ask(broker, keyed("again", key=next), key=next)).outcome == "stored"
-    await broker.close()
-
-
-async def test_a_job_that_fails_on_a_full_disk_stays_where_it_is(path: Path) -> None:
-    broker = await opened(path)
-    assert isinstance(broker, SqliteBroker)
+async def test_a_job_that_fails_on_a_full_disk_stays_where_it_is(broker: SqliteBroker) -> None:
     await broker.publish(message("7c9e"))
     consumer = await consume(broker)
     delivery = await take(consumer)
-    db = broker._store._connection
-    db.execute(f"pragma max_page_count = {db.execute('pragma page_count').fetchone()[0]}")
-    failed = fail(delivery.message, FAILURE, worker="w")
+    limit(broker, 1)  # no more than there are
 
     with pytest.raises(StoreInvalid, match="disk is full"):
         await consumer.settle(delivery, Fail(Message(id="7c9e", queue="jobs", job="j", body=bytes(100_000))))
 
     assert await counts(broker) == (0, 1)
-    db.execute("pragma max_page_count = 100000")
-    await consumer.settle(delivery, Fail(failed))
+    limit(broker, 100_000)
+    await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
     assert await ids(broker, "failed") == ["7c9e"]
+
+
+#: A worker that takes one job, while the disk is full from then on, and ends as argument 2 says.
+_ENDS_ON_A_FULL_DISK = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.contract.files import fill_the_disk, opened
+from tests.contract.tools import consume, take
+
+async def main(path, how):
+    broker = await opened(path)
+    worker = await consume(broker)
+    await take(worker)
+    (consumer,) = broker._consumers
+    fill_the_disk(Path(path))
+    if how == "killed":
+        os.kill(os.getpid(), 9)
+    if how == "lost":
+        consumer._lose(asyncio.InvalidStateError("full"))
+    await worker.close()
     await broker.close()
+    return broker.after_failure()  # as a worker that is stopped while it waits for its next session
+
+unfinished = asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(("how", "deaths"), [("stopped", ()), ("lost", ()), ("killed", ("pid:4711@example",))])
+async def test_a_worker_ending_on_a_full_disk_has_not_died_of_its_job(
+    broker: Broker, path: Path, how: str, deaths: tuple[str, ...]
+) -> None:
+    await broker.publish(message("7c9e"))
+    command = [sys.executable, "-c", _ENDS_ON_A_FULL_DISK, str(path), how]
+    await asyncio.to_thread(subprocess.run, command, check=how != "killed")
+    clear_the_disk(path)
+    for file in Path(opening.side_directory(str(path))).glob("*.lock"):
+        os.utime(file, (0, 0))  # its file is old: the next session to open must not remove it
+
+    next = await opened(path)
+
+    again = await take(await consume(next, report=Report("jobs", pid=2)))
+    assert (again.message.id, again.redelivered, again.deaths) == ("7c9e", True, deaths)
+    await next.close()
 
 
 def sqlite_errors() -> list[sqlite3.Error]:
@@ -519,71 +472,11 @@ def sqlite_errors() -> list[sqlite3.Error]:
     return [*bare, *coded]
 
 
-@pytest.mark.parametrize("error", sqlite_errors(), ids=str)
-def test_every_sqlite_error_is_translated(error: sqlite3.Error) -> None:
-    for publishing in (False, True):
-        found = translated(error, "jobs.db", publishing=publishing)
+def test_every_sqlite_error_is_translated() -> None:
+    for error in sqlite_errors():
+        for publishing in (False, True):
+            found = translated(error, "jobs.db", publishing=publishing)
 
-        assert isinstance(found, BrokerError)
-        assert "jobs.db" in str(found)
-        assert "\n" not in str(found)
-
-
-async def test_what_sqlite_cannot_bind_is_refused(broker: Broker) -> None:
-    with pytest.raises(PublishRefused):
-        await broker.publish(message("\ud800"))
-
-    assert (await broker.browse("failed") if await counts(broker, "failed") else None) is None
-    await broker.publish(message("7c9e"))
-    assert (await broker.browse("jobs", offset=10**30, limit=10**30)).total == 1
-
-
-async def test_a_file_of_an_earlier_palermo_is_upgraded_with_all_that_is_in_it(path: Path) -> None:
-    await fill(path, message("7c9e"))
-    for trigger in ("job_gone", "tenant_claimed", "tenant_released", "tenant_removed"):
-        change(path, f"drop trigger {trigger}")
-    for table in ("answer", "command", "cancel", "pause", "later", "recurring", "journal", "subscription", "event"):
-        change(path, f"drop table {table}")
-    for table in ("key", "limited", "tenant", "turn", "unique_job"):
-        change(path, f"drop table {table}")
-    for index in ("job_next", "job_held_until", "job_permit"):
-        change(path, f"drop index {index}")
-    for column in ("deaths", "held_until", "priority", "permit", "tenant"):
-        change(path, f"alter table job drop column {column}")
-    change(path, "pragma user_version = 1")
-
-    broker = await opened(path)
-
-    assert (await broker.browse("jobs")).total == 1
-    await broker.pause("jobs")
-    assert [info.paused for info in await broker.queues()] == [True]
-    await broker.publish(message("later", run_at=2.0**32))
-    assert (await broker.scheduled(ScheduledFilter())).total == 1
-    await broker.change_recurring(EntryChange.put(entry()))
-    assert len(await broker.recurring()) == 1
-    assert await broker.keys.known() == []
-    await broker.close()
-    await (await opened(path)).close()
-
-
-async def test_the_journal_of_an_older_file_is_read_on_and_keeps_to_its_size(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as older:
-        older.setattr(opening, "_SCHEMA", opening._SCHEMA[:10])
-        older.setattr(opening, "SCHEMA_VERSION", 10)
-        await fill(path)
-    old = [encode("", [{"kind": "log", "at": 1.0, "id": f"{number}", "text": "x" * 20_000}]) for number in range(100)]
-    for body in old:
-        change(path, "insert into journal (exchange, at, body) values ('palermo', ?, ?)", time.time(), body)
-
-    address = parse_url(f"sqlite:///{path}")
-    broker = await open_broker(SessionParameters(address=address, journal_bytes=1_000_000))
-    await broker.journal.append(encode("", [{"kind": "log", "at": 1.0, "id": "new"}]))
-    read: list[str] = []
-    reader = await broker.journal.read(lambda batch: read.extend(one["id"] for one in batch.records))
-    await reader.caught_up.wait()
-    await broker.close()
-
-    assert read == [*(f"{number}" for number in range(101 - len(read), 100)), "new"]
-    assert 40 < len(read) < 60
+            assert isinstance(found, BrokerError), error
+            assert "jobs.db" in str(found)
+            assert "\n" not in str(found)

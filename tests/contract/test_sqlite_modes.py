@@ -16,7 +16,7 @@ from palermo.client.client import Client
 from palermo.errors import StoreInvalid
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
-from tests.contract.test_sqlite_files import fill, look, opened
+from tests.contract.files import fill, look, opened
 from tests.contract.tools import message
 
 
@@ -39,16 +39,22 @@ def use(folder: Path) -> dict[str, int]:
         return modes(folder)
 
 
-@pytest.mark.parametrize("mask", [0o022, 0o000, 0o077])
-def test_nobody_else_reads_the_jobs_of_a_sqlite_file(umask: Callable[[int], int], tmp_path: Path, mask: int) -> None:
+@pytest.mark.parametrize(
+    ("mask", "file", "folder"),
+    [(0o022, 0o600, 0o700), (0o077, 0o600, 0o700), (0o007, 0o660, 0o770), (0o000, None, None)],
+    ids=["usual", "strict", "the group writes", "all write"],
+)
+def test_the_umask_says_whether_a_group_reads_a_file_and_nobody_else_does(
+    umask: Callable[[int], int], tmp_path: Path, mask: int, file: int | None, folder: int | None
+) -> None:
     umask(mask)
 
     found = use(tmp_path)
 
     assert {"jobs.db", "jobs.db-wal", "jobs.db-shm", "jobs.db.d"} <= found.keys()
     assert {name: oct(mode) for name, mode in found.items() if mode & 0o007} == {}
-    if mask:
-        assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o600, 0o600, 0o700)
+    if file is not None:
+        assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (file, file, folder)
 
 
 def test_a_file_is_made_where_only_root_may_use_mknod(
@@ -64,15 +70,7 @@ def test_a_file_is_made_where_only_root_may_use_mknod(
     assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o600, 0o600, 0o700)
 
 
-def test_a_umask_that_lets_the_group_write_shares_the_file_with_it(umask: Callable[[int], int], tmp_path: Path) -> None:
-    umask(0o007)
-
-    found = use(tmp_path)
-
-    assert (found["jobs.db"], found["jobs.db-wal"], found["jobs.db.d"]) == (0o660, 0o660, 0o770)
-
-
-def test_files_beside_a_shared_file_belong_to_its_folders_group(umask: Callable[[int], int], tmp_path: Path) -> None:
+def test_files_beside_a_shared_file_have_its_group(umask: Callable[[int], int], tmp_path: Path) -> None:
     """Workers of another user could not open a killed worker's lock, so nobody took its job over."""
     umask(0o007)
     tmp_path.chmod(0o2770)
@@ -98,11 +96,8 @@ def test_a_file_that_everybody_can_read_is_warned_of_once(
     assert (tmp_path / "jobs.db").name in line
 
 
-async def test_a_file_that_is_mounted_without_its_folder_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_mounted_without_its_folder_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each container would have a write-ahead log of its own: jobs of one are unseen by the other, and lost with it."""
-    path = tmp_path / "jobs.db"
     await fill(path, message("7c9e"))
     mounted = [("/", "overlay"), (str(path), "ext4")]
     monkeypatch.setattr(opening, "mounts", lambda: mounted)

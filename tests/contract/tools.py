@@ -22,6 +22,7 @@ from palermo.errors import NotBrowsable
 from tests.helpers import HANGS, Stopwatch
 
 Open = Callable[[], Awaitable[Broker]]
+OpenRedis = Callable[..., Awaitable[RedisBroker]]
 
 #: Seconds that a session may take for one call: this is about what is done, and not about how quickly.
 PATIENT = 60.0
