@@ -5,29 +5,29 @@ Every key that a full exchange has gets values of wrong types, whatever its type
 
 import asyncio
 import time
-import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.diagnosis import _ONCE
 from palermo.brokers.redis.jobs import id_in
 from palermo.brokers.redis.store import Store
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.scheduled import RUN, ScheduledFilter
 from palermo.contract.sweep import Move
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail, requeue
 from palermo.errors import BrokerError, BrokerRefused, PalermoError
-from tests import redis_node
 from tests.contract.damaging import DAY, everything, fill
 from tests.contract.limiting import limited
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import (
     FAILURE,
+    OpenRedis,
     Report,
     consume,
     counts,
@@ -42,62 +42,75 @@ from tests.contract.tools import (
 from tests.redis_node import RedisNode
 
 
-@pytest.fixture(scope="module")
-def node() -> Iterator[RedisNode]:
-    with redis_node.running() as node:
-        yield node
+@pytest.fixture
+def session(redis_session: SessionParameters) -> SessionParameters:
+    return replace(redis_session, keep_events=True)
+
+
+@pytest.fixture
+def broker(redis_broker: RedisBroker) -> RedisBroker:
+    return redis_broker
+
+
+@pytest.fixture
+def full(runner: asyncio.Runner, session: SessionParameters, sessions: list[Broker]) -> RedisBroker:
+    """A session on an exchange that has two records of each kind."""
+    sessions += runner.run(fill(session))
+    broker = sessions[-1]
+    assert isinstance(broker, RedisBroker)
+    return broker
+
+
+async def dumped(store: Store) -> dict[bytes, bytes]:
+    return {key: await store.call("DUMP", key) for key in await store.call("KEYS", store.key("*"))}
+
+
+async def restore(store: Store, dumps: dict[bytes, bytes]) -> None:
+    """Have all keys as they were when they were dumped."""
+    for key in await store.call("KEYS", store.key("*")):
+        await store.call("DEL", key)
+    for key, dump in dumps.items():
+        await store.call("RESTORE", key, 0, dump, "REPLACE")
 
 
 @pytest.mark.parametrize("value", [b"{", b"\xff"])
-async def test_a_damaged_key_raises_nothing_foreign_and_stops_no_other(node: RedisNode, value: bytes) -> None:
-    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", keep_events=True)
+async def test_a_damaged_key_stops_no_other(full: RedisBroker, session: SessionParameters, value: bytes) -> None:
     found: list[str] = []
-    opened = await fill(session)
-    store = opened[1]._store  # type: ignore[attr-defined]
-    keys = sorted(await store.call("KEYS", store.key("*")))
-    dumps = {key: await store.call("DUMP", key) for key in keys}
-    for key in keys:
+    store = full._store
+    dumps = await dumped(store)
+    for key in sorted(dumps):
         kind = (await store.call("TYPE", key)).decode()
         for step in damages(key, kind, value):
-            for name in await store.call("KEYS", store.key("*")):
-                await store.call("DEL", name)
-            for name, dump in dumps.items():
-                await store.call("RESTORE", name, 0, dump, "REPLACE")
+            await restore(store, dumps)
             try:
                 await store.call(*(await step(store) if callable(step) else step))
             except BrokerError:
                 continue
             found += [f"{key!r}: {one}" for one in await everything(session)]
-    for broker in opened:
-        await broker.close()
 
     assert not found, "\n".join(found)
 
 
-async def test_a_key_of_another_type_is_named_by_the_doctor(node: RedisNode) -> None:
-    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", keep_events=True)
-    for broker in await fill(session):
-        await broker.close()
-    broker = await open_broker(session)
-    store = broker._store  # type: ignore[attr-defined]
-    assert [one for one in await broker.diagnose() if one.check == "keys"] == []
+async def test_a_key_of_another_type_is_named_by_the_doctor(full: RedisBroker) -> None:
+    store = full._store
+    assert [one for one in await full.diagnose() if one.check == "keys"] == []
     for key in await store.call("KEYS", store.key("*")):
         if key.startswith(store.key("sent:").encode()):
             continue  # it expires
         async with overwritten(store, key):
-            (problem,) = [one for one in await broker.diagnose() if one.check == "keys"]
+            (problem,) = [one for one in await full.diagnose() if one.check == "keys"]
             assert problem.level == "problem"
             assert problem.text.startswith(f"{key.decode()!r} is a list")
 
             if key == store.key("jobs").encode():
                 with pytest.raises(BrokerRefused, match="palermo doctor"):
-                    await broker.publish(message("new"))
-    await broker.close()
+                    await full.publish(message("new"))
 
 
-async def test_the_doctor_does_not_look_through_the_keys_of_other_programs(node: RedisNode) -> None:
+async def test_the_doctor_does_not_look_through_the_keys_of_other_programs(
+    node: RedisNode, broker: RedisBroker
+) -> None:
     """A server may have millions of them: SCAN goes through all."""
-    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
     node.ask("CONFIG", "RESETSTAT")
 
     assert [one for one in await broker.diagnose() if one.check == "keys"] == []
@@ -106,28 +119,19 @@ async def test_the_doctor_does_not_look_through_the_keys_of_other_programs(node:
     assert b"cmdstat_type" in used
     assert b"cmdstat_scan" not in used
     assert b"cmdstat_keys" not in used
-    await broker.close()
 
 
-async def test_no_job_is_lost_or_doubled_while_a_key_is_of_another_type(node: RedisNode) -> None:
-    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}")
-    opened = await fill(session)
-    await opened[0].publish(limited("c-limited", 1, key="a", queue="limited"))
-    store = opened[1]._store  # type: ignore[attr-defined]
-    dumps = {key: await store.call("DUMP", key) for key in await store.call("KEYS", store.key("*"))}
-    keys = sorted({*dumps, *(store.key(name).encode() for name in _ONCE)})
+async def test_no_job_is_lost_while_a_key_is_of_another_type(full: RedisBroker, session: SessionParameters) -> None:
+    await full.publish(limited("c-limited", 1, key="a", queue="limited"))
+    store = full._store
+    dumps = await dumped(store)
     before, found = await places(store), list[str]()
-    for key in keys:
-        for name in await store.call("KEYS", store.key("*")):
-            await store.call("DEL", name)
-        for name, dump in dumps.items():
-            await store.call("RESTORE", name, 0, dump, "REPLACE")
+    for key in sorted({*dumps, *(store.key(name).encode() for name in _ONCE)}):
+        await restore(store, dumps)
         async with overwritten(store, key):
             await move_all(session)
         after = await places(store)
         found += [f"{key!r}: {after[id]} of {id}" for id in before if after[id] != 1]
-    for broker in opened:
-        await broker.close()
 
     assert not found, "\n".join(found)
 
@@ -158,7 +162,7 @@ async def move_all(session: SessionParameters) -> None:
     await attempt(broker.sweep("failed", lambda one: Move(requeue(one))))
     await attempt(broker.alter_scheduled(ScheduledFilter(ids=frozenset({"a-later"})), RUN))
     await attempt(broker._store.run("due", repr(time.time() + 2 * DAY), 500))  # type: ignore[attr-defined]
-    await attempt(end_all_leases(broker))  # type: ignore[arg-type]
+    await attempt(end_all_leases(broker))
     await other.close()
     await broker.close()
 
@@ -175,11 +179,10 @@ async def places(store: Store) -> Counter[str]:
     return Counter(id_in(blob) for blob in blobs if blob is not None)
 
 
-async def test_a_due_job_waits_while_its_queues_key_has_another_type(
-    node: RedisNode, caplog: pytest.LogCaptureFixture
+async def test_a_due_job_waits_while_its_queues_key_is_wrong(
+    broker: RedisBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
-    store = broker._store  # type: ignore[attr-defined]
+    store = broker._store
     await broker.publish_many([message("first"), due("stays", 0.1, queue="broken"), due("7c9e", 0.1)])
 
     async with overwritten(store, store.key("queue:broken").encode()), time_kept(broker):
@@ -187,13 +190,11 @@ async def test_a_due_job_waits_while_its_queues_key_has_another_type(
 
     assert "palermo doctor" in caplog.text
     assert [one.id for one in (await broker.scheduled(ScheduledFilter())).messages] == ["stays"]
-    await broker.close()
 
 
-async def test_a_job_runs_though_a_side_key_has_another_type(node: RedisNode) -> None:
+async def test_a_job_runs_though_a_side_key_has_another_type(broker: RedisBroker) -> None:
     """Where it was claimed before, who died of it, who cancelled it: without that a worker takes and settles it."""
-    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
-    store = broker._store  # type: ignore[attr-defined]
+    store = broker._store
     for name in ("claims", "cancels", "deaths", "runs-at", "keyed", "permits", "idle:jobs"):
         async with overwritten(store, store.key(name).encode()):
             await broker.publish_many(messages(2))
@@ -204,33 +205,28 @@ async def test_a_job_runs_though_a_side_key_has_another_type(node: RedisNode) ->
 
             await until(lambda: counts(broker), (0, 0))
             await worker.close()
-    await broker.close()
 
 
-async def test_a_dead_worker_whose_job_cannot_go_back_ends_no_other_worker(node: RedisNode) -> None:
-    broker, dead = [
-        await open_broker(SessionParameters(address=parse_url(node.url), exchange="dead")) for _ in range(2)
-    ]
-    store = broker._store  # type: ignore[attr-defined]
+async def test_a_dead_worker_whose_job_cannot_go_back_ends_no_other_worker(
+    broker: RedisBroker, open_redis: OpenRedis
+) -> None:
+    dead, store = await open_redis(), broker._store
     await broker.publish_many([message("stays", "broken"), message("7c9e")])
     lost = await consume(dead, "broken,jobs", slots=2, report=Report("broken,jobs", pid=1))
     await take(lost, 1)
     await take(lost, 2)
 
     async with overwritten(store, store.key("queue:broken").encode()):
-        await end_all_leases(broker)  # type: ignore[arg-type]
+        await end_all_leases(broker)
         worker = await consume(broker, report=Report("jobs", pid=2))
         assert (await take(worker)).message.id == "7c9e"
 
     await until(lambda: ids(broker, "broken"), ["stays"])
-    await broker.close()
-    await dead.close()
 
 
-async def test_new_jobs_overwrite_none_after_the_counter_was_deleted(node: RedisNode) -> None:
+async def test_new_jobs_overwrite_none_after_the_counter_was_deleted(broker: RedisBroker) -> None:
     """As `palermo doctor` advises for a key of another type."""
-    broker = await open_broker(SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}"))
-    store = broker._store  # type: ignore[attr-defined]
+    store = broker._store
     await broker.publish_many([*messages(10), due("later", DAY)])
 
     await store.call("DEL", store.key("number"))
@@ -239,7 +235,6 @@ async def test_new_jobs_overwrite_none_after_the_counter_was_deleted(node: Redis
     assert await ids(broker) == [f"jobs-{number}" for number in range(10)]
     assert await ids(broker, "other") == [f"other-{number}" for number in range(10)]
     assert [one.id for one in (await broker.scheduled(ScheduledFilter())).messages] == ["later"]
-    await broker.close()
 
 
 @asynccontextmanager
@@ -255,12 +250,10 @@ async def overwritten(store: Store, key: bytes) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("value", [b"{", b"\xc1", b"\xff"])
-async def test_a_job_whose_claim_is_damaged_is_settled_or_given_back(node: RedisNode, value: bytes) -> None:
-    session = SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}")
-    broker, other = await open_broker(session), await open_broker(session)
-    store = broker._store  # type: ignore[attr-defined]
+async def test_a_job_with_a_damaged_claim_is_settled(broker: RedisBroker, open_redis: OpenRedis, value: bytes) -> None:
+    store = broker._store
     await broker.publish_many([message("done"), message("left"), message("good")])
-    worker = await consume(other, slots=3)
+    worker = await consume(await open_redis(), slots=3)
     done, _, _ = [await take(worker, slot) for slot in (1, 2, 3)]
     (claims,) = await store.call("KEYS", store.key("held:*"))
     for number in sorted(await store.call("HKEYS", claims), key=int)[:2]:
@@ -273,8 +266,6 @@ async def test_a_job_whose_claim_is_damaged_is_settled_or_given_back(node: Redis
     assert await ids(broker) == ["good"]
     assert await ids(broker, "failed") == ["left"]
     assert await store.call("HLEN", store.key("jobs")) == 2
-    await other.close()
-    await broker.close()
 
 
 def damages(key: bytes, kind: str, value: bytes) -> list[Any]:

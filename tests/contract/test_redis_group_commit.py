@@ -1,18 +1,12 @@
 """On Redis, jobs of several slots that end soon after each other are deleted in one step."""
 
-import asyncio
-import uuid
-from collections.abc import Iterator
-
 import pytest
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.group_commit import GroupCommit
-from palermo.contract.broker import Delivery, SessionParameters, open_broker
-from palermo.core.address import parse_url
-from tests import redis_node
-from tests.contract.tools import PATIENT, consume, messages, take, until
+from palermo.contract.broker import Delivery
+from tests.contract.tools import consume, messages, take, until
 
 
 class Clock:
@@ -38,15 +32,8 @@ def after(*, job: float, script: float, clock: Clock) -> GroupCommit:
 
 
 @pytest.fixture
-def broker(runner: asyncio.Runner) -> Iterator[RedisBroker]:
-    with redis_node.running() as node:
-        session = SessionParameters(
-            address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT
-        )
-        opened = runner.run(open_broker(session))
-        assert isinstance(opened, RedisBroker)
-        yield opened
-        runner.run(opened.close())
+def broker(redis_broker: RedisBroker) -> RedisBroker:
+    return redis_broker
 
 
 async def both_run(broker: RedisBroker, *, script: float) -> tuple[RedisConsumer, Delivery, Delivery]:

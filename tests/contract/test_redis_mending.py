@@ -3,7 +3,6 @@
 import asyncio
 import json
 import time
-import uuid
 
 import msgpack
 import pytest
@@ -11,19 +10,15 @@ from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.workers import LEASE
-from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.contract.recurring_entries import EntryChange
 from palermo.contract.sweep import Keep
-from palermo.core.address import parse_url
 from palermo.core.lifecycle import Fail, fail
-from tests import redis_node
 from tests.contract.limiting import forget_what_is_over
 from tests.contract.recurring import entry, fires
-from tests.contract.test_redis_server import opened
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import (
     FAILURE,
-    PATIENT,
+    OpenRedis,
     Report,
     consume,
     counts,
@@ -38,33 +33,27 @@ from tests.redis_node import RedisNode
 
 
 @pytest.fixture
-def session(node: RedisNode) -> SessionParameters:
-    return SessionParameters(address=parse_url(node.url), exchange=f"test-{uuid.uuid4().hex[:8]}", timeout=PATIENT)
+def broker(redis_broker: RedisBroker) -> RedisBroker:
+    return redis_broker
 
 
-async def test_after_an_outage_workers_get_time_to_return_for_their_jobs(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_after_an_outage_workers_may_return_for_their_jobs(broker: RedisBroker, open_redis: OpenRedis) -> None:
     await broker.publish_many(messages(1))
-    cut_off = await opened(session, sessions)
+    cut_off = await open_redis()
     await take(await consume(cut_off, report=Report("jobs", pid=1)))
     await away(cut_off, 20.0)
 
     first_back = await consume(broker, report=Report("jobs", pid=2))
 
     assert await counts(broker) == (0, 1)
-    await consume(await opened(cut_off.after_failure(), sessions), "other", report=Report("other", pid=1))
+    await consume(await open_redis(cut_off.after_failure()), "other", report=Report("other", pid=1))
     held = await take(first_back)
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", (), "pid:1@example")
 
 
-async def test_after_an_outage_jobs_of_a_lost_worker_run_again(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_after_an_outage_jobs_of_a_lost_worker_run_again(broker: RedisBroker, open_redis: OpenRedis) -> None:
     await broker.publish_many(messages(1))
-    dead = await opened(session, sessions)
+    dead = await open_redis()
     await take(await consume(dead, report=Report("jobs", pid=1)))
     await away(dead, 2.0)
 
@@ -74,12 +63,9 @@ async def test_after_an_outage_jobs_of_a_lost_worker_run_again(
     assert (held.message.id, held.deaths, held.running_at) == ("jobs-0", ("pid:1@example",), "")
 
 
-async def test_a_lease_does_not_outlast_a_clock_of_the_server_that_is_set_back(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_a_lease_ends_though_the_servers_clock_is_set_back(broker: RedisBroker, open_redis: OpenRedis) -> None:
     await broker.publish_many(messages(1))
-    dead = await opened(session, sessions)
+    dead = await open_redis()
     await take(await consume(dead, report=Report("jobs", pid=1)))
     await away(dead, -86_400.0)
 
@@ -101,10 +87,7 @@ async def away(broker: RedisBroker, seconds: float) -> None:
     await store.call("HSET", store.key("renewals"), "last", now - seconds)
 
 
-async def test_messages_changed_by_another_program_fail_alone(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_messages_changed_by_another_program_fail_alone(broker: RedisBroker) -> None:
     await broker.publish_many(messages(5))
     store = broker._store
     numbers = await store.call("ZRANGE", store.key("queue:jobs"), 0, -1)
@@ -133,21 +116,15 @@ async def test_messages_changed_by_another_program_fail_alone(
     await until(lambda: counts(broker), (0, 0))
 
 
-async def test_keys_of_limits_that_say_nothing_any_more_are_forgotten(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_keys_of_limits_that_say_nothing_are_forgotten(broker: RedisBroker, open_redis: OpenRedis) -> None:
 
     async def known() -> set[str]:
         return {key.decode() for key in await broker._store.fields("limits")}
 
-    await forget_what_is_over(broker, await opened(session, sessions), known)
+    await forget_what_is_over(broker, await open_redis(), known)
 
 
-async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(
-    session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(broker: RedisBroker) -> None:
     await broker.change_recurring(EntryChange.put(entry()))
     (stored,) = await broker.recurring()
     ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
@@ -157,8 +134,7 @@ async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(
         await until(lambda: fires(broker), True)
 
 
-async def test_an_unreadable_unique_key_is_free(session: SessionParameters, sessions: list[Broker]) -> None:
-    broker = await opened(session, sessions)
+async def test_an_unreadable_unique_key_is_free(broker: RedisBroker) -> None:
     store = broker._store
     await store.call("HSET", store.key("keys"), "broken", "{")
     await store.call("ZADD", store.key("keys-due"), 1, "broken")
@@ -171,10 +147,7 @@ async def test_an_unreadable_unique_key_is_free(session: SessionParameters, sess
     assert (await ask(broker, keyed("1", key="broken"), key="broken")).outcome == "stored"
 
 
-async def test_a_look_for_orphaned_keys_reads_only_the_jobs_with_keys(
-    node: RedisNode, session: SessionParameters, sessions: list[Broker]
-) -> None:
-    broker = await opened(session, sessions)
+async def test_a_look_for_orphaned_keys_reads_only_the_jobs_with_keys(node: RedisNode, broker: RedisBroker) -> None:
     large = b"x" * 5_000_000
     await broker.publish_many([message("large", body=large), due("large later", 60.0, body=large)])
     for id in ("waits", "lost"):
@@ -188,12 +161,3 @@ async def test_a_look_for_orphaned_keys_reads_only_the_jobs_with_keys(
     before = told()
     assert [one.id for one in await broker.keys.orphaned()] == ["lost"]
     assert told() - before < 1_000_000
-
-
-async def test_a_worker_warns_of_a_server_that_throws_jobs_away(caplog: pytest.LogCaptureFixture) -> None:
-    with redis_node.running("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as node:
-        broker = await open_broker(SessionParameters(address=parse_url(node.url), timeout=PATIENT))
-        await consume(broker)
-        await broker.close()
-
-    assert "allkeys-lru: a full memory throws away jobs" in caplog.text
