@@ -1,11 +1,25 @@
-"""Contract: jobs that are taken to be run together."""
+"""Contract: jobs that are taken to be run together, or set aside."""
 
 import pytest
 from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, Delivery
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
-from tests.contract.tools import FAILURE, Open, Worker, consume, counts, ids, message, messages, take, until
+from palermo.errors import DeliveryLost
+from tests.contract.tools import (
+    FAILURE,
+    Open,
+    Worker,
+    consume,
+    counts,
+    ids,
+    message,
+    messages,
+    nothing_for,
+    take,
+    take_and_ack,
+    until,
+)
 
 
 async def batch(consumer: Worker, first: Delivery, most: int = 10, wait: float = 0.0) -> list[Delivery]:
@@ -40,9 +54,7 @@ class BatchingContract:
         await consumer.close()
         await until(lambda: counts(broker), (0, 0))
 
-    async def test_a_batch_ends_before_a_job_of_another_name_which_keeps_its_place(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_batch_ends_before_a_job_of_another_name(self, broker: Broker, another: Open) -> None:
         first, second, third = messages(3)
         await broker.publish_many([first, second, replace(third, job="shop.other"), message("last")])
         consumer = await consume(await another())
@@ -79,3 +91,52 @@ class BatchingContract:
         await consumer.close()
 
         await until(lambda: counts(broker), (2, 1))
+
+    @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
+    async def test_a_slot_goes_on_beside_a_parked_job(self, broker: Broker, queues: str) -> None:
+        await broker.publish_many(messages(4))
+        consumer = await consume(broker, queues)
+        first = await take(consumer)
+
+        await consumer.free_slot(first)
+
+        second = await take(consumer)
+        assert second.message.id == "jobs-1"
+        await consumer.free_slot(second)
+        third = await take(consumer)
+        await consumer.settle(first, Ack())
+        await consumer.settle(second, Fail(fail(second.message, FAILURE, worker="w")))
+        await consumer.settle(third, Ack())
+        assert (await take_and_ack(consumer)).id == "jobs-3"
+        assert await ids(broker, "failed") == ["jobs-1"]
+        await consumer.close()
+        await until(lambda: counts(broker), (0, 0))
+
+    async def test_a_parked_job_returns_when_released_or_at_a_close(self, broker: Broker, another: Open) -> None:
+        await broker.publish_many(messages(2))
+        consumer = await consume(await another())
+        parked = [await take(consumer)]
+        await consumer.free_slot(parked[0])
+        parked.append(await take(consumer))
+        await consumer.free_slot(parked[1])
+
+        await consumer.settle(parked[0], Release())
+
+        assert (await take_and_ack(consumer)).id == "jobs-0"
+        await consumer.close()
+        assert (await take_and_ack(await consume(broker))).id == "jobs-1"
+
+    @pytest.mark.parametrize("queues", ["jobs", "*"])
+    async def test_what_was_parked_is_settled_once(self, broker: Broker, queues: str) -> None:
+        await broker.publish_many(messages(1))
+        consumer = await consume(broker, queues)
+        delivery = await take(consumer)
+        await consumer.free_slot(delivery)
+        await consumer.settle(delivery, Ack())
+
+        with pytest.raises(DeliveryLost):
+            await consumer.settle(delivery, Ack())
+        with pytest.raises(DeliveryLost):
+            await consumer.free_slot(delivery)
+
+        await nothing_for(consumer)

@@ -7,22 +7,18 @@ from msgspec.structs import replace
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from tests.contract.batching import BatchingContract
-from tests.contract.browsing import LookingContract
+from tests.contract.browsing import LookingContract, SweepingContract
 from tests.contract.combining import CombiningContract
-from tests.contract.consuming import ConsumingContract
-from tests.contract.diagnosing import DiagnosingContract
 from tests.contract.events import EventsContract
 from tests.contract.journaling import JournalingContract
 from tests.contract.limiting import LimitingContract
-from tests.contract.parking import ParkingContract
 from tests.contract.pausing import MarkingContract
 from tests.contract.prioritizing import PrioritizingContract
-from tests.contract.publishing import PublishingContract
+from tests.contract.publishing import ConsumingContract, PublishingContract
 from tests.contract.recurring import RecurringContract
-from tests.contract.retrying import RetryingContract
-from tests.contract.sweeping import SweepingContract
+from tests.contract.separating import SeparatingContract
 from tests.contract.tenants import TenantingContract
-from tests.contract.timing import TimingContract
+from tests.contract.timing import RetryingContract, TimingContract
 from tests.contract.tools import Open
 from tests.contract.unique_jobs import KeyingContract
 from tests.contract.worker_commands import SteeringContract
@@ -31,12 +27,10 @@ from tests.contract.worker_commands import SteeringContract
 class BrokerContract(
     PublishingContract,
     ConsumingContract,
-    ParkingContract,
     BatchingContract,
     RetryingContract,
     LookingContract,
     SweepingContract,
-    DiagnosingContract,
     SteeringContract,
     MarkingContract,
     TimingContract,
@@ -48,6 +42,7 @@ class BrokerContract(
     KeyingContract,
     TenantingContract,
     CombiningContract,
+    SeparatingContract,
 ):
     @pytest.fixture
     def session(self) -> SessionParameters:
@@ -76,7 +71,4 @@ class BrokerContract(
 
     @pytest.fixture
     def broker(self, runner: asyncio.Runner, another: Open) -> Broker:
-        async def first() -> Broker:
-            return await another()
-
-        return runner.run(first())
+        return runner.run(another())

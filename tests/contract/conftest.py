@@ -63,7 +63,4 @@ def open_redis(redis_session: SessionParameters, sessions: list[Broker]) -> Open
 
 @pytest.fixture
 def redis_broker(runner: asyncio.Runner, open_redis: OpenRedis) -> RedisBroker:
-    async def first() -> RedisBroker:
-        return await open_redis()
-
-    return runner.run(first())
+    return runner.run(open_redis())

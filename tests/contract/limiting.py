@@ -61,9 +61,7 @@ async def forget_what_is_over(broker: Broker, keeper: Broker, known: Callable[[]
 
 
 class LimitingContract:
-    async def test_a_limited_job_waits_without_a_slot_and_comes_when_another_ends(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_limited_job_waits_without_a_slot_for_a_permit(self, broker: Broker, another: Open) -> None:
         await broker.publish_many([limited("1"), limited("2"), message("free")])
         async with time_kept(await another()):
             consumer, other = await worker(broker, 1), await worker(await another(), 2)
@@ -135,10 +133,7 @@ class LimitingContract:
         keeping = asyncio.create_task(keeper.run_scheduler())
         working = [asyncio.create_task(work(consumer)) for consumer in workers]
 
-        async def runs() -> int:
-            return len(began)
-
-        await until(runs, 20)
+        await until(lambda: len(began), 20)
         for task in (*working, keeping):
             task.cancel()
         await asyncio.wait({*working, keeping})
@@ -164,9 +159,7 @@ class LimitingContract:
 
         await nothing_permitted(consumer, 2)
 
-    async def test_two_jobs_with_one_id_give_back_the_permits_that_they_had(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_two_jobs_with_one_id_give_back_their_own_permits(self, broker: Broker, another: Open) -> None:
         jobs = [limited("1", key="a"), limited("1", key="b"), limited("2", key="a"), limited("3", key="b")]
         await broker.publish_many(jobs)
         async with time_kept(await another()):

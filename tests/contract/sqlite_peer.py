@@ -65,16 +65,6 @@ async def publish(broker: Broker, count: int) -> None:
         say(f"{id(broker)}-{number}")
 
 
-async def latency(broker: Broker, count: int) -> None:
-    """Print how many seconds each job came after the time that is its id."""
-    consumer = await consume(broker)
-    say("ready")
-    for _ in range(count):
-        delivery = await consumer.receive(1)
-        say(time.time() - float(delivery.message.id))
-        await consumer.settle(delivery, Ack())
-
-
 async def idle(broker: Broker, count: int) -> None:
     """Wait for a job that does not come, and print every so many seconds what part of a core that took."""
     consumer = await consume(broker, "a,b,*", slots=4)
@@ -86,7 +76,7 @@ async def idle(broker: Broker, count: int) -> None:
         say((time.process_time() - used) / (time.monotonic() - began))
 
 
-ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish, latency, idle)}
+ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish, idle)}
 
 
 async def main(url: str, role: str, count: str) -> None:

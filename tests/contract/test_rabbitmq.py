@@ -6,9 +6,11 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing import failed_log
@@ -23,10 +25,9 @@ from palermo.core.message import Message
 from palermo.core.topology import amqp_queue
 from palermo.errors import NotBrowsable
 from tests.contract.broker_contract import BrokerContract
-from tests.contract.consuming import ConsumingContract
 from tests.contract.limiting import LimitingContract
 from tests.contract.prioritizing import InOrder, PrioritizingContract, strictly, two_of_three
-from tests.contract.publishing import PublishingContract
+from tests.contract.publishing import ConsumingContract, PublishingContract
 from tests.contract.tenants import known
 from tests.contract.timing import time_kept
 from tests.contract.tools import (
@@ -47,6 +48,20 @@ from tests.contract.tools import (
 from tests.rabbitmq.patience import have_patience
 from tests.rabbitmq_node import version_of
 from tests.rabbitmq_tidy import Tidy
+
+
+class Foreign:
+    """Another program that uses the broker's queues."""
+
+    def __init__(self, channel: BlockingChannel, exchange: str) -> None:
+        self.channel = channel
+        self.failed, self.log = f"{exchange}.failed", f"{exchange}.~failed-log"
+
+    def get(self, *, auto_ack: bool = False) -> tuple[Any, Any, bytes]:
+        return self.channel.basic_get(self.failed, auto_ack=auto_ack)
+
+    def publish(self, id: str, **headers: object) -> None:
+        self.channel.basic_publish("", self.failed, b"[]", pika.BasicProperties(message_id=id, headers=headers))
 
 
 class TestRabbitmq(BrokerContract):
@@ -91,6 +106,13 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         version = version_of(rabbitmq_url)
         return strictly if version >= (4, 3) else two_of_three if version >= (4,) else list
 
+    @pytest.fixture
+    def foreign(self, session: SessionParameters, rabbitmq_url: str) -> Iterator[Foreign]:
+        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            yield Foreign(channel, session.exchange)
+
     async def test_a_queue_is_not_browsed(self, broker: Broker) -> None:
         await broker.publish(message())
 
@@ -123,9 +145,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert (found.failure, found.queue, found.extra["region"], found.body) == (FAILURE, "jobs", "eu", b"[1]")
         assert (await onlooker.browse("failed", offset=9)).messages == ()
 
-    async def test_failed_jobs_are_looked_at_without_being_handed_out(
-        self, broker: Broker, session: SessionParameters, rabbitmq_url: str
-    ) -> None:
+    async def test_failed_jobs_are_looked_at_without_being_handed_out(self, broker: Broker, foreign: Foreign) -> None:
         await put_into_failed(broker, messages(3))
 
         for _ in range(3):
@@ -133,29 +153,15 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
             swept = await broker.sweep("failed", lambda _: Keep(), only_look=True)
             assert (swept.seen, swept.total, swept.unseen) == (3, 3, 0)
 
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            method, properties, _ = connection.channel().basic_get(f"{session.exchange}.failed")
-        assert (method.redelivered, properties.headers.get("x-delivery-count", 0)) == (False, 0)
-
-    async def test_a_look_ends_where_it_is_told_to(self, broker: Broker) -> None:
-        await put_into_failed(broker, messages(4))
-
-        swept = await broker.sweep("failed", lambda one: Stop() if one.id == "jobs-2" else Keep(), only_look=True)
-
-        assert (swept.seen, swept.total) == (2, 4)
-
-    async def test_one_failed_job_is_looked_at_without_the_others(self, broker: Broker) -> None:
-        await put_into_failed(broker, messages(3))
+        swept = await broker.sweep("failed", lambda one: Stop() if one.id == "jobs-1" else Keep(), only_look=True)
+        assert (swept.seen, swept.total) == (1, 3)
         looked: list[str] = []
-
-        def see(one: Message) -> SweepDecision:
-            looked.append(one.id)
-            return Keep()
-
-        await broker.sweep("failed", see, only_look=True, ids=["jobs-1"])
-        await broker.sweep("failed", see, only_look=True, ids=["jobs-9"])
-
+        for id in ("jobs-1", "jobs-9"):
+            await broker.sweep("failed", lambda one: looked.append(one.id) or Keep(), only_look=True, ids=[id])
         assert looked == ["jobs-1"]
+
+        method, properties, _ = foreign.get()
+        assert (method.redelivered, properties.headers.get("x-delivery-count", 0)) == (False, 0)
 
     async def test_a_large_body_stays_in_the_queue_and_is_not_taken_for_none(self, broker: Broker) -> None:
         await put_into_failed(broker, [message("large", body=json.dumps("x" * failed_log.MAX_BODY).encode())])
@@ -182,21 +188,16 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await until(lambda: counts(broker, "failed"), (2, 0))
         assert await broker.purge("failed") == 2
         assert await ids(onlooker, "failed") == []
-        await put_into_failed(broker, [message("again", "other")])
-        assert await ids(onlooker, "failed") == ["again"]
 
-    async def test_a_job_that_fails_again_is_shown_as_it_failed_last(self, broker: Broker) -> None:
-        await put_into_failed(broker, messages(1))
-        for _ in range(3):
+        # One that fails again is shown as it failed last.
+        await put_into_failed(broker, [message("again", "other")])
+        consumer = await consume(broker, "other")
+        for _ in range(2):
             await broker.sweep("failed", lambda one: Move(requeue(one)))
-            consumer = await consume(broker)
             delivery = await take(consumer)
             await consumer.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="pid:2@h/worker-1")))
-            await consumer.close()
-
-        (found,) = (await broker.browse("failed")).messages
-
-        assert (found.id, found.worker, found.retries) == ("jobs-0", "pid:2@h/worker-1", 3)
+        (found,) = (await onlooker.browse("failed")).messages
+        assert (found.id, found.worker, found.retries) == ("again", "pid:2@h/worker-1", 2)
 
     async def test_each_queue_of_failed_jobs_is_shown_by_itself(self, broker: Broker) -> None:
         for number, there in enumerate(["failed", "failed:mail", "failed"]):
@@ -212,62 +213,46 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await broker.delete("failed")
         assert await ids(broker, "failed:mail") == ["jobs-1"]
 
-    async def test_what_others_do_to_the_queue_is_said(
-        self, broker: Broker, session: SessionParameters, rabbitmq_url: str
-    ) -> None:
+    async def test_what_others_did_to_the_failed_jobs_is_said(self, broker: Broker, foreign: Foreign) -> None:
         await put_into_failed(broker, messages(3))
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            channel = connection.channel()
-            for _ in range(2):
-                channel.basic_publish("", f"{session.exchange}.failed", b"[]", pika.BasicProperties(message_id="x"))
-            await until(lambda: unseen(broker), 2)
-            assert (await broker.browse("failed")).total == 5
-            channel.queue_purge(f"{session.exchange}.failed")
-            await until(lambda: unseen(broker), -3)
-            await broker.purge("failed")
-            assert (await ids(broker, "failed"), await unseen(broker)) == ([], 0)
+        for _ in range(2):
+            foreign.publish("x")
+        await until(lambda: unseen(broker), 2)
+        assert (await broker.browse("failed")).total == 5
+        foreign.channel.queue_purge(foreign.failed)
+        await until(lambda: unseen(broker), -3)
+        await broker.purge("failed")
+        assert (await ids(broker, "failed"), await unseen(broker)) == ([], 0)
 
-    async def test_a_log_that_is_deleted_begins_anew(
-        self, broker: Broker, session: SessionParameters, rabbitmq_url: str
-    ) -> None:
-        await put_into_failed(broker, messages(3))
-        assert len(await ids(broker, "failed")) == 3
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            connection.channel().queue_delete(f"{session.exchange}.~failed-log")
-
-        assert ((await broker.browse("failed")).messages, await unseen(broker)) == ((), 3)
-
+        await put_into_failed(broker, messages(2, "other"))
+        assert await ids(broker, "failed") == ["other-0", "other-1"]
+        foreign.channel.queue_delete(foreign.log)
+        assert ((await broker.browse("failed")).messages, await unseen(broker)) == ((), 2)
         await put_into_failed(broker, [message("new", "other")])
-        assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 3)
+        assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 2)
 
     async def test_a_log_that_was_made_anew_is_taken_for_no_other(
-        self, broker: Broker, another: Open, session: SessionParameters, rabbitmq_url: str
+        self, broker: Broker, another: Open, foreign: Foreign
     ) -> None:
         onlooker = await another()
         await put_into_failed(broker, messages(2))
         assert len(await ids(onlooker, "failed")) == 2
         await broker.sweep("failed", lambda _: Remove())
         assert await ids(onlooker, "failed") == []
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            connection.channel().queue_delete(f"{session.exchange}.~failed-log")
+        foreign.channel.queue_delete(foreign.log)
 
         await put_into_failed(broker, messages(9, "other"))
 
         assert await ids(onlooker, "failed") == [f"other-{n}" for n in range(9)]
 
     async def test_whoever_goes_through_the_queue_puts_the_log_right(
-        self, broker: Broker, another: Open, session: SessionParameters, rabbitmq_url: str
+        self, broker: Broker, another: Open, foreign: Foreign
     ) -> None:
         await put_into_failed(broker, messages(3))
         onlooker, mender = await another(), await another()
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            assert channel.basic_get(f"{session.exchange}.failed", auto_ack=True)[1].message_id == "jobs-0"
-            for id, failed_at in (("old", 1_700_000_000), ("just now", int(time.time()))):
-                headers = {"exception-class": "ValueError", "failed-at": failed_at}
-                properties = pika.BasicProperties(message_id=id, headers=headers)
-                channel.basic_publish("", f"{session.exchange}.failed", b"[]", properties)
+        assert foreign.get(auto_ack=True)[1].message_id == "jobs-0"
+        for id, failed_at in (("old", 1_700_000_000), ("just now", int(time.time()))):
+            foreign.publish(id, **{"exception-class": "ValueError", "failed-at": failed_at})
         await until(lambda: unseen(onlooker), 1)
         assert await ids(onlooker, "failed") == ["jobs-0", "jobs-1", "jobs-2"]
 
@@ -296,9 +281,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert [one.seen for one in swept] == [45] * 4
         assert set(Counter(met).values()) == {4}
 
-    async def test_few_jobs_far_apart_in_the_log_are_found(
-        self, broker: Broker, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_few_jobs_far_apart_are_found(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(failed_log, "_GAP", 1)
         await put_into_failed(broker, messages(9))
 
@@ -307,20 +290,17 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         assert await ids(broker, "failed") == ["jobs-1", "jobs-5", "jobs-6"]
 
     async def test_a_log_that_cannot_be_written_keeps_no_job_from_being_stored(
-        self, broker: Broker, session: SessionParameters, rabbitmq_url: str, caplog: pytest.LogCaptureFixture
+        self, broker: Broker, foreign: Foreign, caplog: pytest.LogCaptureFixture
     ) -> None:
         full = {"x-max-length": 0, "x-overflow": "reject-publish"}
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            connection.channel().queue_declare(f"{session.exchange}.~failed-log", durable=True, arguments=full)
+        foreign.channel.queue_declare(foreign.log, durable=True, arguments=full)
 
         await put_into_failed(broker, messages(2))
 
         await until(lambda: counts(broker, "failed"), (2, 0))
         assert caplog.text.count("the log of failed jobs cannot be written") == 1
-        swept = await broker.sweep("failed", lambda one: Remove())
-        assert swept.removed == 2
-        with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
-            connection.channel().queue_delete(f"{session.exchange}.~failed-log")
+        assert (await broker.sweep("failed", lambda one: Remove())).removed == 2
+        foreign.channel.queue_delete(foreign.log)
 
     async def test_what_the_limits_take_out_is_shown_no_more(self, broker: Broker) -> None:
         await put_into_failed(broker, messages(4))

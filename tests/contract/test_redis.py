@@ -5,9 +5,10 @@ import pytest
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.contract.broker import Broker, SessionParameters
 from tests.contract.broker_contract import BrokerContract
+from tests.contract.recurring import MendingContract
 
 
-class TestRedis(BrokerContract):
+class TestRedis(MendingContract, BrokerContract):
     @pytest.fixture
     def session(self, redis_session: SessionParameters) -> SessionParameters:
         return redis_session

@@ -1,4 +1,4 @@
-"""Redis alone has these: leases, scripts that it forgets, its own errors, and settings of which the doctor warns."""
+"""Redis alone has these: leases, scripts that it forgets, its errors, unsafe settings, and jobs deleted in one step."""
 
 import asyncio
 import inspect
@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from palermo.brokers.redis.broker import RedisBroker
 from palermo.brokers.redis.connection import translated
+from palermo.brokers.redis.consumer import RedisConsumer
+from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.client.client import Client
 from palermo.contract.broker import Broker, Delivery, SessionParameters, open_broker
 from palermo.contract.worker_info import WorkerCommand
@@ -471,3 +473,84 @@ def test_what_redis_says_to_a_wrong_password_is_told_with_advice(text: str) -> N
     said = str(translated("h:6379", redis.exceptions.AuthenticationError(text)))
 
     assert f"{text} Check user and password" in said
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def after(*, job: float, script: float, clock: Clock) -> GroupCommit:
+    """The state after one job and one script that have taken so many seconds."""
+    group = GroupCommit(clock)
+    group.job_began(1)
+    clock.now += job
+    group.job_ended(1)
+    group.script_sent()
+    clock.now += script
+    group.script_answered()
+    return group
+
+
+async def both_run(broker: RedisBroker, *, script: float) -> tuple[RedisConsumer, Delivery, Delivery]:
+    """The consumer of two slots, each with a job; jobs are short, and scripts take so many seconds."""
+    await broker.publish_many(messages(2))
+    await consume(broker, slots=2)
+    (consumer,) = broker._consumers
+    first, second = [await take(consumer, slot) for slot in (1, 2)]
+    consumer._group = after(job=0.001, script=script, clock=Clock())
+    consumer._group.job_began(1)
+    consumer._group.job_began(2)
+    return consumer, first, second
+
+
+async def stored(broker: RedisBroker) -> int:
+    return int(await broker._store.call("HLEN", broker._store.key("jobs")))
+
+
+def test_a_script_waits_for_short_jobs_no_longer_than_a_script_takes() -> None:
+    clock = Clock()
+    group = after(job=0.001, script=0.005, clock=clock)
+    assert group.wait() == 0.0  # no job runs
+
+    group.job_began(1)
+    assert group.wait() == pytest.approx(0.005)
+    clock.now += 0.003
+    group.job_began(2)
+    assert group.wait() == pytest.approx(0.005)
+    clock.now += 0.0045
+    assert group.wait() == 0.001  # no timer is shorter
+    clock.now += 0.001
+    assert group.wait() == 0.0  # both take long
+
+
+def test_no_script_waits_for_jobs_that_take_longer_than_a_script() -> None:
+    group = after(job=0.006, script=0.005, clock=Clock())
+
+    group.job_began(1)
+
+    assert group.wait() == 0.0
+
+
+async def test_a_job_that_is_done_waits_for_another_that_ends_soon(broker: RedisBroker) -> None:
+    consumer, first, second = await both_run(broker, script=600)
+
+    consumer.acknowledge(first)
+    await stored(broker)  # in the next turn of the loop the script would be sent
+
+    assert await stored(broker) == 2
+    consumer.acknowledge(second)
+    await until(lambda: stored(broker), 0)
+
+
+async def test_a_job_that_is_done_does_not_wait_for_long(broker: RedisBroker) -> None:
+    consumer, first, _ = await both_run(broker, script=0.05)
+
+    consumer.acknowledge(first)
+
+    await until(lambda: stored(broker), 1)

@@ -81,10 +81,7 @@ def slots(runner: asyncio.Runner, broker: SqliteBroker, quick: Quick) -> Slots:
 
 
 async def given(slots: Slots, *expected: str) -> None:
-    async def seen() -> list[str]:
-        return slots.ids
-
-    await until(seen, list(expected))
+    await until(lambda: slots.ids, list(expected))
 
 
 async def test_plain_jobs_come_one_by_one_in_order_while_receive_waits(broker: SqliteBroker, quick: Quick) -> None:

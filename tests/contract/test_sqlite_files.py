@@ -3,7 +3,6 @@
 # ruff: noqa: ASYNC240 - a test may wait for the disk
 
 import asyncio
-import json
 import os
 import shutil
 import sqlite3
@@ -16,7 +15,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.brokers.sqlite import SqliteBroker
 from palermo.brokers.sqlite.file import opening, store
@@ -31,7 +29,7 @@ from palermo.errors import BrokerError, BrokerUnavailable, NotFound, PublishRefu
 from palermo.inspector.inspector import Inspector
 from palermo.settings.settings import Settings
 from tests.contract.files import change, clear_the_disk, fill, fill_the_disk, locked, look, opened
-from tests.contract.recurring import entry, fire, fires, names
+from tests.contract.recurring import entry, fire, names
 from tests.contract.timing import due, time_kept
 from tests.contract.tools import FAILURE, Report, consume, counts, ids, message, messages, take, take_and_ack, until
 from tests.contract.unique_jobs import ask, holders, keyed
@@ -190,16 +188,6 @@ async def test_a_file_used_by_a_clock_far_ahead_is_taken_over_soon(path: Path) -
     assert await look(path) == ["7c9e"]
 
 
-async def test_a_recurring_job_fired_by_a_clock_far_ahead_is_mended(broker: Broker, path: Path) -> None:
-    await broker.change_recurring(EntryChange.put(entry()))
-    (stored,) = await broker.recurring()
-    ahead = json.dumps(replace(stored, since=time.time() + 86_400).to_plain())
-    change(path, "update recurring set state = ?, due = ?", ahead, time.time() + 86_400)
-
-    async with time_kept(broker):
-        await until(lambda: fires(broker), True)
-
-
 async def test_an_unreadable_recurring_job_fires_nothing_until_it_is_replaced(broker: Broker, path: Path) -> None:
     for replacing in (False, True):
         await broker.change_recurring(EntryChange.put(entry()))
@@ -282,7 +270,7 @@ async def test_a_full_disk_does_not_count_as_a_workers_death(broker: Broker, pat
     (consumer,) = full._consumers
     fill_the_disk(path)
     await worker.settle(done, Ack())
-    await until(lambda: asyncio.sleep(0, consumer._lost is not None), True)
+    await until(lambda: consumer._lost is not None, True)
     await worker.close()
     await full.close()
     clear_the_disk(path)
@@ -329,7 +317,7 @@ async def test_scheduled_jobs_come_due_again_after_the_file_could_not_be_written
     await broker.publish(due("7c9e", 0.1))
 
     async with time_kept(keeper):
-        await until(lambda: asyncio.sleep(0, "jobs that are due wait" in caplog.text), True)
+        await until(lambda: "jobs that are due wait" in caplog.text, True)
         change(path, "drop trigger refuse")
         await until(lambda: counts(broker), (1, 0))
 

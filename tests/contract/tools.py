@@ -2,7 +2,8 @@
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from inspect import isawaitable
 from typing import Any
 
 import pytest
@@ -21,8 +22,8 @@ from palermo.core.queue_selection import QueueSelection
 from palermo.errors import NotBrowsable
 from tests.helpers import HANGS, Stopwatch
 
-Open = Callable[[], Awaitable[Broker]]
-OpenRedis = Callable[..., Awaitable[RedisBroker]]
+Open = Callable[[], Coroutine[Any, Any, Broker]]
+OpenRedis = Callable[..., Coroutine[Any, Any, RedisBroker]]
 
 #: Seconds that a session may take for one call: this is about what is done, and not about how quickly.
 PATIENT = 60.0
@@ -148,7 +149,7 @@ async def take_and_ack(consumer: Consumer, slot: int = 1) -> Message:
     return delivery.message
 
 
-async def nothing_for(consumer: Consumer, slot: int = 1, *, within: float = 0.3) -> None:
+async def nothing_for(consumer: Consumer, slot: int = 1, *, within: float = 0.2) -> None:
     with pytest.raises(TimeoutError):
         await take(consumer, slot, within=within)
 
@@ -192,10 +193,10 @@ async def look(broker: Broker, name: str = "jobs") -> list[Message]:
         return found
 
 
-async def until(probe: Callable[[], Awaitable[object]], wanted: object) -> None:
-    """Wait for the probe to give what is wanted; some brokers count a moment late."""
+async def until(probe: Callable[[], object], wanted: object) -> None:
+    """Wait for the probe, which may be a coroutine, to give what is wanted; some brokers count a moment late."""
     watch = Stopwatch()
-    while (found := await probe()) != wanted:
+    while (found := await result if isawaitable(result := probe()) else result) != wanted:
         assert not watch.is_over(HANGS), f"still {found!r} and not {wanted!r} after {HANGS} s"
         await asyncio.sleep(0.02)
 

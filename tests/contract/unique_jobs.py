@@ -73,12 +73,30 @@ class Behind:
 
 
 class KeyingContract:
+    @pytest.fixture
+    def worker(self, runner: asyncio.Runner, another: Open) -> Worker:
+        async def started() -> Worker:
+            return await consume(await another(), slots=2)
+
+        return runner.run(started())
+
+    @pytest.fixture
+    def running(self, runner: asyncio.Runner, broker: Broker, worker: Worker) -> Delivery:
+        """A run of the job `a`, which has the key."""
+
+        async def begin() -> Delivery:
+            await ask(broker, keyed("a"))
+            return await begun(worker)
+
+        return runner.run(begin())
+
     async def test_the_second_enqueue_of_a_key_is_answered_with_the_first(self, broker: Broker, another: Open) -> None:
         other = await another()
         assert await ask(broker, keyed("a")) == EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="a")
 
         assert await ask(other, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="waiting")
 
+        assert await ask(other, keyed("a")) == EnqueueAnswer(outcome=EnqueueOutcome.STORED, id="a")  # asked again
         assert await other.keys.silence() is None
         assert await ids(broker) == ["a"]
         assert await outcome(other, "c", key="another") == "stored"
@@ -86,9 +104,7 @@ class KeyingContract:
         await begun(worker)
         assert await ask(other, keyed("d")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="running")
 
-    async def test_announced_unique_jobs_are_known_until_announced_otherwise(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_announced_unique_jobs_are_known(self, broker: Broker, another: Open) -> None:
         sync = UniqueJob(
             name="shop.sync", options={"unique": "until_done"}, parameters=(("shop", 1), ("full", 3, False))
         )
@@ -107,12 +123,6 @@ class KeyingContract:
         longer = replace(sync, options={"unique": "until_done", "dedupe": 60})
         await other.keys.announce(["shop.sync", "shop.index"], [longer])
         assert await broker.keys.announced() == {"shop.sync": longer}
-
-    async def test_asked_again_it_answers_the_same(self, broker: Broker, another: Open) -> None:
-        first = await ask(broker, keyed("a"))
-
-        assert await ask(await another(), keyed("a")) == first
-        assert await ids(broker) == ["a"]
 
     async def test_of_many_at_once_one_is_stored(self, broker: Broker, another: Open) -> None:
         sessions = [broker, *[await another() for _ in range(3)]]
@@ -134,17 +144,11 @@ class KeyingContract:
 
         assert [answer.outcome for answer in answers] == ["stored"] * 30 + ["duplicate"] * 30
         assert await ids(broker) == [f"job {n}" for n in range(30)]
-        assert len(await broker.keys.known()) == 30
-
-    async def test_keys_are_listed_in_pages_by_name(self, broker: Broker, another: Open) -> None:
-        names = [f"key {number:03}" for number in range(25)]
-        await broker.keys.enqueue([KeyRequest(key=n, message=keyed(n, key=n), call=n) for n in reversed(names)])
-        other = await another()
-
-        pages = [await other.keys.page("", offset=offset, limit=10) for offset in (0, 10, 20, 30)]
-
-        assert [[key.name for key in page.keys] for page in pages] == [names[:10], names[10:20], names[20:], []]
-        assert {page.total for page in pages} == {25}
+        names = sorted(f"key {n}" for n in range(30))
+        assert [key.name for key in await broker.keys.known()] == names
+        pages = [await broker.keys.page("", offset=offset, limit=20) for offset in (0, 20, 40)]
+        assert [[key.name for key in page.keys] for page in pages] == [names[:20], names[20:], []]
+        assert {page.total for page in pages} == {30}
 
     async def test_a_listing_of_keys_has_only_those_with_a_text(self, broker: Broker) -> None:
         for id, key in (("a", "eu 1"), ("b", "us"), ("eu", "asia"), ("c", "eu 2")):
@@ -159,22 +163,20 @@ class KeyingContract:
         assert len((await broker.keys.page(message("x").job, offset=0, limit=10)).keys) == 5
         assert (await broker.keys.page("nowhere", offset=0, limit=10)).total == 0
 
-    async def test_a_key_is_found_by_name_with_the_job_that_runs_next(self, broker: Broker, another: Open) -> None:
+    async def test_a_key_is_found_by_name_with_the_job_that_runs_next(
+        self, broker: Broker, another: Open, worker: Worker, running: Delivery
+    ) -> None:
         other = await another()
-        assert await other.keys.find(KEY) is None
-        await ask(broker, keyed("a"))
         await ask(broker, keyed("longer", key=f"{KEY} 2"), key=f"{KEY} 2")
-        worker = await consume(await another())
-        delivery = await begun(worker)
         await ask(broker, keyed("b"), on_duplicate=RERUN)
 
-        running = await other.keys.find(KEY)
-        assert running is not None
-        assert (running.name, running.job_after("a"), running.job_after("b")) == (KEY, "b", "")
+        found = await other.keys.find(KEY)
+        assert found is not None
+        assert (found.name, found.job_after("a"), found.job_after("b")) == (KEY, "b", "")
         assert [key.name for key in (await other.keys.page("b", offset=0, limit=9)).keys] == [KEY]
         assert await other.keys.find("shop.mail.send") is None
 
-        await worker.settle(delivery, Ack())
+        await worker.settle(running, Ack())
 
         async def after() -> tuple[str, str]:
             key = await other.keys.find(KEY)
@@ -197,9 +199,7 @@ class KeyingContract:
         assert now + 590 < (throttled.closed_until or 0) < now + 900
         assert (window.job_after("a"), throttled.job_after("b"), throttled.job_after("c")) == ("", "c", "")
 
-    async def test_an_enqueue_is_answered_while_a_large_listing_is_under_way(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_an_enqueue_is_answered_during_a_large_listing(self, broker: Broker, another: Open) -> None:
         names = [f"key {number:04}" for number in range(1_200)]
         await broker.keys.enqueue([KeyRequest(key=n, message=keyed(f"job {n}", key=n), call=n) for n in names])
         listing = asyncio.ensure_future((await another()).keys.known())
@@ -210,22 +210,11 @@ class KeyingContract:
         found = [key.name for key in await listing]
         assert [name for name in found if not name.startswith("beside")] == names
 
-    async def test_a_key_that_is_over_is_not_listed(self, broker: Broker) -> None:
-        await ask(broker, keyed("a", Mode.WINDOW, seconds=0.2))
-        await ask(broker, keyed("b", key="another"), key="another")
-
-        async def names() -> list[str]:
-            return [key.name for key in (await broker.keys.page("", offset=0, limit=10)).keys]
-
-        await until(names, ["another"])
-
     @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
-    async def test_until_done_ends_with_the_job(self, broker: Broker, another: Open, end: str) -> None:
-        worker = await consume(await another())
-        await ask(broker, keyed("a"))
-        delivery = await begun(worker)
-        again = replace(delivery.message, retries=1, run_at=wall_clock())
-        await worker.settle(delivery, Reschedule(again))
+    async def test_until_done_ends_with_the_job(
+        self, broker: Broker, worker: Worker, running: Delivery, end: str
+    ) -> None:
+        await worker.settle(running, Reschedule(replace(running.message, retries=1, run_at=wall_clock())))
         delivery = await begun(worker)
         assert await outcome(broker, "b") == "duplicate"
 
@@ -235,9 +224,7 @@ class KeyingContract:
         await freed(broker)
         assert await outcome(broker, "c") == "stored"
 
-    async def test_whoever_decides_next_knows_what_has_ended_before_it_answers(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_who_decides_next_knows_first_what_has_ended(self, broker: Broker, another: Open) -> None:
         first = await another()
         worker = await consume(first)
         await ask(first, keyed("a"))
@@ -279,8 +266,7 @@ class KeyingContract:
         await nothing_for(idle)
         assert sorted([*ran, last.message.id]) == sorted(names)
 
-    async def test_until_start_ends_when_it_is_started(self, broker: Broker, another: Open) -> None:
-        worker = await consume(await another(), slots=2)
+    async def test_until_start_ends_when_it_is_started(self, broker: Broker, worker: Worker) -> None:
         await ask(broker, keyed("a", Mode.START))
         assert await outcome(broker, "b", Mode.START) == "duplicate"
 
@@ -294,26 +280,29 @@ class KeyingContract:
         await worker.settle(second, Ack())
         await freed(broker)
 
-    async def test_seconds_pass_whether_the_job_is_done_or_not(self, broker: Broker, another: Open) -> None:
-        job = keyed("a", Mode.WINDOW, seconds=1.0)
-        begin = time.time()
-        await ask(broker, job)
-        worker = await consume(await another())
-        await worker.settle(await begun(worker), Ack())
+    async def test_seconds_pass_unless_the_job_failed(self, broker: Broker, worker: Worker) -> None:
+        await ask(broker, keyed("failed", Mode.WINDOW, seconds=600))
+        delivery = await begun(worker)
+        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        await freed(broker)
 
+        begin = time.time()
+        assert (await ask(broker, keyed("a", Mode.WINDOW, seconds=1.0))).outcome == "stored"
+        await worker.settle(await begun(worker), Ack())
         async with asyncio.timeout(60):
             while (answer := await ask(broker, keyed("c"))).outcome != "stored":
                 assert answer.id == "a"
                 await asyncio.sleep(0.05)
         assert time.time() - begin >= 1.0
 
-    async def test_a_job_that_fails_does_not_wait_for_its_seconds(self, broker: Broker, another: Open) -> None:
-        await ask(broker, keyed("a", Mode.WINDOW, seconds=600))
-        worker = await consume(await another())
-        delivery = await begun(worker)
-        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
-        await freed(broker)
-        assert await outcome(broker, "b") == "stored"
+    async def test_a_key_that_is_over_is_not_listed(self, broker: Broker) -> None:
+        await ask(broker, keyed("a", Mode.WINDOW, seconds=0.2))
+        await ask(broker, keyed("b", key="another"), key="another")
+
+        async def names() -> list[str]:
+            return [key.name for key in (await broker.keys.page("", offset=0, limit=10)).keys]
+
+        await until(names, ["another"])
 
     async def test_dedupe_goes_on_after_the_end(self, broker: Broker, another: Open) -> None:
         await ask(broker, keyed("a", linger=600))
@@ -323,9 +312,7 @@ class KeyingContract:
         await freed(broker)
         assert await ask(broker, keyed("b")) == EnqueueAnswer(outcome=EnqueueOutcome.DUPLICATE, id="a", state="ended")
 
-    async def test_new_arguments_take_the_place_of_those_of_a_job_that_waits(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_new_arguments_replace_those_of_a_job_that_waits(self, broker: Broker, another: Open) -> None:
         await ask(broker, keyed("a", body=b"[1]"))
         assert await outcome(broker, "b", on_duplicate=REPLACE) == "replaced"
         last = await ask(broker, keyed("c", body=b"[3]", preview="3"), on_duplicate=REPLACE)
@@ -339,37 +326,26 @@ class KeyingContract:
         await nothing_for(worker)
         await freed(broker)
 
-    async def test_a_waiting_job_is_shown_with_its_replaced_arguments(self, broker: Broker) -> None:
-        before = keyed("a", body=b'["old"]')
+    async def test_a_waiting_job_is_shown_moved_and_run_with_its_replaced_arguments(self, broker: Broker) -> None:
         await broker.publish_many([message("plain", body=b"[1]")])
-        await ask(broker, before)
+        await ask(broker, keyed("a", body=b'["old"]'))
         after = keyed("b", body=b'["new and longer"]')
         assert (await ask(broker, after, on_duplicate=REPLACE)).outcome == "replaced"
 
         seen: dict[str, bytes] = {}
 
-        def judge(one: Message) -> Keep | Remove:
+        def judge(one: Message) -> Keep | Move:
             seen[one.id] = one.body
-            return Remove() if one.body == after.body else Keep()
+            return Move(replace(one, queue="elsewhere")) if one.body == after.body else Keep()
 
         assert [(one.id, one.body) for one in await look(broker)] == [("plain", b"[1]"), ("a", after.body)]
         with suppress(NotBrowsable):
             page = await broker.browse("jobs", max_body=3)
             assert [(one.id, one.body) for one in page.messages] == [("plain", b"[1]"), ("a", after.body[:4])]
-        assert (await broker.sweep("jobs", judge)).removed == 1
+        assert (await broker.sweep("jobs", judge)).moved == 1
         assert seen == {"plain": b"[1]", "a": after.body}
-        assert await holders(broker) == []
-
-    async def test_a_job_whose_arguments_were_replaced_is_moved_and_runs_with_them(self, broker: Broker) -> None:
-        await ask(broker, keyed("a", body=b'["old"]'))
-        await ask(broker, keyed("b", body=b'["new"]'), on_duplicate=REPLACE)
-
-        swept = await broker.sweep("jobs", lambda one: Move(replace(one, queue="elsewhere")))
-
-        assert swept.moved == 1
-        assert [one.body for one in await look(broker, "elsewhere")] == [b'["new"]']
-        worker = await consume(broker, "elsewhere")
-        assert (await begun(worker)).message.body == b'["new"]'
+        assert [one.body for one in await look(broker, "elsewhere")] == [after.body]
+        assert (await begun(await consume(broker, "elsewhere"))).message.body == after.body
 
     async def test_a_retrying_job_is_shown_and_failed_with_replaced_arguments(self, broker: Broker) -> None:
         at = wall_clock() + 3_600
@@ -385,15 +361,14 @@ class KeyingContract:
         assert await holders(broker) == []
 
     @pytest.mark.parametrize("way", [REPLACE, RERUN])
-    async def test_one_more_run_after_the_present_one(self, broker: Broker, another: Open, way: str) -> None:
-        worker = await consume(await another())
-        await ask(broker, keyed("a"))
-        delivery = await begun(worker)
+    async def test_one_more_run_after_the_present_one(
+        self, broker: Broker, worker: Worker, running: Delivery, way: str
+    ) -> None:
         assert await outcome(broker, "b", on_duplicate=way) == "next"
         assert (await ask(broker, keyed("c"), on_duplicate=way)).instead_of == "b"
         assert await counts(broker) == (0, 1)
 
-        await worker.settle(delivery, Ack())
+        await worker.settle(running, Ack())
 
         delivery = await begun(worker)
         assert delivery.message.id == "c"
@@ -418,9 +393,8 @@ class KeyingContract:
         await heir.settle(delivery, Ack())
         await freed(broker)
 
-    async def test_a_job_without_the_key_takes_it_or_is_a_duplicate(self, broker: Broker, another: Open) -> None:
+    async def test_a_job_without_the_key_takes_it_or_is_a_duplicate(self, broker: Broker, worker: Worker) -> None:
         """Such as one that another program published, or whose key somebody freed."""
-        worker = await consume(await another(), slots=2)
         await broker.publish(keyed("a"))
         first = await begun(worker)
         await broker.publish(keyed("b"))
@@ -436,82 +410,61 @@ class KeyingContract:
         await broker.sweep("failed", lambda job: Move(requeue(job)))
         assert await holders(broker) == [("b", "waiting")]
 
-    async def test_a_copy_of_a_running_job_or_one_that_has_ended_is_dropped(
-        self, broker: Broker, another: Open
+    async def test_a_copy_of_a_running_or_ended_job_is_dropped(
+        self, broker: Broker, worker: Worker, running: Delivery
     ) -> None:
-        worker = await consume(await another(), slots=2)
-        await ask(broker, keyed("a"))
-        first = await begun(worker)
         await broker.publish(keyed("a"))
         assert await worker.admit(await take(worker, 2)) is None
         await worker.pause_slot(2)
-        await worker.settle(first, Ack())
+        await worker.settle(running, Ack())
         await broker.publish(keyed("a"))
         assert await worker.admit(await take(worker, 1)) is None
         await until(lambda: counts(broker), (0, 0))
         await freed(broker)
 
-    @pytest.mark.parametrize("way", ["purge", "delete", "remove", "cancel", "cancel scheduled"])
-    async def test_whoever_takes_the_job_away_frees_the_key(self, broker: Broker, another: Open, way: str) -> None:
-        later = time.time() + 600 if way == "cancel scheduled" else None
-        await ask(broker, keyed("a", run_at=later))
-        other = await another()
-        if way == "purge":
-            assert await other.purge("jobs") == 1
-        elif way == "delete":
-            assert await other.delete("jobs") == 1
-        elif way == "remove":
-            await other.sweep("jobs", lambda _: Remove())
-        elif way == "cancel":
-            await other.cancel(["a"])
-        else:
-            await other.alter_scheduled(ScheduledFilter(ids=frozenset({"a"})), CANCEL)
+    async def test_whoever_takes_the_job_away_frees_the_key(self, broker: Broker, another: Open) -> None:
+        other, later = await another(), time.time() + 600
+        for way, take_away in {
+            "purged": lambda: other.purge("jobs"),
+            "deleted": lambda: other.delete("jobs"),
+            "removed": lambda: other.sweep("jobs", lambda _: Remove()),
+            "cancelled": lambda: other.cancel(["cancelled"]),
+            "scheduled": lambda: other.alter_scheduled(ScheduledFilter(ids=frozenset({"scheduled"})), CANCEL),
+            "freed by hand": lambda: other.keys.free([KEY, "unknown"]),
+        }.items():
+            assert (await ask(broker, keyed(way, run_at=later if way == "scheduled" else None))).outcome == "stored"
 
-        assert await holders(broker) == []
-        assert await outcome(broker, "b") == "stored"
+            done = await take_away()
 
-    async def test_a_failed_job_is_not_requeued_beside_the_one_that_has_its_key(
-        self, broker: Broker, another: Open
+            assert await holders(broker) == [], way
+            assert done in (1, None, [KEY]) or way in ("removed", "scheduled")
+
+    async def test_a_body_that_is_too_large_for_a_key_is_refused(self, broker: Broker) -> None:
+        with pytest.raises(PublishRefused, match="4,194,304"):
+            await ask(broker, keyed("a", body=b"x" * (MAX_KEYED_BODY + 1)))
+
+    async def test_a_failed_job_is_requeued_once_its_key_is_free(
+        self, broker: Broker, worker: Worker, running: Delivery
     ) -> None:
-        worker = await consume(await another())
-        await ask(broker, keyed("a"))
-        delivery = await begun(worker)
-        await worker.settle(delivery, Fail(fail(delivery.message, FAILURE, worker="w")))
+        async def requeued() -> int:
+            return (await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))).moved
+
+        # Its worker stores it in `failed` first, and then writes down that the run is over.
+        await broker.publish(replace(fail(running.message, FAILURE, worker="w"), queue="failed"))
+        assert await requeued() == 0
+        await worker.settle(running, Ack(done=False))
         await freed(broker)
         await ask(broker, keyed("b"))
 
-        swept = await broker.sweep("failed", lambda job: Move(requeue(job)))
-
-        assert swept.moved == 0
+        assert await requeued() == 0
         assert await ids(broker, "failed") == ["a"]
         assert await holders(broker) == [("b", "waiting")]
+
         await worker.settle(await begun(worker), Ack())
         await freed(broker)
-        await broker.sweep("failed", lambda job: Move(requeue(job)))
+        assert await requeued() == 1
         assert await holders(broker) == [("a", "waiting")]
-
-    async def test_a_job_that_fails_is_not_requeued_before_its_run_is_over(self, broker: Broker, another: Open) -> None:
-        worker = await consume(await another())
-        await ask(broker, keyed("a"))
-        delivery = await begun(worker)
-        # Its worker stores it in `failed` first, and then writes down that the run is over.
-        await broker.publish(replace(fail(delivery.message, FAILURE, worker="w"), queue="failed"))
-
-        swept = await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))
-
-        assert swept.moved == 0
-        assert await ids(broker, "failed") == ["a"]
-        await worker.settle(delivery, Ack(done=False))
-        await freed(broker)
-        await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))
         assert (await begun(worker)).message.id == "a"
-
-    async def test_a_key_is_freed_by_hand(self, broker: Broker, another: Open) -> None:
-        await ask(broker, keyed("a"))
-
-        assert await (await another()).keys.free([KEY, "unknown"]) == [KEY]
-
-        assert await outcome(broker, "b") == "stored"
 
     async def test_a_debounced_burst_is_its_last_job(self, broker: Broker, another: Open) -> None:
         async with time_kept(await another()):
@@ -527,9 +480,7 @@ class KeyingContract:
             await nothing_for(worker)
         await until(lambda: waiting_keys(broker), [])
 
-    async def test_a_debounced_job_waits_for_the_slowest_clock_of_the_machine(
-        self, broker: Broker, another: Open
-    ) -> None:
+    async def test_a_debounced_job_waits_for_the_slowest_clock(self, broker: Broker, another: Open) -> None:
         behind = Behind()
         before = clock.use(behind)
         try:
@@ -555,11 +506,6 @@ class KeyingContract:
             assert (first.message.id, second.message.id) == ("job 0", "job 3")
             await worker.settle(second, Ack())
 
-    async def test_keys_of_another_exchange_are_others(self, broker: Broker, elsewhere: Open) -> None:
-        await ask(broker, keyed("a"))
-        assert await (await elsewhere()).keys.known() == []
-        assert await outcome(await elsewhere(), "b") == "stored"
-
     async def test_a_stray_is_found(self, broker: Broker) -> None:
         await ask(broker, keyed("a"))
         assert await broker.keys.orphaned() == []
@@ -571,10 +517,6 @@ class KeyingContract:
     async def take_away_behind_our_back(self, broker: Broker) -> None:
         """Remove the jobs of the queue `jobs` as another program would."""
         raise NotImplementedError
-
-    async def test_a_body_that_is_too_large_for_a_key_is_refused(self, broker: Broker) -> None:
-        with pytest.raises(PublishRefused, match="4,194,304"):
-            await ask(broker, keyed("a", body=b"x" * (MAX_KEYED_BODY + 1)))
 
 
 def burst(spread: str, seconds: float) -> list[KeyRequest]:

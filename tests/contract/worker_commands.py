@@ -37,15 +37,10 @@ class SteeringContract:
         ]
         assert [one.orders for one in obeying.values()] == [[order], [order]]
 
-    async def test_an_order_to_one_worker_is_not_for_the_others(self, broker: Broker, another: Open) -> None:
-        meant, other = Obeying({"state": "stopping"}), Obeying({})
-        await consume(await another(), report=Report("jobs", pid=1), on_command=meant)
-        await consume(await another(), report=Report("jobs", pid=2), on_command=other)
-
-        answers = await broker.command(WorkerCommand(action="stop", workers=("pid:1@example",)), timeout=PATIENT)
-
+        stop = WorkerCommand(action="stop", workers=("pid:1@example",))
+        answers = await broker.command(stop, timeout=PATIENT)
         assert [answer.worker for answer in answers] == ["pid:1@example"]
-        assert (len(meant.orders), other.orders) == (1, [])
+        assert [one.orders for one in obeying.values()] == [[order, stop], [order]]
 
     async def test_nobody_waits_for_workers_that_have_nothing_to_say(self, broker: Broker, another: Open) -> None:
         await consume(await another(), report=Report("jobs", pid=1))
@@ -66,16 +61,6 @@ class SteeringContract:
         await consume(await another(), report=Report("jobs", pid=1), on_command=never)
 
         assert await broker.command(WorkerCommand(action="stack"), timeout=0.3) == []
-
-    async def test_an_order_without_workers_is_answered_by_none(self, broker: Broker) -> None:
-        assert await broker.command(WorkerCommand(action="quiet")) == []
-
-    async def test_workers_of_another_exchange_are_not_told(self, broker: Broker, elsewhere: Open) -> None:
-        obeying = Obeying({})
-        await consume(await elsewhere(), on_command=obeying)
-
-        assert await broker.command(WorkerCommand(action="quiet")) == []
-        assert obeying.orders == []
 
     async def test_a_worker_that_ends_by_an_order_still_answers(self, broker: Broker, another: Open) -> None:
         ending: list[asyncio.Task[None]] = []
