@@ -232,7 +232,7 @@ class EventsContract:
         with pytest.raises(NotFound, match="'nobody'"):
             await broker.events.replay("nobody")
 
-    async def test_what_nobody_wants_is_refused(
+    async def test_what_none_wants_is_refused(
         self, session: SessionParameters, sessions: list[Broker], group: Any
     ) -> None:
         strict = await open_broker(replace(session, keep_events=False))

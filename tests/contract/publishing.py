@@ -203,9 +203,7 @@ class ConsumingContract:
         await until_waiting(consumer, set())
         await consumer.close()
 
-    async def test_a_worker_that_holds_one_job_a_slot_says_so(
-        self, broker: Broker, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_worker_of_one_job_a_slot_says_so(self, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
         queues, report = QueueSelection.parse("jobs,mail"), Report("jobs,mail")
         with caplog.at_level(logging.INFO, "palermo"):
             consumer = await broker.consume(queues, slots=1, tag="t", report=report, prefetch=Prefetch(5))

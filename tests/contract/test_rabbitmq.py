@@ -231,9 +231,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
         await put_into_failed(broker, [message("new", "other")])
         assert (await ids(broker, "failed"), await unseen(broker)) == (["new"], 2)
 
-    async def test_a_log_that_was_made_anew_is_taken_for_no_other(
-        self, broker: Broker, another: Open, foreign: Foreign
-    ) -> None:
+    async def test_a_new_log_is_taken_for_no_other(self, broker: Broker, another: Open, foreign: Foreign) -> None:
         onlooker = await another()
         await put_into_failed(broker, messages(2))
         assert len(await ids(onlooker, "failed")) == 2
@@ -245,7 +243,7 @@ class TestRabbitmqWithQuorumQueues(TestRabbitmq):
 
         assert await ids(onlooker, "failed") == [f"other-{n}" for n in range(9)]
 
-    async def test_whoever_goes_through_the_queue_puts_the_log_right(
+    async def test_who_goes_through_it_puts_the_log_right(
         self, broker: Broker, another: Open, foreign: Foreign
     ) -> None:
         await put_into_failed(broker, messages(3))

@@ -107,9 +107,7 @@ async def test_a_key_of_another_type_is_named_by_the_doctor(full: RedisBroker) -
                     await full.publish(message("new"))
 
 
-async def test_the_doctor_does_not_look_through_the_keys_of_other_programs(
-    node: RedisNode, broker: RedisBroker
-) -> None:
+async def test_the_doctor_does_not_look_through_keys_of_other_programs(node: RedisNode, broker: RedisBroker) -> None:
     """A server may have millions of them: SCAN goes through all."""
     node.ask("CONFIG", "RESETSTAT")
 
@@ -179,9 +177,7 @@ async def places(store: Store) -> Counter[str]:
     return Counter(id_in(blob) for blob in blobs if blob is not None)
 
 
-async def test_a_due_job_waits_while_its_queues_key_is_wrong(
-    broker: RedisBroker, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_due_job_waits_while_a_queues_key_is_bad(broker: RedisBroker, caplog: pytest.LogCaptureFixture) -> None:
     store = broker._store
     await broker.publish_many([message("first"), due("stays", 0.1, queue="broken"), due("7c9e", 0.1)])
 
@@ -207,9 +203,7 @@ async def test_a_job_runs_though_a_side_key_has_another_type(broker: RedisBroker
             await worker.close()
 
 
-async def test_a_dead_worker_whose_job_cannot_go_back_ends_no_other_worker(
-    broker: RedisBroker, open_redis: OpenRedis
-) -> None:
+async def test_a_dead_worker_whose_job_cannot_go_back_ends_no_other(broker: RedisBroker, open_redis: OpenRedis) -> None:
     dead, store = await open_redis(), broker._store
     await broker.publish_many([message("stays", "broken"), message("7c9e")])
     lost = await consume(dead, "broken,jobs", slots=2, report=Report("broken,jobs", pid=1))

@@ -252,9 +252,7 @@ def test_ctrl_c_leaves_no_answer_for_the_next_job(client: Client, monkeypatch: p
     assert stored(client) == 3
 
 
-def test_a_signal_handler_enqueues_before_the_pending_answer(
-    client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]
-) -> None:
+def test_a_signal_handler_may_enqueue(client: Client, monkeypatch: pytest.MonkeyPatch, otherwise: list[str]) -> None:
     before_the_answer(monkeypatch, lambda: enqueue(client, 1))
     otherwise.clear()
 
@@ -295,7 +293,7 @@ def connections(node: RedisNode) -> int:
     return sum(b"name=palermo" in line for line in node.ask("CLIENT", "LIST").splitlines())
 
 
-def test_a_short_job_goes_over_a_connection_of_its_own_that_ends_with_the_client(
+def test_short_jobs_go_over_a_connection_that_ends_with_the_client(
     node: RedisNode, client: Client, otherwise: list[str]
 ) -> None:
     client.run(lambda broker: broker.queues())

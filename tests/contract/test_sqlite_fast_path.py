@@ -99,7 +99,7 @@ async def test_plain_jobs_come_one_by_one_in_order_while_receive_waits(broker: S
     await given(slots, "jobs-0", "jobs-1", "jobs-2", "late")
 
 
-async def test_ends_of_one_turn_are_one_transaction(
+async def test_ends_of_a_turn_share_a_commit(
     broker: SqliteBroker, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 600.0)  # it is a transaction as well

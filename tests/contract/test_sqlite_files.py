@@ -162,9 +162,7 @@ async def test_a_file_of_another_machine_is_taken_over_after_half_a_minute(path:
     assert await look(path) == ["7c9e"]
 
 
-async def test_a_session_renews_its_claim_on_the_file(
-    broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_renews_its_claim_on_it(broker: Broker, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "RENEW_EVERY", 0.0)
     change(path, "update meta set value = 0.0 where key = 'seen'")
     await broker.publish(message())
@@ -361,9 +359,7 @@ def small(
 
 
 @pytest.mark.parametrize("unique", [False, True], ids=["plain", "unique"])
-async def test_a_full_disk_refuses_jobs_and_their_keys_and_loses_none(
-    small: tuple[Broker, Callable[[], object]], unique: bool
-) -> None:
+async def test_a_full_disk_refuses_jobs_and_keys(small: tuple[Broker, Callable[[], object]], unique: bool) -> None:
     broker, make_room = small
     stored: list[str] = []
 

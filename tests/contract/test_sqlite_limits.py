@@ -96,7 +96,7 @@ async def test_a_job_returned_before_its_permit_does_not_run(broker: SqliteBroke
     ],
     ids=["purge", "delete", "sweep"],
 )
-async def test_a_job_that_is_removed_hands_its_permit_on(
+async def test_a_removed_job_hands_its_permit_on(
     broker: SqliteBroker, remove: Callable[[Broker], Awaitable[object]]
 ) -> None:
     await broker.publish_many([limited("1"), limited("2", queue="other"), limited("3", queue="third")])

@@ -237,7 +237,7 @@ class TimingContract:
                 assert await broker.alter_scheduled(by_id("near", "far"), CANCEL) == []
             return True
 
-        waits = iter((2, 15, 40))
+        waits = iter((1, 10, 40))
         while not await cancelled(next(waits)):
             await until(lambda: listed(broker), [])
             with suppress(NotFound):
@@ -442,9 +442,7 @@ class RetryingContract:
 
     @pytest.mark.parametrize("apart", [False, True], ids=["failed", "failed per queue"])
     @pytest.mark.parametrize("kept", [True, False], ids=["kept", "nobody"])
-    async def test_what_is_given_up_fails_with_its_error(
-        self, broker: Broker, another: Open, kept: bool, apart: bool
-    ) -> None:
+    async def test_what_is_given_up_fails_at_once(self, broker: Broker, another: Open, kept: bool, apart: bool) -> None:
         soon, far = retrying("soon", 55), retrying("far", DAY)
         await broker.publish_many([soon, far, message("plain", run_at=time.time() + 58)])
 

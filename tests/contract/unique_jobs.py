@@ -211,9 +211,7 @@ class KeyingContract:
         assert [name for name in found if not name.startswith("beside")] == names
 
     @pytest.mark.parametrize("end", ["done", "failed", "cancelled"])
-    async def test_until_done_ends_with_the_job(
-        self, broker: Broker, worker: Worker, running: Delivery, end: str
-    ) -> None:
+    async def test_until_done_ends_with_it(self, broker: Broker, worker: Worker, running: Delivery, end: str) -> None:
         await worker.settle(running, Reschedule(replace(running.message, retries=1, run_at=wall_clock())))
         delivery = await begun(worker)
         assert await outcome(broker, "b") == "duplicate"
@@ -361,7 +359,7 @@ class KeyingContract:
         assert await holders(broker) == []
 
     @pytest.mark.parametrize("way", [REPLACE, RERUN])
-    async def test_one_more_run_after_the_present_one(
+    async def test_one_more_run_after_this_one(
         self, broker: Broker, worker: Worker, running: Delivery, way: str
     ) -> None:
         assert await outcome(broker, "b", on_duplicate=way) == "next"
@@ -410,9 +408,7 @@ class KeyingContract:
         await broker.sweep("failed", lambda job: Move(requeue(job)))
         assert await holders(broker) == [("b", "waiting")]
 
-    async def test_a_copy_of_a_running_or_ended_job_is_dropped(
-        self, broker: Broker, worker: Worker, running: Delivery
-    ) -> None:
+    async def test_a_copy_of_a_job_that_ran_is_dropped(self, broker: Broker, worker: Worker, running: Delivery) -> None:
         await broker.publish(keyed("a"))
         assert await worker.admit(await take(worker, 2)) is None
         await worker.pause_slot(2)
@@ -443,9 +439,7 @@ class KeyingContract:
         with pytest.raises(PublishRefused, match="4,194,304"):
             await ask(broker, keyed("a", body=b"x" * (MAX_KEYED_BODY + 1)))
 
-    async def test_a_failed_job_is_requeued_once_its_key_is_free(
-        self, broker: Broker, worker: Worker, running: Delivery
-    ) -> None:
+    async def test_a_failed_job_waits_for_its_key(self, broker: Broker, worker: Worker, running: Delivery) -> None:
         async def requeued() -> int:
             return (await broker.sweep("failed", lambda job: Move(requeue(job, queue="jobs")))).moved
 
