@@ -120,22 +120,18 @@ class PublishingContract:
 
         assert same(runner.run(there_and_back()), sent)
 
-    async def test_a_known_header_of_the_wrong_type_is_kept_and_named(self, broker: Broker) -> None:
-        await broker.publish(message(extra={"retries": "many"}))
+    async def test_wrong_headers_are_kept_and_those_of_a_dead_letter_are_not(self, broker: Broker) -> None:
+        dead_letter = {"x-death": [{"count": 1}], "x-first-death-queue": "q"}
+        await broker.publish(message(extra={"retries": "many", "kept": 1, **dead_letter}))
 
         found = (await take(await consume(broker))).message
 
         assert found.retries is None
-        assert found.extra["retries"] == "many"
+        assert found.extra == {"retries": "many", "kept": 1}
         assert "'retries'" in found.defect
 
-    async def test_headers_of_a_dead_letter_are_not_published_again(self, broker: Broker) -> None:
-        await broker.publish(message(extra={"x-death": [{"count": 1}], "x-first-death-queue": "q", "kept": 1}))
-
-        assert (await take(await consume(broker))).message.extra == {"kept": 1}
-
-    @pytest.mark.parametrize("body", [b"", b"\x00\xff" * 10, b"x" * 3_000_000], ids=["empty", "binary", "3 MB"])
-    async def test_a_body_of_any_size_and_content_arrives(self, broker: Broker, body: bytes) -> None:
+    async def test_a_body_of_three_megabytes_arrives(self, broker: Broker) -> None:
+        body = b"\x00\xff\n" * 1_000_000
         await broker.publish(message(body=body))
 
         assert (await take(await consume(broker))).message.body == body
@@ -148,17 +144,12 @@ class PublishingContract:
         await until(lambda: counts(broker, "brand new.ü"), (1, 0))
 
     async def test_five_thousand_published_at_once_keep_their_order(self, broker: Broker) -> None:
-        assert await broker.publish_many(iter(messages(5_000))) == 5_000
-
-        await until(lambda: counts(broker), (5_000, 0))
-        assert await ids(broker) == [f"jobs-{number}" for number in range(5_000)]
-
-    async def test_many_published_at_once_may_go_to_several_queues(self, broker: Broker) -> None:
-        assert await broker.publish_many([*messages(3, "a"), *messages(2, "b")]) == 5
+        assert await broker.publish_many(iter([*messages(5_000), *messages(2, "other")])) == 5_002
         assert await broker.publish_many([]) == 0
 
-        await until(lambda: counts(broker, "a"), (3, 0))
-        await until(lambda: counts(broker, "b"), (2, 0))
+        await until(lambda: counts(broker), (5_000, 0))
+        await until(lambda: counts(broker, "other"), (2, 0))
+        assert await ids(broker) == [f"jobs-{number}" for number in range(5_000)]
 
     async def test_a_closed_session_says_so(self, another: Open) -> None:
         broker = await another()
