@@ -1,28 +1,30 @@
-"""Attacks on the pages: markup in jobs, paths, sizes, forged identities, guessing."""
+"""Attacks on the pages: markup in jobs, paths, sizes, and jobs that somebody wrote in order to stop the pages."""
 
-import asyncio
-import base64
+import gzip
+import json
 import socket
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
 from msgspec.structs import replace
-from starlette.requests import Request
 
 from palermo.contract.events import Subscription
 from palermo.settings.settings import Settings
-from palermo.webui import Role, User
-from palermo.webui.security.auth import CLIENT, FileAuthentication, Throttle
+from palermo.webui.render.formats import pretty_json
+from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.security.request import MAX_BODY
-from palermo.webui.security.user_file import password_line
+from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
-from tests.webui.conftest import BROKER_PATIENCE, Serve
+from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.scheduled_jobs import due, retrying, schedule
-from tests.webui.server import CHEAP, Web
+from tests.webui.server import Web
 
 _XSS = "\"><script>alert(1)</script><img src=x onerror=alert(2)>'{{7*7}}"
+
+#: 30,000 numbers that share one hash, which took the process that decoded them six seconds: 275 kB gzipped.
+_COLLIDING = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(30_000)]}]).encode()
 
 
 @pytest.fixture
@@ -52,22 +54,12 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
 @pytest.mark.parametrize(
     "path",
     [
-        *(
-            "/",
-            "/queues",
-            "/queues/mail",
-            "/queues/{}",
-            "/api/docs",
-            "/{}",
-            "/tenants?queue=mail",
-            "/topics",
-            "/classes",
-        ),
-        *("/problems", "/history", "/audit", "/search?q={}", "/recurring", "/recurring?ask=add", "/recurring?ask={}"),
-        *("/recurring/{}", "/recurring/{}?ask=edit", "/classes/{}", "/scheduled", "/retries"),
-        "/scheduled?queue={}&job={}&retries=yes",
-        *("/scheduled/confirm?act=cancel&id=5{}", "/scheduled/confirm?act=cancel&all=1&queue={}"),
-        *("/retries/confirm?act=retry&id=6", "/jobs/bad", "/jobs/2{}?queue={}", "/jobs/4{}", "/jobs/5{}", "/jobs/6"),
+        *("/", "/queues", "/queues/mail", "/queues/{}", "/tenants?queue=mail", "/topics", "/api/docs", "/{}"),
+        *("/problems", "/history", "/audit", "/search?q={}", "/classes", "/classes/{}"),
+        *("/recurring", "/recurring?ask=add", "/recurring?ask={}", "/recurring/{}", "/recurring/{}?ask=edit"),
+        *("/scheduled", "/scheduled?queue={}&job={}&retries=yes", "/scheduled/confirm?act=cancel&id=5{}"),
+        *("/scheduled/confirm?act=cancel&all=1&queue={}", "/retries", "/retries/confirm?act=retry&id=6"),
+        *("/jobs/bad", "/jobs/2{}?queue={}", "/jobs/4{}", "/jobs/5{}", "/jobs/6"),
         *("/failures", "/failures?by=groups", "/failures?text={}&queue={}&since=", "/failures/bad/edit"),
         *("/failures/confirm?act=discard&id=1{}", "/failures/1{}/edit"),
     ],
@@ -94,57 +86,40 @@ def test_jobs_whose_ids_are_markup_can_be_acted_on(marked: Web) -> None:
     assert marked.inspector.recurring() == []
 
 
-@pytest.mark.parametrize("path", ["/api/queues/%3Cscript%3E/jobs", "/api/jobs/%3Cscript%3E", "/api/%3Cscript%3E"])
-def test_the_api_never_answers_with_markup(web: Web, path: str) -> None:
-    answer = web.http.get(path)
-
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-
-
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../app.py",
-        "/static/..%2Fapp.py",
-        "/static/%2e%2e/app.py",
-        "/static/%2e%2e%2fapp.py",
-        "/static/..%5capp.py",
-        "/static//etc/passwd",
-        "/static/%2Fetc%2Fpasswd",
-        "/static/..%252f..%252fpyproject.toml",
-        "/static/%00",
-        "/static/",
-        "/static",
+        *("/static/../app.py", "/static/..%2Fapp.py", "/static/%2e%2e/app.py", "/static/%2e%2e%2fapp.py"),
+        *("/static/..%5capp.py", "/static//etc/passwd", "/static/%2Fetc%2Fpasswd", "/static/%00", "/static/"),
+        *("/static/..%252f..%252fpyproject.toml", "/static"),
     ],
 )
 def test_no_path_leads_out_of_the_packaged_files(web: Web, path: str) -> None:
-    assert status(web, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") in (400, 404)
+    """Asked as no HTTP client would."""
+    host, _, port = web.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        status = int(connection.makefile("rb").readline().split()[1])
+
+    assert status in (400, 404)
 
 
-@pytest.mark.parametrize("query", ["limit=501", "limit=0", "limit=-1", "limit=x", "page=0", f"page={10**20}"])
-def test_pages_are_of_a_bounded_size(web: Web, query: str) -> None:
+@pytest.mark.parametrize(
+    "query", ["limit=501", "limit=0", "limit=-1", "limit=x", "page=0", f"page={10**20}", "limit=500&page=21"]
+)
+def test_pages_are_of_a_bounded_size_and_lead_a_bounded_way(web: Web, query: str) -> None:
     web.client.enqueue("shop.mail", queue="mail")
 
     assert web.http.get(f"/api/queues/mail/jobs?{query}").status_code == 422
-
-
-def test_pages_lead_a_bounded_way_into_a_queue(web: Web) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-
     assert web.http.get("/api/queues/mail/jobs?limit=500&page=20").json()["rows"] == []
-    assert web.http.get("/api/queues/mail/jobs?limit=500&page=21").status_code == 422
 
 
-def test_bodies_are_of_a_bounded_size_whether_they_say_so_or_not(web: Web) -> None:
+def test_bodies_addresses_and_headers_are_of_a_bounded_size(web: Web) -> None:
     json = {"Content-Type": "application/json"}
     chunks = (b"x" * 65_536 for _ in range(MAX_BODY // 65_536 + 2))
 
     assert web.http.post("/api/jobs", content=b"x" * (MAX_BODY + 1), headers=json).status_code == 413
     assert web.http.post("/api/jobs", content=chunks, headers=json).status_code == 413
-
-
-def test_addresses_and_headers_are_of_a_bounded_size(web: Web) -> None:
     assert web.http.get(f"/queues?{'x' * 9_000}").status_code == 414
     assert web.http.get("/queues", headers={f"X-{n}": "x" * 1_000 for n in range(70)}).status_code in (400, 431)
 
@@ -165,109 +140,60 @@ def test_an_address_that_is_no_text_is_refused(web: Web, path: str) -> None:
     assert web.http.get(path).status_code == 400
 
 
-def test_saying_that_one_is_an_administrator_makes_nobody_one(settings: Settings, serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(password_line("eve", Role.VIEWER, "viewer's own", hasher=CHEAP))
-    web = serve(settings, users=str(tmp_path / "users"))
-    web.client.enqueue("shop.mail", queue="mail")
-    forged = {
-        "X-Role": "admin",
-        "X-User": "ada",
-        "X-Forwarded-For": "127.0.0.1",
-        "Cookie": "role=admin",
-    }
+def test_a_job_made_of_hash_collisions_is_not_decoded_for_the_pages(web: Web) -> None:
+    hostile = replace(message("1"), body=gzip.compress(_COLLIDING), content_encoding="gzip", preview="<set>")
+    small = json.dumps([{"$palermo": "set", "value": [n * (2**61 - 1) for n in range(1_000)]}]).encode()
+    publish_failed(web.client, (hostile, failure()), (replace(message("2"), body=small, preview=None), failure()))
 
-    for headers in (forged, {**forged, "Authorization": f"Bearer {base64.b64encode(b'ada:admin').decode()}"}):
-        assert web.http.get("/api/queues", headers=headers).status_code == 401
-    for query, refusal in (("", 403), ("?role=admin", 422)):
-        answer = web.http.post(f"/api/queues/mail/purge{query}", headers=forged, auth=("eve", "viewer's own"))
-        assert answer.status_code == refusal
-    assert web.inspector.size("mail") == 1
+    async def put(broker):  # type: ignore[no-untyped-def]
+        await broker.publish(replace(hostile, queue="mail"))
 
+    web.client.run(put)
 
-@pytest.fixture
-def _a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time passes for those who guess: a machine that stands still for a second would let them guess again."""
-    monkeypatch.setattr("palermo.webui.security.auth.Throttle", lambda _: Throttle(lambda: 100.0))
+    for page in ("/", "/queues", "/queues/mail", "/failures", "/jobs/1"):
+        answer = web.http.get(page)
+        assert answer.status_code == 200, (page, answer.text)
+    # After one look RabbitMQ may count a job less for an instant.
+    (waiting,) = eventually(lambda: web.http.get("/api/queues/mail/jobs").json()["rows"])
+    assert (waiting["args"], waiting["preview"]) == (None, "<set>")
+    rows = {row["id"]: row for row in web.http.get("/api/failed").json()["rows"]}
+    assert rows["1"]["args"] is None
+    assert rows["2"]["preview"] == "<set of 1000>"
+    assert len(rows["2"]["args"][0]) == 1_000
 
 
-@pytest.mark.usefixtures("_a_moment")
-def test_guessing_passwords_is_slowed(settings: Settings, serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
-    web = serve(settings, users=str(tmp_path / "users"))
+def test_of_large_jobs_that_wait_the_pages_show_the_previews(web: Web) -> None:
+    large = [
+        replace(message(str(n)), queue="mail", body=json.dumps(["x" * 200_000]).encode(), preview=f"'x' {n}")
+        for n in range(30)
+    ]
 
-    answers = [web.http.get("/api/queues", auth=("ada", f"guess {n}")) for n in range(8)]
+    async def put(broker):  # type: ignore[no-untyped-def]
+        await broker.publish_many([*large, replace(message("small"), queue="mail")])
 
-    assert [answer.status_code for answer in answers[:5]] == [401] * 5
-    assert answers[-1].status_code == 429
-    assert int(answers[-1].headers["retry-after"]) >= 1
-    assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 429
+    web.client.run(put)
 
+    assert "&#39;x&#39; 7" in web.http.get("/queues/mail").text
+    assert "&#39;x&#39; 7" in web.http.get("/jobs/7").text
 
-@pytest.mark.usefixtures("_a_moment")
-def test_a_signed_in_user_is_not_locked_out_by_others(settings: Settings, serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
-    web = serve(settings, users=str(tmp_path / "users"))
-    assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+    def rows() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = web.http.get("/api/queues/mail/jobs", params={"limit": 50}).json()["rows"]
+        return found if len(found) == 31 else []
 
-    guesses = [web.http.get("/api/queues", auth=("ada", f"guess {n}")).status_code for n in range(8)]
-
-    assert guesses[-1] == 429
-    assert web.http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+    *many, last = eventually(rows)
+    assert [row["args"] for row in many] == [None] * 30
+    assert last["args"] == eventually(lambda: web.inspector.jobs("mail", offset=30).rows[0])["args"]
 
 
-def test_right_passwords_are_never_slowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palermo.webui.security.auth._CACHED", 0.0)
-    (tmp_path / "users").write_text(password_line("ada", Role.ADMIN, "correct horse", hasher=CHEAP))
-    authenticate = FileAuthentication(str(tmp_path / "users"))
-    header = b"Basic " + base64.b64encode(b"ada:correct horse")
-
-    async def sign_in_from(address: str) -> User | None:
-        return await authenticate(Request({"type": "http", "headers": [(b"authorization", header)], CLIENT: address}))
-
-    async def sign_in_from_many() -> list[User | None]:
-        return [await sign_in_from(f"10.0.{n // 100}.{n % 100}") for n in range(102)]
-
-    assert asyncio.run(sign_in_from_many()) == [User("ada", Role.ADMIN)] * 102
+def test_a_traceback_of_very_many_lines_is_taken_apart_in_one_pass() -> None:
+    lines = 30_000
+    (part,) = parts_of("\n" * (lines - 1) + "x")
+    assert len(part.lines) == lines
+    (framed,) = parts_of('  File "a.py", line 1, in f\n' + "    x\n" * lines)
+    assert len(framed.frames[0].source) == lines
 
 
-def test_a_sign_in_gives_others_no_new_guesses() -> None:
-    throttle = Throttle(lambda: 100.0)
-    for _ in range(4):
-        throttle.failed("name ada")
-
-    throttle.failed("name ada")
-    throttle.take_back("name ada")
-
-    assert (throttle.wait("name ada", 4), throttle.wait("name ada", 5)) == (1, 0)
-
-
-def test_waiting_doubles_with_each_failure_up_to_a_minute() -> None:
-    now = 100.0
-    throttle = Throttle(lambda: now)
-    waits = []
-
-    for _ in range(13):
-        waits.append(throttle.wait("ada", 5))
-        throttle.failed("ada")
-
-    assert waits == [0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
-
-
-def test_failures_are_forgotten_in_time_and_when_there_are_too_many() -> None:
-    now = [0.0]
-    throttle = Throttle(lambda: now[0])
-    for name in ("ada", *(f"name {n}" for n in range(10_000))):
-        throttle.failed(name)
-
-    assert throttle.wait("ada", 0) == 0
-    assert throttle.wait("name 9999", 0) > 0
-    now[0] = 901
-    assert throttle.wait("name 9999", 0) == 0
-
-
-def status(web: Web, request: str) -> int:
-    """The status that a request has which no HTTP client would make."""
-    address = web.url.removeprefix("http://").split(":")
-    with socket.create_connection((address[0], int(address[1])), timeout=60) as connection:
-        connection.sendall(request.encode())
-        return int(connection.makefile("rb").readline().split()[1])
+def test_a_text_that_is_cut_is_one_piece() -> None:
+    for quotes in (199_999, 200_000, 200_001):
+        pieces = list(pretty_json(["x" * (quotes % 3) + '"' * quotes]).pieces())
+        assert [kind for kind, _ in pieces] == ["", "text"]

@@ -1,12 +1,15 @@
-"""`palermo web` and `palermo web-user`, as processes of their own."""
+"""`palermo web` and `palermo web-user`."""
 
+import shlex
 import signal
+import stat
 import subprocess
 from pathlib import Path
 
-import httpx
 import pytest
+from click.testing import CliRunner, Result
 
+from palermo.cli import main
 from tests.webui.conftest import Start
 from tests.webui.process import PALERMO
 
@@ -18,29 +21,21 @@ def resize(path: str) -> None: ...
 """
 
 
-def run(*arguments: str, stdin: str = "", folder: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [PALERMO, *arguments], input=stdin, capture_output=True, text=True, timeout=100, check=False, cwd=folder
-    )
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_it_serves_until_it_is_told_to_end_and_ends_well(start: Start, number: signal.Signals) -> None:
-    web = start()
-    assert web.http.get("/queues").status_code == 200
-
-    assert web.stop(number) == 0
+def run(*arguments: str, stdin: str = "") -> Result:
+    """The command, in this process."""
+    return CliRunner().invoke(main, arguments, input=stdin)
 
 
 def test_jobs_of_its_modules_are_checked_when_enqueued_by_hand(start: Start, tmp_path: Path) -> None:
     (tmp_path / "webshop.py").write_text(_MODULE)
-    http = start("webshop").http
+    web = start("webshop")
 
-    wrong = http.post("/api/jobs", json={"job": "shop.resize", "args": []})
-    right = http.post("/api/jobs", json={"job": "shop.resize", "args": ["x.png"]})
+    wrong = web.http.post("/api/jobs", json={"job": "shop.resize", "args": []})
+    right = web.http.post("/api/jobs", json={"job": "shop.resize", "args": ["x.png"]})
 
     assert wrong.status_code == 422
     assert right.json()["queue"] == "images"
+    assert web.stop(signal.SIGTERM) == 0
 
 
 def test_its_users_sign_in(start: Start, tmp_path: Path) -> None:
@@ -51,26 +46,20 @@ def test_its_users_sign_in(start: Start, tmp_path: Path) -> None:
     assert secret not in token.stdout
     assert "correct horse" not in password.stdout
 
-    url = start("--users", "users").url
+    web = start("--users", "users")
 
-    with httpx.Client(base_url=url, timeout=60) as http:
-        assert http.get("/api/queues").status_code == 401
-        assert http.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
-        assert http.get("/api/queues", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
-
-
-@pytest.mark.parametrize("arguments", [("--host", "0.0.0.0"), ("--host", "::"), ("--allow-host", "jobs.example.com")])
-def test_others_are_not_let_in_without_authentication(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    done = run("web", *arguments, folder=tmp_path)
-
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "authentication" in done.stderr
+    assert web.stranger.get("/api/queues").status_code == 401
+    assert web.stranger.get("/api/queues", auth=("ada", "correct horse")).status_code == 200
+    assert web.stranger.get("/api/queues", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+    assert web.stop(signal.SIGINT) == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("--host", "0.0.0.0"), "authentication"),
+        (("--host", "::"), "authentication"),
+        (("--allow-host", "jobs.example.com"), "authentication"),
         (("--users", "nowhere"), "cannot be read"),
         (("--prefix", "jobs"), "beginning of a path"),
         (("no_such_module",), "cannot be imported"),
@@ -82,12 +71,20 @@ def test_what_cannot_be_served_is_said_in_one_line(tmp_path: Path, arguments: tu
     (tmp_path / "users").write_text(f"ada:admin:sha256:{'0' * 64}")
     (tmp_path / "users").chmod(0o600)  # else a line says that all can read it
 
-    done = run("web", *arguments, folder=tmp_path)
+    done = run("web", *arguments)
 
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert said in done.stderr
+    assert (done.exit_code, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), done.output
+
+
+def test_the_file_that_web_user_is_sent_to_is_for_nobody_elses_eyes(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    command = f"umask 022; exec {shlex.quote(PALERMO)} web-user ann --token >> {shlex.quote(str(users))}"
+
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True, timeout=100)
+
+    assert stat.S_IMODE(users.stat().st_mode) == 0o600
+    assert users.read_text().startswith("ann:")
 
 
 def test_a_password_that_is_too_short_is_refused() -> None:
-    assert run("web-user", "ada", stdin="short\n").returncode == 2
+    assert run("web-user", "ada", stdin="short\n").exit_code == 2

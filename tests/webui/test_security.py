@@ -1,5 +1,7 @@
-"""Access to the pages: hosts, origins, authentication, roles, read-only, tokens, sizes."""
+"""Access to the pages: hosts, origins, users and their roles, guessing, read-only, tokens of forms."""
 
+import asyncio
+import base64
 import logging
 import re
 from collections.abc import Iterator
@@ -15,23 +17,29 @@ from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
 from palermo.webui import ANYONE, Role, User, api, create_app, pages
 from palermo.webui.pages import sign_in
-from palermo.webui.security.user_file import password_line, token_line
+from palermo.webui.security.auth import CLIENT, FileAuthentication, Throttle
+from palermo.webui.security.user_file import UserFile, password_line, token_line
+from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import CHEAP, Web
 
-_CHANGES = [
-    ("POST", "/api/queues/mail/purge"),
-    ("POST", "/api/queues/purge"),
-    ("POST", "/api/queues/mail/pause"),
-    ("POST", "/api/queues/mail/resume"),
-    ("DELETE", "/api/queues/mail"),
-    ("POST", "/api/jobs"),
-    ("POST", "/api/jobs/some/cancel"),
-    ("POST", "/api/workers/some/stop"),
-    ("POST", "/queues/mail/purge"),
-]
+
+def changing() -> Iterator[tuple[str, str]]:
+    """All methods and addresses that change something, with the name mail in each, but those for signing in and out."""
+    for prefix, routers in (("", pages.ROUTERS), ("/api", api.ROUTERS)):
+        for route in [route for router in routers if router is not sign_in.router for route in router.routes]:
+            for method in sorted(getattr(route, "methods", None) or ()):
+                if method not in ("GET", "HEAD", "OPTIONS"):
+                    yield method, prefix + re.sub(r"\{[^}]*\}", "mail", getattr(route, "path", ""))
+
+
+def basic(name: str, password: str) -> httpx.BasicAuth:
+    return httpx.BasicAuth(name.encode(), password.encode())
+
+
+ADA, EVE = basic("ada", "pässwörd"), basic("eve", "viewer's own")
 
 
 @pytest.fixture
@@ -59,24 +67,28 @@ def guarded(settings: Settings, serve: Serve, users: tuple[Path, str]) -> Web:
     return serve(settings, users=str(users[0]))
 
 
-@pytest.mark.parametrize(("method", "path"), _CHANGES)
 @pytest.mark.parametrize(
     "headers",
     [
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {"Origin": "https://evil.example"},
+        {"Origin": "https://evil.example", "Sec-Fetch-Site": "same-origin"},
         {"Origin": "null"},
         {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "http://evil@{host}"},
         {"Referer": "https://evil.example/page"},
     ],
     ids=str,
 )
-def test_a_form_of_another_site_is_refused_first(web: Web, method: str, path: str, headers: dict[str, str]) -> None:
-    answer = web.http.request(method, path, headers=headers, content=b"{not even JSON")
+def test_a_form_of_another_site_is_refused_first(web: Web, headers: dict[str, str]) -> None:
+    host = web.url.removeprefix("http://")
+    headers = {name: value.format(host=host) for name, value in headers.items()}
 
-    assert answer.status_code == 403
-    assert "only these pages may" in answer.text
+    for method, path in changing():
+        answer = web.http.request(method, path, headers=headers, content=b"{not even JSON")
+
+        assert (answer.status_code, "these pages" in answer.text) == (403, True), (method, path)
 
 
 def test_our_own_pages_and_scripts_without_a_browser_may_change_things(web: Web) -> None:
@@ -86,9 +98,15 @@ def test_our_own_pages_and_scripts_without_a_browser_may_change_things(web: Web)
         assert answer.status_code == 201, headers
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "[", "a b"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "[", "a b", "[::1]x"),
+        *("evil.example@127.0.0.1", "evil.example@127.0.0.1:3000", "x:y@localhost"),
+    ],
+)
 def test_a_request_for_another_host_is_refused(web: Web, host: str) -> None:
-    for path in ("/queues", "/api/queues", "/static/palermo.css"):
+    for path in ("/queues", "/api/queues", "/static/palermo.css", "/metrics"):
         assert web.http.get(path, headers={"Host": host}).status_code == 400
 
 
@@ -100,9 +118,8 @@ def test_loopback_by_any_of_its_names_is_us(web: Web) -> None:
 def test_configured_names_are_us_too(settings: Settings, serve: Serve) -> None:
     web = serve(settings, auth=ANYONE, hosts=["jobs.example.com", "*.test"])
 
-    assert web.http.get("/queues", headers={"Host": "jobs.example.com"}).status_code == 200
-    assert web.http.get("/queues", headers={"Host": "a.test:81"}).status_code == 200
-    assert web.http.get("/queues", headers={"Host": "example.com"}).status_code == 400
+    for host, status in (("jobs.example.com", 200), ("a.test:81", 200), ("example.com", 400)):
+        assert web.http.get("/queues", headers={"Host": host}).status_code == status
 
 
 def test_without_authentication_only_this_machine_is_let_in(settings: Settings, serve: Serve) -> None:
@@ -115,10 +132,12 @@ def test_without_authentication_only_this_machine_is_let_in(settings: Settings, 
     assert serve(settings, around=from_afar).http.get("/queues").status_code == 403
 
 
-@pytest.mark.parametrize("auth", [None, ("ada", "wrong"), ("nobody", "pässwörd"), ("eve", "pässwörd"), ("", "")])
-def test_nobody_gets_in_without_the_right_password(guarded: Web, auth: tuple[str, str] | None) -> None:
+@pytest.mark.parametrize(
+    "auth", [None, *map(basic, ("ada", "nobody", "eve", ""), ("wrong", "pässwörd", "pässwörd", ""))], ids=range(5)
+)
+def test_nobody_gets_in_without_the_right_password(guarded: Web, auth: httpx.BasicAuth | None) -> None:
     for path in ("/queues", "/api/queues", "/api/docs", "/nothing"):
-        answer = guarded.http.get(path, auth=_utf8(auth) if auth else None)
+        answer = guarded.http.get(path, auth=auth)
 
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Basic ")
@@ -127,23 +146,33 @@ def test_nobody_gets_in_without_the_right_password(guarded: Web, auth: tuple[str
 def test_each_role_may_do_what_it_may(guarded: Web, users: tuple[Path, str]) -> None:
     guarded.client.enqueue("shop.mail", queue="mail")
     bearer = {"Authorization": f"Bearer {users[1]}"}
-    ada, eve = _utf8(("ada", "pässwörd")), _utf8(("eve", "viewer's own"))
     http = guarded.http
 
-    assert http.get("/api/queues", auth=eve).status_code == 200
-    assert http.post("/api/queues/mail/pause", auth=eve).status_code == 403
+    assert http.get("/api/queues", auth=EVE).status_code == 200
+    assert http.post("/api/queues/mail/pause", auth=EVE).status_code == 403
     assert http.post("/api/queues/mail/pause", headers=bearer).status_code == 200
     assert http.post("/api/queues/mail/purge", headers=bearer).status_code == 403
-    assert http.post("/api/queues/mail/purge", auth=ada).json() == {"removed": 1}
+    assert http.post("/api/queues/mail/purge", auth=ADA).json() == {"removed": 1}
+
+
+def test_saying_that_one_is_an_administrator_makes_nobody_one(guarded: Web) -> None:
+    guarded.client.enqueue("shop.mail", queue="mail")
+    forged = {"X-Role": "admin", "X-User": "ada", "X-Forwarded-For": "127.0.0.1", "Cookie": "role=admin"}
+
+    for headers in (forged, {**forged, "Authorization": f"Bearer {base64.b64encode(b'ada:admin').decode()}"}):
+        assert guarded.http.get("/api/queues", headers=headers).status_code == 401
+    for query, refusal in (("", 403), ("?role=admin", 422)):
+        answer = guarded.http.post(f"/api/queues/mail/purge{query}", headers=forged, auth=EVE)
+        assert answer.status_code == refusal
+    assert guarded.inspector.size("mail") == 1
 
 
 def test_users_who_are_taken_out_of_the_file_are_out_at_once(guarded: Web, users: tuple[Path, str]) -> None:
-    eve = _utf8(("eve", "viewer's own"))
-    assert guarded.http.get("/api/queues", auth=eve).status_code == 200
+    assert guarded.http.get("/api/queues", auth=EVE).status_code == 200
 
     users[0].write_text(token_line("other", Role.VIEWER)[1])
 
-    assert guarded.http.get("/api/queues", auth=eve).status_code == 401
+    assert guarded.http.get("/api/queues", auth=EVE).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -167,24 +196,45 @@ def test_a_file_of_users_that_is_wrong_is_refused_without_showing_secrets(
     assert "secret-in-clear" not in str(refused.value)
 
 
-def test_nothing_can_be_changed_when_read_only(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, read_only=True)
+@pytest.mark.parametrize(("mode", "told"), [(0o644, True), (0o640, False), (0o600, False)])
+def test_a_file_of_users_that_everybody_can_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, told: bool
+) -> None:
+    users = tmp_path / "users"
+    users.write_text(token_line("ann", Role.ADMIN)[1] + "\n")
+    users.chmod(mode)
+
+    UserFile(str(users))
+
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [("chmod 600" in line, str(users) in line) for line in lines] == [(True, True)] * told
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["viewer", "read-only"])
+def test_who_may_only_read_can_change_nothing(
+    settings: Settings, serve: Serve, users: tuple[Path, str], read_only: bool
+) -> None:
+    web = serve(settings, **({"read_only": True} if read_only else {"users": str(users[0])}))
+    web.http.auth = EVE
     web.client.enqueue("shop.mail", queue="mail")
     publish_failed(web.client, (message("bad", queue="slow"), failure()))
     schedule(web.client, due("later", 900), retrying("again", 900))
     web.inspector.put_recurring("nightly", "shop.sweep", every=3_600)
+    token = "" if read_only else token_in(web.http.get("/queues", auth=ADA).text)
 
-    for path, method in [*_changing(), *((path, method) for method, path in _CHANGES)]:
-        sent: dict[str, Any] = {"json": {"job": "shop.mail"}} if path.startswith("/api") else {"data": {}}
+    asked = list(changing())
+    for method, path in asked:
+        sent: dict[str, Any] = {"json": {"job": "shop.mail"}} if path.startswith("/api") else {"data": {"token": token}}
         status = web.http.request(method, path, **(sent if method != "DELETE" else {})).status_code
-        assert status in ((403,) if (method, path) in _CHANGES else (403, 404, 422)), (method, path, status)
+        assert status in ((403,) if "/queues" in path else (403, 404, 422)), (method, path)
     for path in ("/queues", "/failures", "/scheduled", "/retries", "/recurring", "/recurring/nightly", "/workers"):
         assert '<form method="post"' not in web.http.get(path).text, path
     for path in ("/queues/mail", "/jobs/bad", "/jobs/later", "/jobs/again"):
         page = web.http.get(path)
         assert (page.status_code, '<form method="post"' in page.text, 'name="id"' in page.text) == (200, False, False)
     assert web.http.get("/enqueue").status_code == 403
-    assert web.inspector.size("mail") == 1
+    assert len(asked) > 70
+    assert (web.inspector.size("mail"), len(web.inspector.failed()), len(web.inspector.scheduled())) == (1, 1, 2)
 
 
 def test_a_host_application_says_who_it_is(settings: Settings, serve: Serve) -> None:
@@ -204,22 +254,21 @@ def test_a_host_application_says_who_it_is(settings: Settings, serve: Serve) -> 
     assert web.http.get("/queues").status_code == 401
 
 
-def test_a_form_without_its_token_is_refused(web: Web) -> None:
+def token_in(page: str) -> str:
+    """The token of the first form of a page."""
+    return page.partition('name="token" value="')[2].partition('"')[0]
+
+
+def test_a_form_without_its_own_browsers_token_is_refused(web: Web) -> None:
     web.client.enqueue("shop.mail", queue="mail")
-    web.http.get("/queues")
+    token = token_in(web.http.get("/queues").text)
 
-    for token in ("", "0" * 64, "ä"):
-        assert web.http.post("/queues/mail/purge", data={"token": token}).status_code == 403
-    assert web.inspector.size("mail") == 1
-
-
-def test_a_forms_token_is_worth_nothing_in_another_browser(web: Web) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-    token = web.http.get("/queues").text.partition('name="token" value="')[2].partition('"')[0]
-
+    for wrong in ("", "0" * 64, "ä"):
+        assert web.http.post("/queues/mail/purge", data={"token": wrong}).status_code == 403
     with httpx.Client(base_url=web.url, timeout=60) as other:
         other.get("/queues")
         assert other.post("/queues/mail/purge", data={"token": token}).status_code == 403
+    assert web.inspector.size("mail") == 1
     assert web.http.post("/queues/mail/purge", data={"token": token}).status_code == 303
 
 
@@ -234,7 +283,10 @@ def test_the_api_takes_changes_as_json_only(web: Web, kind: str) -> None:
 
 
 def test_every_answer_says_what_browsers_may_do_with_it(web: Web) -> None:
-    for path in ("/queues", "/api/queues", "/api/docs", "/nothing", "/api/nothing", "/static/palermo.css", "/healthz"):
+    for path in (
+        *("/queues", "/nothing", "/static/palermo.css", "/healthz", "/api/docs"),
+        *("/api/queues", "/api/queues/%3Cscript%3E/jobs", "/api/jobs/%3Cscript%3E", "/api/%3Cscript%3E"),
+    ):
         headers = web.http.get(path).headers
 
         policy = headers["content-security-policy"]
@@ -242,6 +294,7 @@ def test_every_answer_says_what_browsers_may_do_with_it(web: Web) -> None:
         assert "default-src 'none'" in policy
         assert headers["x-content-type-options"] == "nosniff"
         assert headers["x-frame-options"] == "DENY"
+        assert not path.startswith("/api") or path == "/api/docs" or headers["content-type"] == "application/json"
     assert web.http.get("/queues", headers={"Host": "evil.example"}).headers["x-frame-options"] == "DENY"
 
 
@@ -261,59 +314,89 @@ def test_who_did_what_is_in_the_audit_log(web: Web, caplog: pytest.LogCaptureFix
     assert "purge by=local role=admin from=127.0.0.1 queue=mail removed=1" in caplog.messages
 
 
-def test_the_broker_is_named_without_its_password(serve: Serve, tmp_path: Path) -> None:
-    web = serve(Settings(url="amqp://shop:hunter22@127.0.0.1:1/shop", publish_timeout=1))
+@pytest.mark.parametrize(("path", "status"), [("/queues", 503), ("/problems", 200)])
+def test_a_broker_that_is_away_is_named_without_its_password(serve: Serve, path: str, status: int) -> None:
+    web = serve(Settings(url="amqp://shop:hunter22@127.0.0.1:1/shop", publish_timeout=0.2))
 
-    page = web.http.get("/queues")
+    page = eventually(lambda: found if "BrokerUnavailable" in (found := web.http.get(path)).text else None)
 
-    assert page.status_code == 503
+    assert page is not None
+    assert page.status_code == status
     assert "127.0.0.1:1/shop/palermo" in page.text
     assert "hunter22" not in page.text
 
 
-def _utf8(auth: tuple[str, str]) -> httpx.BasicAuth:
-    return httpx.BasicAuth(auth[0].encode(), auth[1].encode())
+@pytest.fixture
+def _a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time passes for those who guess: a machine that stands still for a second would let them guess again."""
+    monkeypatch.setattr("palermo.webui.security.auth.Throttle", lambda _: Throttle(lambda: 100.0))
+
+
+@pytest.mark.usefixtures("_a_moment")
+def test_guessing_is_slowed_and_locks_out_nobody_who_was_signed_in(guarded: Web) -> None:
+    def ask(auth: httpx.BasicAuth) -> httpx.Response:
+        return guarded.http.get("/api/queues", auth=auth)
+
+    assert ask(EVE).status_code == 200
+    for name, status in (("ada", 429), ("eve", 200)):
+        answers = [ask(basic(name, f"guess {n}")) for n in range(8)]
+        assert [answer.status_code for answer in answers[:5]] == [401] * 5
+        assert answers[-1].status_code == 429
+        assert int(answers[-1].headers["retry-after"]) >= 1
+        assert ask(ADA if name == "ada" else EVE).status_code == status
 
 
 def test_wrong_tokens_do_not_shut_out_right_passwords_of_the_same_address(guarded: Web) -> None:
     wrong = [guarded.http.get("/api/queues", headers={"Authorization": f"Bearer wrong-{n}"}) for n in range(60)]
 
     assert {answer.status_code for answer in wrong} == {401, 429}
-    assert guarded.http.get("/api/queues", auth=_utf8(("ada", "pässwörd"))).status_code == 200
+    assert guarded.http.get("/api/queues", auth=ADA).status_code == 200
 
 
-def test_a_viewer_reads_failed_jobs_but_forces_no_reading(guarded: Web) -> None:
-    eve, ada = _utf8(("eve", "viewer's own")), _utf8(("ada", "pässwörd"))
-    statuses = {}
+def test_right_passwords_are_never_slowed(users: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palermo.webui.security.auth._CACHED", 0.0)
+    authenticate = FileAuthentication(str(users[0]))
+    header = b"Basic " + base64.b64encode("ada:pässwörd".encode())
 
-    for name, auth in (("eve", eve), ("ada", ada)):
-        page = guarded.http.get("/failures", auth=auth).text
-        token = page.partition('name="token" value="')[2].partition('"')[0]
-        statuses[name] = guarded.http.post("/failures/read", auth=auth, data={"token": token}).status_code
+    async def sign_in_from(address: str) -> User | None:
+        return await authenticate(Request({"type": "http", "headers": [(b"authorization", header)], CLIENT: address}))
 
-    assert statuses == {"eve": 403, "ada": 303}
+    async def sign_in_from_many() -> list[User | None]:
+        return [await sign_in_from(f"10.0.{n // 100}.{n % 100}") for n in range(102)]
 
-
-def test_a_viewer_may_send_nothing_that_changes_anything(guarded: Web) -> None:
-    http, eve = guarded.http, _utf8(("eve", "viewer's own"))
-    token = http.get("/failures", auth=eve).text.partition('name="token" value="')[2].partition('"')[0]
-    answers = {}
-
-    for path, method in _changing():
-        if path.startswith("/api"):
-            sent: dict[str, Any] = {"json": {}} if method != "DELETE" else {}
-        else:
-            sent = {"data": {"token": token}}
-        answers[method, path] = http.request(method, path, auth=eve, **sent).status_code
-
-    assert len(answers) > 40
-    assert {asked: status for asked, status in answers.items() if status < 400} == {}
+    assert asyncio.run(sign_in_from_many()) == [User("ada", Role.ADMIN)] * 102
 
 
-def _changing() -> Iterator[tuple[str, str]]:
-    """All addresses that take something else than GET, with some name in each, but those for signing in and out."""
-    for prefix, routers in (("", pages.ROUTERS), ("/api", api.ROUTERS)):
-        for route in [route for router in routers if router is not sign_in.router for route in router.routes]:
-            for method in sorted(getattr(route, "methods", None) or ()):
-                if method not in ("GET", "HEAD", "OPTIONS"):
-                    yield prefix + re.sub(r"\{[^}]*\}", "some", getattr(route, "path", "")), method
+def test_a_sign_in_gives_others_no_new_guesses() -> None:
+    throttle = Throttle(lambda: 100.0)
+    for _ in range(4):
+        throttle.failed("name ada")
+
+    throttle.failed("name ada")
+    throttle.take_back("name ada")
+
+    assert (throttle.wait("name ada", 4), throttle.wait("name ada", 5)) == (1, 0)
+
+
+def test_waiting_doubles_with_each_failure_up_to_a_minute() -> None:
+    now = 100.0
+    throttle = Throttle(lambda: now)
+    waits = []
+
+    for _ in range(13):
+        waits.append(throttle.wait("ada", 5))
+        throttle.failed("ada")
+
+    assert waits == [0, 0, 0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_failures_are_forgotten_in_time_and_when_there_are_too_many() -> None:
+    now = [0.0]
+    throttle = Throttle(lambda: now[0])
+    for name in ("ada", *(f"name {n}" for n in range(10_000))):
+        throttle.failed(name)
+
+    assert throttle.wait("ada", 0) == 0
+    assert throttle.wait("name 9999", 0) > 0
+    now[0] = 901
+    assert throttle.wait("name 9999", 0) == 0
