@@ -6,12 +6,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 
 from palermo.settings.settings import Settings
 from palermo.webui.pages import scheduled
 from palermo.webui.state import live_state, scheduled_view, search
 from tests.harness.rig import Rig
+from tests.tcp_proxy import TcpProxy
 from tests.webui.process import WebProcess
 from tests.webui.server import Web, answer_at_the_end
 
@@ -101,3 +103,12 @@ def rig(settings: Settings, tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path, url=settings.url, exchange=settings.exchange)
     yield rig
     rig.close()
+
+
+@pytest.fixture
+def proxied(rabbitmq_url: str, exchange: str) -> Iterator[tuple[TcpProxy, Settings]]:
+    """The way to RabbitMQ, which fails when it is told to."""
+    address = pika.URLParameters(rabbitmq_url)
+    with TcpProxy(address.host, address.port) as proxy:
+        url = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
+        yield proxy, Settings(url=url, exchange=exchange)

@@ -10,35 +10,26 @@ from tests.webui.server import Web
 KEY = 'shop.sync:<b>"eu"</b>'
 
 
-def take_two(web: Web) -> None:
-    """One of two limited jobs runs until its worker is gone, the other is put aside."""
-
+def test_limits_are_listed_and_filtered(web: Web) -> None:
     async def go() -> None:
+        """One of two limited jobs runs, and the other is put aside, until their worker is gone."""
         broker = await open_broker(web.inspector._client.settings.session("worker"))
         try:
             asks = {"limit": 1, "limit-key": KEY}
             await broker.publish_many([message(extra=asks), message(extra=asks)])
             consumer = await consume(broker, slots=2)
-            waits = [await consumer.permit(await take(consumer, slot)) for slot in (1, 2)]
-            assert waits == [0.0, None]
-            await asyncio.to_thread(look, web)
+            assert [await consumer.permit(await take(consumer, slot)) for slot in (1, 2)] == [0.0, None]
+            await asyncio.to_thread(look)
         finally:
             await broker.close()
 
-    asyncio.run(go())
+    def look() -> None:
+        row = {"key": KEY, "limit": 1, "rate": None, "running": 1, "waiting": 1}
+        assert web.http.get("/api/limits").json() == {"rows": [row], "total": 1, "page": 1, "limit": 100}
+        assert web.http.get("/api/limits?text=us").json()["rows"] == []
+        text = web.http.get("/limits").text
+        assert (KEY in text, KEY in unescape(text)) == (False, True)
+        assert "No key matches." in web.http.get("/limits?text=us").text
 
-
-def look(web: Web) -> None:
-    row = {"key": KEY, "limit": 1, "rate": None, "running": 1, "waiting": 1}
-    assert web.http.get("/api/limits").json() == {"rows": [row], "total": 1, "page": 1, "limit": 100}
-    assert web.http.get("/api/limits?text=us").json()["rows"] == []
-    text = web.http.get("/limits").text
-    assert KEY not in text
-    assert KEY in unescape(text)
-    assert "No key matches." in web.http.get("/limits?text=us").text
-
-
-def test_limits_are_listed_and_filtered(web: Web) -> None:
     assert "No limited job runs or waits." in web.http.get("/limits").text
-
-    take_two(web)
+    asyncio.run(go())

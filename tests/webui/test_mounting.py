@@ -4,7 +4,6 @@ import logging
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
@@ -17,12 +16,6 @@ from tests.webui.server import Web
 
 def in_starlette(app: ASGIApp) -> ASGIApp:
     return Starlette(routes=[Mount("/ops/jobs", app)])
-
-
-def in_fastapi(app: ASGIApp) -> ASGIApp:
-    outer = FastAPI()
-    outer.mount("/ops/jobs", app)
-    return outer
 
 
 def by_hand(app: ASGIApp) -> ASGIApp:
@@ -60,12 +53,11 @@ def check_whole(web: Web, root: str, seen: str, **headers: str) -> None:
     ("options", "root", "seen"),
     [
         ({"around": in_starlette}, "/ops/jobs", "/ops/jobs"),
-        ({"around": in_fastapi}, "/ops/jobs", "/ops/jobs"),
         ({"around": by_hand}, "/ops/jobs", "/ops/jobs"),
         ({"prefix": "/ops/jobs"}, "", "/ops/jobs"),
         ({"around": in_starlette, "prefix": "/x"}, "/ops/jobs", "/ops/jobs/x"),
     ],
-    ids=["Starlette", "FastAPI", "by hand", "a proxy that strips a prefix", "an application behind a proxy"],
+    ids=["Starlette", "by hand", "a proxy that strips a prefix", "an application behind a proxy"],
 )
 def test_it_works_below_any_path(
     settings: Settings, serve: Serve, options: dict[str, Any], root: str, seen: str
@@ -73,33 +65,23 @@ def test_it_works_below_any_path(
     check_whole(serve(settings, **options), root, seen)
 
 
-def test_it_works_behind_a_trusted_proxy_that_says_what_it_strips(settings: Settings, serve: Serve) -> None:
-    check_whole(serve(settings, trust_proxy=True, auth=ANYONE), "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})
+def test_what_a_proxy_says_counts_only_where_it_is_trusted(settings: Settings, serve: Serve) -> None:
+    web = serve(settings, auth=ANYONE)
+
+    for name, value in (("Prefix", "/evil"), ("Host", "evil.example"), ("Proto", "https")):
+        page = web.http.get("/queues", headers={f"X-Forwarded-{name}": value})
+        web.http.cookies.clear()
+        assert 'href="/static/palermo.css' in page.text
+        assert "Secure" not in page.headers["set-cookie"]
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"X-Forwarded-Prefix": "/evil"},
-        {"X-Forwarded-Host": "evil.example"},
-        {"X-Forwarded-Proto": "https"},
-    ],
-    ids=str,
-)
-def test_what_a_proxy_says_counts_only_where_it_is_trusted(
-    settings: Settings, serve: Serve, headers: dict[str, str]
-) -> None:
-    page = serve(settings, auth=ANYONE).http.get("/queues", headers=headers)
-
-    assert 'href="/static/palermo.css' in page.text
-    assert "Secure" not in page.headers["set-cookie"]
-
-
-@pytest.mark.parametrize("prefix", ["//evil.example", "https://evil.example", '/"><script>', "/a/../b", "evil"])
-def test_a_prefix_that_is_none_is_ignored(settings: Settings, serve: Serve, prefix: str) -> None:
+def test_a_trusted_proxy_says_what_it_strips_where_that_is_a_path(settings: Settings, serve: Serve) -> None:
     web = serve(settings, trust_proxy=True, auth=ANYONE)
 
-    assert 'href="/static/palermo.css' in web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
+    for prefix in ("//evil.example", "https://evil.example", '/"><script>', "/a/../b", "evil"):
+        page = web.http.get("/queues", headers={"X-Forwarded-Prefix": prefix}).text
+        assert 'href="/static/palermo.css' in page, prefix
+    check_whole(web, "", "/ops/jobs", **{"X-Forwarded-Prefix": "/ops/jobs"})
 
 
 def test_a_trusted_proxy_says_whose_address_name_and_scheme_it_was(

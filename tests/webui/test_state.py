@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -215,10 +214,16 @@ class Broker:
         return Snapshot(at=0.0, queues=queues, workers=self.workers())
 
 
-def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> None:
-    broker, stop = Broker(), threading.Event()
+def sampler_of(broker: Broker, **options: Any) -> Sampler:
+    """A sampler that looks when it is asked, and not by itself."""
+    stop = threading.Event()
     stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: 1_000.0)
+    return Sampler(cast(Inspector, broker), stop=stop, **{"patience": 60, **options})
+
+
+def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> None:
+    broker = Broker()
+    sampler = sampler_of(broker, clock=lambda: 1_000.0)
     sampler.snapshot()
     sampler.invalidate()
     broker.pending, broker.is_there = 0, False
@@ -231,9 +236,8 @@ def test_what_a_user_changed_is_asked_for_again_after_the_broker_was_away() -> N
 
 
 def test_failed_jobs_stay_listed_while_the_pages_read_them() -> None:
-    broker, stop, reading = Broker(), threading.Event(), [False]
-    stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, reads_failed=lambda: reading[0])
+    broker, reading = Broker(), [False]
+    sampler = sampler_of(broker, reads_failed=lambda: reading[0])
     broker.queue, broker.pending = "failed", 40_000
     sampler.snapshot()
 
@@ -246,9 +250,8 @@ def test_failed_jobs_stay_listed_while_the_pages_read_them() -> None:
 
 
 def test_a_slow_brokers_last_state_is_shown_until_a_change() -> None:
-    broker, stop, go_on = Broker(), threading.Event(), threading.Event()
-    stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=0.01)
+    broker, go_on = Broker(), threading.Event()
+    sampler = sampler_of(broker, patience=0.01)
     sampler.snapshot()
     broker.pending = 2
     broker.workers = lambda: go_on.wait(60) and []  # type: ignore
@@ -261,18 +264,21 @@ def test_a_slow_brokers_last_state_is_shown_until_a_change() -> None:
     assert sampler.snapshot(0).queues[0]["pending"] == 2
 
 
-def test_a_slow_sample_is_shown_longer_until_a_change() -> None:
-    broker, stop, now = Broker(), threading.Event(), [1_000.0]
-    stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: now[0])
+def test_a_slow_sample_is_shown_longer_and_renewed_before_it_is_too_old() -> None:
+    broker, now = Broker(), [1_000.0]
+    sampler = sampler_of(broker, clock=lambda: now[0])
 
-    def took(seconds: float) -> Callable[[], list[dict[str, Any]]]:
+    def sample(seconds: float) -> None:
+        """Have the next sample, a minute later, take so many seconds."""
+
         def workers() -> list[dict[str, Any]]:
             now[0] += seconds
             broker.pending += 1
             return []
 
-        return workers
+        broker.workers = workers  # type: ignore[method-assign]
+        now[0] += 60
+        sampler.snapshot()
 
     def shown_after(seconds: float) -> bool:
         """Whether the same sample is shown so many seconds later."""
@@ -280,12 +286,22 @@ def test_a_slow_sample_is_shown_longer_until_a_change() -> None:
         now[0] += seconds
         return sampler.snapshot() is before
 
-    for seconds, shown_for in ((0.01, 0.5), (0.1, 1.0), (1.0, 2.0)):
-        broker.workers = took(seconds)  # type: ignore[method-assign]
-        now[0] += 60
-        sampler.snapshot()
-        assert shown_after(shown_for - 0.05), seconds
-        assert not shown_after(0.1), seconds
+    # Seconds that a sample takes, and is shown for, and after which it is renewed: 2 s, as for all; 10 * took - 2 *
+    # took; 2 - 2 * took; half of 2 s, so that the broker rests for as long.
+    for took, shown_for, due_in in (
+        *((0.01, 0.5, 2.0), (0.1, 1.0, 0.8), (0.15, 1.5, 1.2)),
+        *((0.4, 2.0, 1.2), (1.0, 2.0, 1.0), (3.0, 2.0, 1.0)),
+    ):
+        sample(took)
+        assert round(sampler.due_in(), 3) == due_in, took
+        assert shown_after(shown_for - 0.05), took
+        assert not shown_after(0.1), took
+    sample(3.0)
+    for seconds, due_in in ((0.9, 0.1), (59.1, 0.0)):
+        now[0] += seconds
+        assert round(sampler.due_in(), 3) == due_in
+    sampler.snapshot(by_person=False)
+    assert sampler.due_in() == 10.0
     sampler.invalidate()
     last = sampler.last
     assert sampler.snapshot() is not last
@@ -299,37 +315,9 @@ def test_a_long_name_is_broken_between_its_parts_and_a_short_one_nowhere() -> No
     assert name("<b>" * 8) == "&lt;b&gt;" * 8
 
 
-def test_a_slow_sample_is_renewed_before_it_is_too_old() -> None:
-    broker, stop, now = Broker(), threading.Event(), [1_000.0]
-    stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60, clock=lambda: now[0])
-
-    def due_in(seconds: float) -> float:
-        """Seconds from the end of a sample that took so many to the next one."""
-
-        def workers() -> list[dict[str, Any]]:
-            now[0] += seconds
-            return []
-
-        broker.workers = workers  # type: ignore[method-assign]
-        now[0] += 60
-        sampler.snapshot()
-        return round(sampler.due_in(), 3)
-
-    # 2 s, as for all; 10 * took - 2 * took; 2 - 2 * took; half of 2 s, so that the broker rests for as long.
-    assert [due_in(took) for took in (0.01, 0.1, 0.15, 0.4, 3.0)] == [2.0, 0.8, 1.2, 1.2, 1.0]
-    now[0] += 0.9
-    assert round(sampler.due_in(), 3) == 0.1
-    now[0] += 59.1
-    assert sampler.due_in() == 0
-    sampler.snapshot(by_person=False)
-    assert sampler.due_in() == 10.0
-
-
 def test_the_version_of_a_snapshot_follows_what_pages_show() -> None:
-    broker, stop = Broker(), threading.Event()
-    stop.set()
-    sampler = Sampler(cast(Inspector, broker), stop=stop, patience=60)
+    broker = Broker()
+    sampler = sampler_of(broker)
     worker = {"id": "1", "started_at": None, "processed": 0, "failed": 0, "jobs": []}
 
     def version(**changed: Any) -> int:

@@ -145,16 +145,20 @@ def test_the_overview_lists_some_workers_and_says_of_how_many(
     monkeypatch.setattr(queues, "_WORKERS", 1)
     for _ in range(2):
         rig.worker("--log-level", "warning")
-    idle, quiet = eventually(
-        lambda: found if len(found := [row["id"] for row in rig.workers() if row["state"] == "idle"]) == 2 else []
-    )
+
+    def idle() -> list[str]:
+        return [row["id"] for row in rig.workers() if row["state"] == "idle"]
+
+    first, quiet = eventually(lambda: found if len(found := idle()) == 2 else [])
     web.form("/workers", "/workers/quiet", worker=quiet)
 
     def listed() -> bool:
         section = web.http.get("/").text.partition('id="workers-title"')[2]
-        return f"/workers/{quote(quiet, safe='')}" in section and idle not in section and "1 of 2: " in section
+        return f"/workers/{quote(quiet, safe='')}" in section and first not in section and "1 of 2: " in section
 
     eventually(listed)
+    web.form("/workers", "/workers/resume", worker=quiet)
+    eventually(lambda: len(idle()) == 2)
 
 
 def test_nothing_is_selected_or_all_have_ended(web: Web) -> None:
@@ -192,12 +196,12 @@ def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(web: W
 
 
 @pytest.mark.usefixtures("workers_have_time")
-def test_a_worker_has_charts_of_its_memory_and_processor_time(web: Web, rig: Rig) -> None:
-    rig.worker("--log-level", "warning")
+def test_a_worker_has_charts_of_its_memory_and_processor_time_until_it_ends(web: Web, rig: Rig) -> None:
+    process = rig.worker("--log-level", "warning")
     eventually(rig.workers)
-    worker = rig.only_worker()["id"]
+    worker = f"/workers/{rig.only_worker()['id']}"
 
-    first = web.http.get(f"/workers/{worker}").text
+    first = web.http.get(worker).text
     assert "when this web process first asked the worker" in first
     plots = [json.loads(unescape(text)) for text in re.findall(r'data-plot="([^"]+)"', first)]
     assert [plot["unit"] for plot in plots] == ["bytes", "percent"]
@@ -206,7 +210,13 @@ def test_a_worker_has_charts_of_its_memory_and_processor_time(web: Web, rig: Rig
 
     # The page of all workers asks none: it shows what is known, and is told when there is more.
     eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
-    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(f"/workers/{worker}").text))
+    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(worker).text))
+
+    process.send(signal.SIGTERM)
+    process.wait()
+
+    eventually(lambda: ">ended</span>" in web.http.get(worker).text)
+    assert "Workers that died" not in web.http.get("/workers").text
 
 
 def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
@@ -273,16 +283,3 @@ def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
     eventually(lambda: ">Done</div>" in web.http.get(f"/jobs/{id}").text)
     steps = re.findall(r'<div class="what">([^<]+)</div>', web.http.get(f"/jobs/{id}").text)
     assert steps == ["Enqueued", "Started", "Worker died", "Started", "Done"]
-
-
-def test_the_page_of_a_worker_that_ended_says_so(web: Web, rig: Rig) -> None:
-    worker = rig.worker("-q", "jobs")
-    rig.ready(worker)
-    name = rig.only_worker()["id"]
-    assert web.http.get(f"/workers/{quote(name, safe='')}").status_code == 200
-
-    worker.send(signal.SIGTERM)
-    worker.wait()
-
-    eventually(lambda: ">ended</span>" in web.http.get(f"/workers/{quote(name, safe='')}").text)
-    assert "Workers that died" not in web.http.get("/workers").text
