@@ -5,7 +5,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +18,6 @@ from palermo.worker.handle import WorkerHandle, start_worker
 from tests import chromium_found
 from tests.debian import NotInstalled
 from tests.rabbitmq_tidy import delete_all
-from tests.webui.conftest import Serve
 from tests.webui.server import Web
 
 _HERE = Path(__file__).parent
@@ -36,7 +35,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker("browser")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     try:
         program = chromium_found.find()
@@ -56,11 +55,6 @@ def exchange(rabbitmq_url: str) -> Iterator[str]:
     yield name
     with ThreadPoolExecutor(1) as thread:
         thread.submit(delete_all, rabbitmq_url, name).result()
-
-
-@pytest.fixture
-def web(settings: Settings, serve: Serve) -> Web:
-    return serve(settings)
 
 
 @pytest.fixture
@@ -89,17 +83,25 @@ def open_page(chromium: Browser, web: Web) -> Iterator[Open]:
     assert complaints == []
 
 
+@contextmanager
+def workers(folder: Path, settings: Settings) -> Iterator[Callable[..., WorkerHandle]]:
+    """Starts workers that have the jobs of shop.py."""
+    shutil.copy(_HERE / "shop.py", folder)
+    with ExitStack() as running, (folder / "worker.log").open("ab") as log:
+
+        def start(**options: Any) -> WorkerHandle:
+            # Some tests end while a job runs.
+            with chdir(folder):
+                handle = start_worker(["shop"], settings=settings, log=log, **{"shutdown_timeout": 2.0, **options})
+            return running.enter_context(handle)
+
+        yield start
+
+
 @pytest.fixture
 def start(tmp_path: Path, settings: Settings) -> Iterator[Callable[..., WorkerHandle]]:
-    """Starts workers that have the jobs of shop.py."""
-    shutil.copy(_HERE / "shop.py", tmp_path)
-    with ExitStack() as workers, (tmp_path / "worker.log").open("ab") as log:
-
-        def begin(**options: Any) -> WorkerHandle:
-            options.setdefault("shutdown_timeout", 2.0)  # some tests end while a job runs
-            return workers.enter_context(start_worker(["shop"], settings=settings, log=log, **options))
-
-        yield begin
+    with workers(tmp_path, settings) as start:
+        yield start
 
 
 def path_of(page: Page) -> str:

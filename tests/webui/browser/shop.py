@@ -27,13 +27,3 @@ def wait(for_file: str) -> None:
     """A job that runs until a file is there."""
     while not Path(for_file).exists():
         time.sleep(0.02)
-
-
-@palermo.subscribe("order.paid", group="stock")
-def stock(payload: object) -> None:
-    """A group that subscribes to one topic."""
-
-
-@palermo.subscribe("order.#", group="audit")
-def audit(payload: object) -> None:
-    """A group that subscribes to many."""

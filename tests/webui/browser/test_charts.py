@@ -1,6 +1,7 @@
 """The charts in a browser: their numbers are read off, they are zoomed, and a bar leads to its jobs."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -12,22 +13,22 @@ from tests.webui.browser.conftest import PHONE, Open, path_of
 from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.server import Web
 
-
-@pytest.fixture
-def settings(tmp_path: object) -> Settings:
-    """The embedded broker: charts are the same on each."""
-    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
+#: What a job of the chart's counted.
+COUNTS = {"kind": "counts", "queue": "mail", "job": "shop.send"}
 
 
-def fill(web: Web) -> None:
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """Half an hour of work: in each part of 30 seconds 8 jobs, one of which failed; one in the middle has a name."""
-    now = time.time() // 30 * 30 + 15
-    counted = {"kind": "counts", "queue": "mail", "job": "shop.send", "succeeded": 7, "failed": 1, "enqueued": 9}
-    times = {"run": {"40": 8}, "wait": {"20": 8}}
-    write(web.client, [{**counted, **times, "at": now - 30 * nth} for nth in range(60, 0, -1)])
-    write(web.client, [failed(f"job-{nth}", at=now - 30 * nth) for nth in range(60, 0, -1)])
-    write(web.client, [{"kind": "worker_up", "at": now - 600, "release": "1.4.2"}])
-    eventually(lambda: "job-1" in web.http.get("/history").text)
+    url = f"sqlite:///{tmp_path_factory.mktemp('charts')}/jobs.db"
+    with Web(Settings(url=url, publish_timeout=BROKER_PATIENCE)) as web:
+        now = time.time() // 30 * 30 + 15
+        counted = {**COUNTS, "succeeded": 7, "failed": 1, "enqueued": 9, "run": {"40": 8}, "wait": {"20": 8}}
+        write(web.client, [{**counted, "at": now - 30 * nth} for nth in range(60, 0, -1)])
+        write(web.client, [failed(f"job-{nth}", at=now - 30 * nth) for nth in range(60, 0, -1)])
+        write(web.client, [{"kind": "worker_up", "at": now - 600, "release": "1.4.2"}])
+        eventually(lambda: "job-1" in web.http.get("/history").text)
+        yield web
 
 
 def plot(page: Page) -> Locator:
@@ -41,77 +42,70 @@ def at(page: Page, part: float) -> tuple[float, float]:
     return box["x"] + part * box["width"], box["y"] + box["height"] / 2
 
 
-def test_a_chart_shows_numbers_and_links_to_the_jobs_of_a_time(web: Web, open_page: Open) -> None:
-    fill(web)
-    page = open_page("/statistics")
-    page.evaluate("localStorage.setItem('palermo.every', '0')")
-    page.reload()
-
-    page.mouse.move(*at(page, 0.75))
-    tip = page.locator(".tip:visible")
-    expect(tip).to_contain_text("succeeded7")
-    expect(tip).to_contain_text("failed1")
-    expect(tip).to_contain_text("enqueued9")
-    expect(page.get_by_role("img", name="480 jobs processed, 60 of them failed")).to_be_visible()
-    page.mouse.click(*at(page, 0.75))
-
-    page.wait_for_url("**/history?since=*")
-    expect(page.locator("table.history tbody tr")).to_have_count(1)
-
-
-def test_a_zoom_holds_in_all_charts(web: Web, open_page: Open) -> None:
-    fill(web)
-    page = open_page("/statistics")
-    jobs = page.get_by_role("link", name="Jobs that ended")
+def zoom(page: Page) -> None:
+    """Drag over a fifth of the first chart."""
     expect(page.get_by_text("Drag to zoom").first).to_be_visible()
-
     page.mouse.move(*at(page, 0.6))
     page.mouse.down()
     page.mouse.move(*at(page, 0.7))
     page.mouse.move(*at(page, 0.8))
     page.mouse.up()
-    expect(jobs).to_have_count(3)
-    with page.expect_response(lambda answer: answer.url.endswith("/statistics")):
-        page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
-    expect(jobs).to_have_count(3)
-    page.get_by_role("button", name="Zoom out").first.click()
-    expect(jobs).to_have_count(0)
-
-    assert path_of(page) == "/statistics"
 
 
-def test_a_chart_goes_on_with_new_numbers_without_a_reload(web: Web, open_page: Open) -> None:
-    fill(web)
-    page = open_page("/statistics")
-    expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
-    page.evaluate("document.querySelector('.drawing canvas').same = true")
-
-    write(web.client, [{"kind": "counts", "queue": "mail", "job": "shop.send", "succeeded": 20, "at": time.time()}])
-
-    expect(page.get_by_role("img", name="500 jobs processed")).to_be_visible()
-    assert page.evaluate("document.querySelector('.drawing canvas').same") is True
-
-
-def test_on_a_phone_a_tap_shows_the_numbers_and_a_link_to_the_jobs(web: Web, open_page: Open) -> None:
-    fill(web)
-    page = open_page("/statistics", **PHONE)
+@pytest.mark.parametrize("window", [{}, PHONE], ids=["pointer", "finger"])
+def test_a_chart_shows_numbers_and_links_to_the_jobs_of_a_time(open_page: Open, window: dict[str, object]) -> None:
+    page = open_page("/statistics", **window)
     page.evaluate("localStorage.setItem('palermo.every', '0')")
     page.reload()
+    expect(page.get_by_role("img", name="480 jobs processed, 60 of them failed")).to_be_visible()
 
     plot(page).scroll_into_view_if_needed()
-    page.touchscreen.tap(*at(page, 0.75))
-    expect(page.locator(".tip:visible")).to_contain_text("succeeded7")
-    page.get_by_role("link", name="Jobs that ended").tap()
+    if window:
+        page.touchscreen.tap(*at(page, 0.75))
+    else:
+        page.mouse.move(*at(page, 0.75))
+    tip = page.locator(".tip:visible")
+    for line in ("succeeded7", "failed1", "enqueued9"):
+        expect(tip).to_contain_text(line)
+    if window:
+        page.get_by_role("link", name="Jobs that ended").tap()
+    else:
+        page.mouse.click(*at(page, 0.75))
 
     page.wait_for_url("**/history?since=*")
     expect(page.locator("table.history tbody tr")).to_have_count(1)
 
 
-def test_without_script_there_is_a_drawing_with_numbers_and_a_table(web: Web, open_page: Open) -> None:
-    fill(web)
+def test_a_zoom_holds_in_all_charts_and_in_the_address(open_page: Open) -> None:
+    page = open_page("/statistics")
+    jobs = page.get_by_role("link", name="Jobs that ended")
+
+    zoom(page)
+    page.wait_for_url("**/statistics#zoom=*")
+    expect(jobs).to_have_count(3)
+    zoomed, ended = page.url, jobs.first.inner_text()
+    with page.expect_response(lambda answer: answer.url.endswith("/statistics")):
+        page.evaluate("window.htmx.trigger(document.body, 'palermo:refresh')")
+    expect(jobs).to_have_count(3)
+    page.reload()
+    expect(jobs.first).to_have_text(ended)
+    assert page.url == zoomed
+    page.get_by_role("button", name="Zoom out").first.click()
+    expect(jobs).to_have_count(0)
+    page.wait_for_url("**/statistics")
+
+    page.goto(zoomed)
+    page.reload()
+    page.get_by_role("link", name="Statistics of this time").first.click()
+    page.wait_for_url("**/statistics?since=*&until=*")
+    expect(page.get_by_text("jobs in 10 s")).to_be_visible()
+    assert path_of(page) == "/statistics"
+    assert page.locator("#f-since").input_value().endswith("Z")
+
+
+def test_without_script_there_is_a_drawing_with_numbers_and_a_table(open_page: Open) -> None:
     page = open_page("/statistics", java_script_enabled=False)
 
-    expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
     expect(page.locator(".chart .label").first).to_have_text("10")
     page.get_by_text("Numbers over time, as a table").click()
     page.locator("#cells tbody a").first.click()
@@ -119,29 +113,12 @@ def test_without_script_there_is_a_drawing_with_numbers_and_a_table(web: Web, op
     expect(page.locator("table.history tbody tr")).to_have_count(1)
 
 
-def test_a_zoom_is_in_the_address_and_leads_to_the_statistics_of_that_time(web: Web, open_page: Open) -> None:
-    fill(web)
+def test_a_chart_goes_on_with_new_numbers_without_a_reload(web: Web, open_page: Open) -> None:
     page = open_page("/statistics")
-    expect(page.get_by_text("Drag to zoom").first).to_be_visible()
-    page.mouse.move(*at(page, 0.6))
-    page.mouse.down()
-    page.mouse.move(*at(page, 0.7))
-    page.mouse.move(*at(page, 0.8))
-    page.mouse.up()
-    page.wait_for_url("**/statistics#zoom=*")
-    zoomed = page.url
-    jobs = page.get_by_role("link", name="Jobs that ended").first
-    ended = jobs.inner_text()
+    expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
+    page.evaluate("document.querySelector('.drawing canvas').same = true")
 
-    page.reload()
+    write(web.client, [{**COUNTS, "succeeded": 20, "at": time.time()}])
 
-    expect(jobs).to_have_text(ended)
-    assert page.url == zoomed
-    page.get_by_role("button", name="Zoom out").first.click()
-    page.wait_for_url("**/statistics")
-    page.goto(zoomed)
-    page.reload()
-    page.get_by_role("link", name="Statistics of this time").first.click()
-    page.wait_for_url("**/statistics?since=*&until=*")
-    expect(page.get_by_text("jobs in 10 s")).to_be_visible()
-    assert page.locator("#f-since").input_value().endswith("Z")
+    expect(page.get_by_role("img", name="500 jobs processed")).to_be_visible()
+    assert page.evaluate("document.querySelector('.drawing canvas').same") is True

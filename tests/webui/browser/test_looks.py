@@ -1,7 +1,7 @@
 """The looks of every page and every dialog: on a desktop, in the dark on a narrower one, and on a phone."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +9,16 @@ import pytest
 
 from palermo.core.journal_records import encode, encode_record
 from palermo.settings.settings import Settings
-from palermo.worker.handle import WorkerHandle
 from tests.helpers import eventually
 from tests.history.written import done_by, ended, enqueued, write
 from tests.history.written import failed as failed_run
 from tests.inspector.jobs import failure, message, publish_failed
-from tests.webui.browser.conftest import PHONE, Open
+from tests.webui.browser.conftest import PHONE, Open, workers
 from tests.webui.browser.looks import misfits, violations
 from tests.webui.conftest import BROKER_PATIENCE
 from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import Web
 from tests.webui.styleguide import add_styleguide
-
-Start = Callable[..., WorkerHandle]
 
 _DESKTOP = {"viewport": {"width": 1366, "height": 768}}
 _NARROW = {"viewport": {"width": 1200, "height": 800}}
@@ -35,84 +32,51 @@ _LOOKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 #: The addresses of all pages, and of their dialogs.
 _PATHS = {
-    "pages": (
-        "/",
-        "/queues",
-        "/queues/nowhere",
-        "/queues/images",
-        "/failures",
-        "/failures?by=groups",
-        "/failures?text=nothing",
-        "/jobs/bad-1",
-        "/jobs/nowhere",
-        "/jobs/told",
-        "/jobs/later-1",
-        "/jobs/later-1/edit",
-        "/jobs/told/again",
-        "/scheduled",
-        "/scheduled?queue=nothing",
-        "/retries",
-        "/recurring",
-        "/recurring/monthly%20invoice%20run",
-        "/history",
-        "/statistics",
-        "/statistics?window=month&queue=mail",
-        "/classes",
-        "/classes/shop.mail.SendReceipt",
-        "/topics",
-        "/tenants?queue=images",
-        "/limits",
-        "/unique",
-        "/workers",
-        "/workers/{worker}",
-        "/problems",
-        "/search",
-        "/search?q=shop",
-        "/search?q=queue:billing+error:JSON",
-        "/search?q=no+such+text",
-        "/search?q=que:nowhere",
-        "/audit",
-        "/api/docs",
-        "/styleguide",
-    ),
-    "dialogs": (
-        "/?ask=help",
-        "/queues?ask=enqueue",
-        "/queues?ask=pause-all",
-        "/queues/images?ask=clear",
-        "/queues/images?ask=delete",
-        "/failures/confirm?act=discard&all=1",
-        "/failures/confirm?act=requeue&id=bad-1",
-        "/failures/bad-1/edit",
-        "/jobs/bad-1?ask=discard",
-        "/jobs/again-1?ask=move",
-        "/scheduled/confirm?act=move&all=1",
-        "/scheduled/confirm?act=cancel&id=later-1",
-        "/retries/confirm?act=give+up&all=1",
-        "/retries/confirm?act=move&all=1",
-        "/recurring?ask=add",
-        "/recurring/stock%20levels?ask=edit",
-        "/recurring/stock%20levels?ask=run-with",
-        "/workers?ask=stop-all",
-        "/workers/confirm?act=kill&id={worker}",
-        "/styleguide?ask=example",
-    ),
+    "pages": """
+/ /queues /queues/nowhere /queues/images /failures /failures?by=groups /failures?text=nothing /jobs/bad-1
+/jobs/nowhere /jobs/told /jobs/later-1 /jobs/later-1/edit /jobs/told/again /scheduled /scheduled?queue=nothing
+/retries /recurring /recurring/monthly%20invoice%20run /history /statistics /statistics?window=month&queue=mail
+/classes /classes/shop.mail.SendReceipt /topics /tenants?queue=images /limits /unique /workers
+/workers/{worker} /problems /search /search?q=shop /search?q=queue:billing+error:JSON /search?q=no+such+text
+/search?q=que:nowhere /audit /api/docs /styleguide
+""",
+    "dialogs": """
+/?ask=help /queues?ask=enqueue /queues?ask=pause-all /queues/images?ask=clear /queues/images?ask=delete
+/failures/confirm?act=discard&all=1 /failures/confirm?act=requeue&id=bad-1 /failures/bad-1/edit
+/jobs/bad-1?ask=discard /jobs/again-1?ask=move /scheduled/confirm?act=move&all=1
+/scheduled/confirm?act=cancel&id=later-1 /retries/confirm?act=give+up&all=1 /retries/confirm?act=move&all=1
+/recurring?ask=add /recurring/stock%20levels?ask=edit /recurring/stock%20levels?ask=run-with
+/workers?ask=stop-all /workers/confirm?act=kill&id={worker} /styleguide?ask=example
+""",
 }
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """The embedded broker, which is quick: pages look the same on each."""
-    return Settings(url=f"sqlite:///{tmp_path}/jobs.db", publish_timeout=BROKER_PATIENCE)
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    folder = tmp_path_factory.mktemp("looks")
+    with Web(Settings(url=f"sqlite:///{folder}/jobs.db", publish_timeout=BROKER_PATIENCE)) as web:
+        add_styleguide(web.app)
+        yield web
 
 
-def fill(web: Web, start: Start, tmp_path: Path) -> str:
-    """Jobs of every kind, in queues, at work and over. Returns the worker's id."""
+@pytest.fixture(scope="module")
+def worker(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The worker of a shop with jobs of every kind, in queues, at work and over. Its id."""
+    folder = tmp_path_factory.mktemp("worker")
+    fill(web, folder)
+    with workers(folder, web.client.settings) as start:
+        start(concurrency=2)
+        [worker] = eventually(lambda: [row for row in web.inspector.workers() if len(row["jobs"]) == 2])
+        eventually(lambda: "done-7" in web.http.get("/history").text)
+        yield str(worker["id"])
+
+
+def fill(web: Web, folder: Path) -> None:
     for nth in range(3):
         text = f"Expecting property name enclosed in double quotes: line 1 column {nth} (char {nth})"
         bad = message(f"bad-{nth}", queue="billing", job="shop.payments.ChargeTheCustomer")
         publish_failed(web.client, (bad, failure("json.decoder.JSONDecodeError", text)))
-    schedule(web.client, *(due(f"later-{nth}", 100 + nth) for nth in range(30)), retrying("again-1", 300, times=3))
+    schedule(web.client, *(due(f"later-{nth}", 9_000 + nth) for nth in range(30)), retrying("again-1", 9_000, times=3))
     web.inspector.put_recurring("monthly invoice run", "shop.reports.Monthly", cron="30 2 1 * *", tz="Europe/Rome")
     web.inspector.put_recurring("stock levels", "shop.sweep", every=21_600)
     web.inspector.switch_recurring("stock levels", on=False)
@@ -143,29 +107,22 @@ def fill(web: Web, start: Start, tmp_path: Path) -> str:
     write(web.client, [enqueued("told", at=at), *lines, *steps, tried, told, failed_run("lost", at=at), *over])
     write(web.client, [done_by("anna", "requeue", at=at, ids=["bad-7", "bad-8"], count=2, queue="orders")])
     for name in ("one", "two"):
-        web.client.enqueue("browser.wait", [str(tmp_path / name)], queue="slow")
-    start(concurrency=2)
-    [worker] = eventually(lambda: [row for row in web.inspector.workers() if len(row["jobs"]) == 2])
-    eventually(lambda: "done-7" in web.http.get("/history").text)
-    return str(worker["id"])
+        web.client.enqueue("browser.wait", [str(folder / name)], queue="slow")
 
 
 @pytest.mark.parametrize("look", _LOOKS)
 @pytest.mark.parametrize("which", _PATHS)
 def test_every_page_and_dialog_fits_its_window_and_is_clean_for_axe(
-    web: Web, open_page: Open, start: Start, which: str, look: str, tmp_path: Path
+    web: Web, worker: str, open_page: Open, which: str, look: str
 ) -> None:
-    worker = fill(web, start, tmp_path)
-    add_styleguide(web.app)
     window, axe = _LOOKS[look]
     page = open_page("/", **window)
     # A page that renews itself while it is measured is another page.
     page.evaluate("localStorage.setItem('palermo.every', '0')")
     wrong = {}
 
-    for path in _PATHS[which]:
-        path = path.format(worker=worker)
-        answer = page.goto(web.url + path)
+    for path in _PATHS[which].split():
+        answer = page.goto(web.url + path.format(worker=worker))
         assert answer is not None
         assert answer.ok is ("nowhere" not in path), path
         if which == "dialogs" and not path.endswith("/edit"):
@@ -173,12 +130,3 @@ def test_every_page_and_dialog_fits_its_window_and_is_clean_for_axe(
         wrong[path] = misfits(page, touch=look == "phone") + violations(page, **axe)
 
     assert {path: found for path, found in wrong.items() if found} == {}
-
-
-def test_the_keys_are_read_from_the_top_of_their_dialog(web: Web, open_page: Open) -> None:
-    page = open_page("/", viewport={"width": 1366, "height": 420})
-
-    page.keyboard.press("?")
-
-    dialog = page.get_by_role("dialog", name="Keys and help")
-    assert dialog.evaluate("dialog => [dialog.scrollTop, document.activeElement.tagName]") == [0, "H2"]

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -14,16 +13,15 @@ from palermo.webui import Role
 from palermo.webui.security.user_file import password_line
 from tests.webui.browser.conftest import PHONE
 from tests.webui.browser.looks import misfits, violations
-from tests.webui.conftest import Serve
-from tests.webui.openid_provider import CLIENT_ID, CLIENT_SECRET, OpenIdProvider
+from tests.webui.openid_provider import OpenIdProvider
 from tests.webui.process import WebProcess
 from tests.webui.server import CHEAP, Web
 
 
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[WebProcess]:
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
     """`palermo web` as one begins with it, on the embedded broker."""
-    with WebProcess(tmp_path) as web:
+    with WebProcess(tmp_path_factory.mktemp("alone")) as web:
         yield web
 
 
@@ -87,21 +85,18 @@ def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(
     expect(page).to_have_url(f"{web.url}/queues")
 
 
-@pytest.fixture
-def guarded(tmp_path: Path, serve: Serve) -> Iterator[Web]:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """Pages with one user of a file, ada, and a provider that calls her lovelace."""
-    users = tmp_path / "users"
+    folder = tmp_path_factory.mktemp("guarded")
+    users = folder / "users"
     users.write_text(password_line("ada", Role.ADMIN, "pässwörd", hasher=CHEAP) + "\n")
     with OpenIdProvider() as provider:
         provider.claims = {"sub": "17", "preferred_username": "lovelace"}
-        yield serve(
-            Settings(url=f"sqlite:///{tmp_path}/jobs.db"),
-            users=str(users),
-            oidc_issuer=provider.url,
-            oidc_client_id=CLIENT_ID,
-            oidc_client_secret=CLIENT_SECRET,
-            oidc_roles=("*=operator",),
-        )
+        settings = Settings(url=f"sqlite:///{folder}/jobs.db")
+        options = {**provider.options, "oidc_roles": ("*=operator",)}
+        with Web(settings, users=str(users), **options) as web:
+            yield web
 
 
 def test_signing_in_leads_to_the_page_and_signing_out_ends_it(guarded: Web, page: Page) -> None:

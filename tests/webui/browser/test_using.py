@@ -1,8 +1,15 @@
-"""That the pages are easy to use: by keyboard, without script, in one's own theme."""
+"""That the pages are easy to use: by keyboard, without script, in one's own theme, by forms in dialogs."""
+
+import re
+import time
 
 from playwright.sync_api import Page, TimeoutError, expect
 
+from tests.helpers import eventually
+from tests.history.written import ended, write
+from tests.inspector.jobs import failure, message, publish_failed
 from tests.webui.browser.conftest import Open, path_of
+from tests.webui.scheduled_jobs import retrying, schedule
 from tests.webui.server import Web
 
 
@@ -17,6 +24,55 @@ def lead(page: Page, key: str, to: str) -> None:
             continue
         return
     raise AssertionError(f"g {key} leads to {page.url}, and not to {to}")
+
+
+def test_the_keyboard_leads_everywhere_and_can_be_told_not_to(web: Web, open_page: Open) -> None:
+    for name in ("first", "second"):
+        web.client.enqueue("shop.resize", ["cat.png"], queue=name)
+    page = open_page("/", viewport={"width": 1366, "height": 420})
+
+    page.keyboard.press("?")
+    help = page.get_by_role("dialog", name="Keys and help")
+    expect(help).to_be_visible()
+    # They are read from the top.
+    assert help.evaluate("dialog => [dialog.scrollTop, document.activeElement.tagName]") == [0, "H2"]
+    page.keyboard.press("Escape")
+    lead(page, "q", "/queues")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/queues/second")
+    page.keyboard.press("/")
+    expect(page.get_by_role("combobox", name="Search all jobs")).to_be_focused()
+    page.keyboard.type("first\n")
+    page.wait_for_url("**/search?q=first")
+    expect(page.get_by_role("link", name="first", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/queues/first")
+
+    page.get_by_role("link", name="Keys and help").click()
+    page.get_by_label("Use these keys").uncheck()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("o")
+
+    assert path_of(page) == "/queues/first"
+
+
+def test_a_filter_is_offered_after_other_words_and_taken_away_by_its_cross(web: Web, open_page: Open) -> None:
+    web.client.enqueue("shop.send", ["order 7"], queue="orders")
+    web.client.enqueue("shop.send", ["order 7"], queue="mail")
+    page = open_page("/")
+    field = page.get_by_role("combobox", name="Search all jobs")
+
+    field.press_sequentially("order que")
+    assert page.locator('#search-offers option[value="order queue:orders"]').count() == 1
+    field.fill("queue:orders order")
+    field.press("Enter")
+    expect(page.locator("#waiting-title + .badge")).to_have_text("1")
+    page.get_by_role("link", name="Search without queue:orders").click()
+
+    expect(page.locator("#waiting-title + .badge")).to_have_text("2")
 
 
 def test_the_row_that_the_keys_have_chosen_stays_chosen_when_it_moves(web: Web, open_page: Open) -> None:
@@ -36,52 +92,50 @@ def test_the_row_that_the_keys_have_chosen_stays_chosen_when_it_moves(web: Web, 
     expect(page.locator("#live tbody th")).to_contain_text(["bills", "mail", "news", "post", "failed"])
 
 
-def test_everything_is_read_and_a_queue_paused_and_cleared_without_script(web: Web, open_page: Open) -> None:
+def test_everything_is_read_and_done_without_script(web: Web, open_page: Open) -> None:
     job = web.client.enqueue("shop.resize", ["cat.png"], queue="images")
+    schedule(web.client, retrying("r-1", 3_600, times=3))
+    write(web.client, [ended("long", at=time.time(), inexact="shortened", preview="'cat.png', ...", size=9_000)])
+    eventually(lambda: web.http.get("/api/history/long").status_code == 200)
     page = open_page("/", java_script_enabled=False)
+    told = page.locator(".flash")
 
     page.get_by_role("link", name="images").click()
     expect(page.get_by_text("cat.png")).to_be_visible()
     page.get_by_role("button", name="Pause").click()
-    expect(page.locator(".flash")).to_contain_text("Paused images")
+    expect(told).to_contain_text("Paused images")
     page.get_by_role("link", name=job.id[:8]).click()
     expect(page.locator("#args")).to_have_text('["cat.png"]')
     page.get_by_role("link", name="images").first.click()
     page.get_by_role("button", name="Clear").click()
     page.get_by_role("button", name="Remove 1 job").click()
+    expect(told).to_contain_text("Removed 1 job from images")
 
-    expect(page.locator(".flash")).to_contain_text("Removed 1 job from images")
-    assert web.inspector.size("images") == 0
+    page.goto(f"{web.url}/retries")
+    page.locator("summary", has_text="try 3").click()
+    expect(page.get_by_text("KeyError try 2")).to_be_visible()
+    page.get_by_role("link", name="Give up r-1").click()
+    page.wait_for_url("**/retries/confirm?*")
+    page.get_by_role("button", name="Give up 1 job").click()
+    expect(page.get_by_text("Gave up 1 job.")).to_be_visible()
 
+    page.goto(f"{web.url}/jobs/long")
+    page.get_by_role("link", name="Edit and run again").click()
+    page.get_by_label("Positional arguments").fill('["dog.png"')
+    page.get_by_label("Named arguments").fill("{}")
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.get_by_role("alert")).to_contain_text("are not JSON")
+    page.get_by_label("Positional arguments").fill('["dog.png"]')
+    page.get_by_role("button", name="Enqueue").click()
+    expect(page.get_by_text("Enqueued again, as this new job.")).to_be_visible()
 
-def test_the_keyboard_leads_everywhere_and_can_be_told_not_to(web: Web, open_page: Open) -> None:
-    for name in ("first", "second"):
-        web.client.enqueue("shop.resize", ["cat.png"], queue=name)
-    page = open_page("/")
-
-    page.keyboard.press("?")
-    expect(page.get_by_role("dialog", name="Keys and help")).to_be_visible()
-    page.keyboard.press("Escape")
-    lead(page, "q", "/queues")
-    page.keyboard.press("j")
-    page.keyboard.press("j")
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/queues/second")
-    page.keyboard.press("/")
-    expect(page.get_by_label("Search all jobs")).to_be_focused()
-    page.keyboard.type("first\n")
-    page.wait_for_url("**/search?q=first")
-    expect(page.get_by_role("link", name="first", exact=True)).to_be_focused()
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/queues/first")
-
-    page.get_by_role("link", name="Keys and help").click()
-    page.get_by_label("Use these keys").uncheck()
-    page.keyboard.press("Escape")
-    page.keyboard.press("g")
-    page.keyboard.press("o")
-
-    assert path_of(page) == "/queues/first"
+    search = page.get_by_role("combobox", name="Search all jobs")
+    search.fill("que:mail")
+    search.press("Enter")
+    expect(search).to_have_accessible_description(re.compile("^There is no filter 'que:'"))
+    search.fill("queue:mail")
+    search.press("Enter")
+    expect(page.get_by_text("dog.png")).to_be_visible()
 
 
 def test_live_updates_wait_while_a_dialog_is_open_and_go_on_after(web: Web, open_page: Open) -> None:
@@ -98,6 +152,26 @@ def test_live_updates_wait_while_a_dialog_is_open_and_go_on_after(web: Web, open
     expect(page.get_by_text("dog.png")).to_be_visible()
 
 
+def test_a_form_in_a_dialog_is_there_again_with_its_mistake(web: Web, open_page: Open) -> None:
+    page = open_page("/recurring")
+    page.get_by_role("button", name="Add a recurring job").click()
+    dialog = page.get_by_role("dialog", name="Add a recurring job")
+    dialog.get_by_label("Name", exact=True).fill("nightly")
+    dialog.get_by_label("Job", exact=True).fill("shop.sweep")
+    dialog.get_by_label("Cron").fill("99 3 * * *")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+
+    expect(page.get_by_role("alert")).to_contain_text("cron='99 3 * * *'")
+    expect(dialog.get_by_label("Name", exact=True)).to_have_value("nightly")
+    dialog.get_by_label("Cron").fill("0 3 * * *")
+    dialog.get_by_role("button", name="Add", exact=True).click()
+
+    expect(page.get_by_text("Added nightly.")).to_be_visible()
+    page.get_by_role("button", name="Remove nightly").click()
+    page.get_by_role("dialog", name="Remove nightly?").get_by_role("button", name="Remove", exact=True).click()
+    expect(page.get_by_text("There is no recurring job.")).to_be_visible()
+
+
 def test_where_the_stream_is_blocked_the_page_asks_now_and_then(web: Web, open_page: Open) -> None:
     page = open_page("/")
     page.route("**/live?*", lambda route: route.fulfill(status=204))
@@ -110,12 +184,21 @@ def test_where_the_stream_is_blocked_the_page_asks_now_and_then(web: Web, open_p
 
 
 def test_theme_and_exact_times_are_kept_from_page_to_page(web: Web, open_page: Open) -> None:
-    web.client.enqueue("shop.resize", ["cat.png"], queue="images")
-    page = open_page("/queues/images", color_scheme="light")
+    publish_failed(
+        web.client,
+        (message("early"), failure(at=int(time.time()) + 7_300)),  # by a clock that is ahead
+        (message("late"), failure(at=int(time.time()) - 7_300)),
+    )
+    page = open_page("/failures", color_scheme="light")
+    ahead, past = (page.get_by_role("cell", name=text) for text in ("clock 2 h ahead", "2 h ago"))
+    expect(ahead).to_be_visible()
+    expect(past).to_be_visible()
     page.get_by_label("Theme").select_option("dark")
     page.get_by_role("button", name="Exact times").click()
 
     page.reload()
 
     assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
-    assert page.locator("td time").last.inner_text().startswith("20")
+    expect(page.get_by_role("cell", name=re.compile(r"^20\d\d-\d\d-\d\d \d\d:\d\d:\d\d$"))).to_have_count(2)
+    page.keyboard.press("t")
+    expect(ahead).to_be_visible()
