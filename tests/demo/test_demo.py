@@ -7,15 +7,15 @@ import secrets
 import shlex
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from palermo.cli import main
 from palermo.client.client import Client
-from palermo.core.text import count
 from palermo.demo.jobs import parse
 from palermo.demo.steps import damaged_files, stdlib_files
 from palermo.inspector.inspector import Inspector
@@ -23,10 +23,9 @@ from palermo.settings.settings import Settings
 from tests.harness.processes import exists
 from tests.helpers import eventually
 from tests.rabbitmq_tidy import delete_all
+from tests.webui.process import PALERMO
 
 pytestmark = pytest.mark.slow
-
-COMMAND = [str(Path(sys.executable).with_name("palermo")), "demo"]
 
 #: Runs `palermo demo` with these arguments, and expects this exit code.
 Demo = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -56,13 +55,8 @@ def running(tmp_path: Path, environment: dict[str, str]) -> Iterator[Running]:
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> "subprocess.Popen[str]":
-        pipe = subprocess.PIPE
-        command = [*COMMAND, *arguments]
-        started.append(
-            subprocess.Popen(
-                command, env=environment, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, process_group=0
-            )
-        )
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "process_group": 0}
+        started.append(subprocess.Popen([PALERMO, "demo", *arguments], env=environment, cwd=tmp_path, **pipe))
         return started[-1]
 
     yield start
@@ -99,29 +93,31 @@ def worker_pid(text: str) -> int:
 
 def check_story(output: str, *, files: int) -> None:
     broken = len(damaged_files())
-    assert f"{files + broken} jobs stored in queue demo" in output
+    for told in (
+        f"{files + broken} jobs stored in queue demo",
+        f"{broken} jobs failed",
+        "its result: 1 function in bad_encoding.py.txt",
+        '--kwargs \'{"encoding": "latin-1"}\'',
+        f"it ran, and has left the failed jobs: {broken - 1} now",
+        "it failed again, retries 1: Missing parentheses",
+        "All as it should be",
+    ):
+        assert told in output
     assert re.search(rf"{files + broken} jobs in [\d.]+ s, [\d,]+ jobs/s", output)
-    assert f"{broken} jobs failed" in output
-    if files:
-        parsed = [parse(str(path)) for path in stdlib_files(files)]
-        counted = [sum(each.nodes for each in parsed), sum(each.functions for each in parsed)]
-        added = re.search(
-            rf"{count(files, 'job')} done; their results add up to ([\d,]+) syntax nodes and ([\d,]+) fun", output
-        )
-        assert added is not None, output
-        assert [int(number.replace(",", "")) for number in added.groups()] == counted
-    assert "its result: 1 function in bad_encoding.py.txt" in output
     assert re.search(r" 1  TabError +mixed_tabs.py.txt +inconsistent use of tabs", output)
-    assert '--kwargs \'{"encoding": "latin-1"}\'' in output
-    assert f"it ran, and has left the failed jobs: {broken - 1} now" in output
-    assert "it failed again, retries 1: Missing parentheses" in output
-    assert "All as it should be" in output
 
 
 def test_the_demo_tells_the_whole_story_and_leaves_nothing_behind(demo: Demo, scratch: Path) -> None:
     done = demo("--files", "30")
 
     check_story(done.stdout, files=30)
+    parsed = [parse(str(path)) for path in stdlib_files(30)]
+    found = re.search(r"30 jobs done; their results add up to ([\d,]+) syntax nodes and ([\d,]+) fun", done.stdout)
+    assert found is not None
+    assert [int(number.replace(",", "")) for number in found.groups()] == [
+        sum(each.nodes for each in parsed),
+        sum(each.functions for each in parsed),
+    ]
     assert done.stderr == ""
     assert list(scratch.iterdir()) == []
     assert worker_pid(done.stdout)
@@ -145,77 +141,65 @@ def test_on_rabbitmq_it_clears_its_queues_before_and_afterwards(
         assert [queue["name"] for queue in Inspector(client).queues() if queue["pending"]] == []
 
 
-def test_what_is_kept_can_be_read_with_the_command_that_it_names(
-    demo: Demo, environment: dict[str, str], scratch: Path
+def test_it_refuses_a_second_one_and_interrupted_leaves_nothing_behind(
+    running: Running, demo: Demo, scratch: Path, tmp_path: Path
 ) -> None:
-    done = demo("--files", "0", "--keep")
-
-    line = next(line for line in done.stdout.splitlines() if "failed list" in line)
-    command = shlex.split(line.partition("$")[2].partition("   ")[0])
-    listed = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, check=True)
-    assert len(json.loads(listed.stdout)) == len(damaged_files()) - 1
-    removal = next(line for line in done.stdout.splitlines() if "rm -r" in line)
-    assert shlex.split(removal.partition("$")[2])[2] == str(next(scratch.iterdir()))
-
-
-def test_interrupted_it_stops_its_worker_and_leaves_nothing_behind(running: Running, scratch: Path) -> None:
     # With one slot and all files it takes so long that it is not through before it is interrupted.
-    process = running("-c", "1", "--files", "100000")
+    url = f"sqlite:///{tmp_path / 'both.db'}"
+    process = running("-c", "1", "--files", "100000", "--url", url)
+    with Client(Settings(url=url, exchange="palermo-demo", publish_timeout=30)) as client:
+        eventually(Inspector(client).workers)
     pid = eventually(lambda: [pid for log in scratch.glob("*/worker.log") if (pid := worker_pid(log.read_text()))])[0]
+
+    refused = demo("--url", url, code=1)
+    assert "another demo is at work on this broker" in refused.stderr
+    assert process.poll() is None
 
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=90)
-
     assert process.returncode == 130
     assert errors.strip() == "palermo: interrupted"
     assert list(scratch.iterdir()) == []
     assert not exists(pid)
 
 
-def test_it_serves_the_pages_until_ctrl_c(running: Running, scratch: Path) -> None:
-    process = running("--files", "0", "--web", "--port", "0")
+def test_it_serves_the_pages_until_ctrl_c_and_keeps_what_it_is_told_to(
+    running: Running, environment: dict[str, str], scratch: Path
+) -> None:
+    process = running("--files", "0", "--web", "--port", "0", "--keep")
     assert process.stdout is not None
     address = next(line for line in process.stdout if "See it in a browser: " in line).split()[-1]
 
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with browser.open(address.replace("/?", "/failures?")) as answer:
         page = answer.read().decode()
+    assert "TabError" in page or "Reading the failed jobs" in page
     os.killpg(process.pid, signal.SIGINT)
     rest, errors = process.communicate(timeout=90)
-
-    assert "TabError" in page or "Reading the failed jobs" in page
     assert (process.returncode, errors) == (0, "")
     assert "All as it should be" in rest
+
+    reading, removal = (
+        shlex.split(next(line for line in rest.splitlines() if words in line).partition("$")[2].partition("   ")[0])
+        for words in ("failed list", "rm -r")
+    )
+    listed = subprocess.run([*reading, "--json"], env=environment, capture_output=True, text=True, check=True)
+    assert len(json.loads(listed.stdout)) == len(damaged_files()) - 1
+    assert removal[2] == str(next(scratch.iterdir()))
+
+
+def test_a_broker_that_is_away_and_a_worker_that_cannot_start_are_named(
+    demo: Demo, tmp_path: Path, scratch: Path
+) -> None:
+    away = demo("--url", "amqp://ann:secret-word@127.0.0.1:1/", code=3)
+    assert "127.0.0.1:1" in away.stderr
+    assert "secret-word" not in away.stdout + away.stderr
     assert list(scratch.iterdir()) == []
 
-
-def test_a_second_demo_on_a_broker_leaves_the_first_its_queues(running: Running, demo: Demo, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'both.db'}"
-    process = running("-c", "1", "--files", "100000", "--url", url)
-    with Client(Settings(url=url, exchange="palermo-demo", publish_timeout=30)) as client:
-        eventually(Inspector(client).workers)
-
-    done = demo("--url", url, code=1)
-
-    assert "another demo is at work on this broker" in done.stderr
-    assert process.poll() is None
-
-
-def test_a_worker_that_cannot_start_is_named_with_its_own_words(demo: Demo, tmp_path: Path, scratch: Path) -> None:
     (tmp_path / "palermo.toml").write_text("nonsense = 1\n")
-
     (line,) = demo("--files", "0", code=1).stderr.splitlines()
-
     assert line.startswith("palermo: DemoFailed: ")
     assert "nonsense" in line
-    assert list(scratch.iterdir()) == []
-
-
-def test_a_broker_that_is_not_there_is_named_without_the_password(demo: Demo, scratch: Path) -> None:
-    done = demo("--url", "amqp://ann:secret-word@127.0.0.1:1/", code=3)
-
-    assert "127.0.0.1:1" in done.stderr
-    assert "secret-word" not in done.stdout + done.stderr
     assert list(scratch.iterdir()) == []
 
 
@@ -224,5 +208,5 @@ def test_a_broker_that_is_not_there_is_named_without_the_password(demo: Demo, sc
     [("-c", "0"), ("--files", "-1"), ("--url", "sqlite:///:memory:"), ("--exchange", "palermo")],
     ids=["no slot", "files below none", "a broker in memory", "an exchange that is no demo's"],
 )
-def test_what_makes_no_sense_is_wrong_usage(demo: Demo, arguments: tuple[str, ...]) -> None:
-    demo(*arguments, code=2)
+def test_what_makes_no_sense_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(main, ["demo", *arguments]).exit_code == 2

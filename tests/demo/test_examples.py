@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.webui.process import PALERMO
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PALERMO = str(Path(sys.executable).with_name("palermo"))
 
 
 @pytest.fixture(autouse=True)

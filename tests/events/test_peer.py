@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -55,11 +55,8 @@ def event(topic: str = "a", id: str = "e1", **more: Any) -> Event:
     return Event(topic, message(id, queue="", job="", **more))
 
 
-def counted(broker: RabbitmqBroker, queue: str) -> Callable[[], Awaitable[int]]:
-    async def count() -> int:
-        return len(await ids(broker, queue))
-
-    return count
+async def count(broker: RabbitmqBroker, queue: str) -> int:
+    return len(await ids(broker, queue))
 
 
 async def test_a_peers_event_comes_to_our_group_with_topic_and_id(session: SessionParameters, peer: Peer) -> None:
@@ -153,7 +150,7 @@ async def test_a_start_from_the_beginning_that_was_broken_off_doubles_nothing(
         peer.push("a", b"bound by now")
 
         assert await broker.events.subscribe(group, from_start=True) == 0
-        await until(counted(broker, group.queue), 6)
+        await until(lambda: count(broker, group.queue), 6)
         jobs = await look(broker, group.queue)
 
     assert len({one.id for one in jobs}) == 6
@@ -169,7 +166,7 @@ async def test_the_prefix_may_be_that_of_the_other_program(session: SessionParam
         async with opened(session) as broker:
             await broker.events.subscribe(group)
             other.push("a.b", JSON)
-            await until(counted(broker, group.queue), 1)
+            await until(lambda: count(broker, group.queue), 1)
             (found,) = await look(broker, group.queue)
             await broker.delete(group.queue)
     finally:
@@ -213,15 +210,15 @@ async def test_a_group_whose_queue_is_deleted_while_it_waits_is_bound_again(
         assert (await waiting).message.topic == "a"
 
 
-async def test_the_queue_of_a_group_is_not_migrated(session: SessionParameters) -> None:
+async def test_a_groups_queue_is_not_migrated_and_a_wrong_exchange_is_named(
+    session: SessionParameters, peer: Peer
+) -> None:
     group = mail(session)
     async with opened(session) as broker:
         await broker.events.subscribe(group)
         with pytest.raises(BrokerRefused, match="group"):
             await broker.migrate(group.queue, "quorum")
-
-
-async def test_an_exchange_of_another_kind_is_named(session: SessionParameters, peer: Peer) -> None:
+    peer.channel.exchange_delete(peer.gateway)
     peer.channel.exchange_declare(peer.gateway, "direct", durable=True)
 
     async with opened(session) as broker:

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from tests.interop.clients import ForeignClient
 
 _REPOSITORY = Path(__file__).parents[2]
 _GUIDE = _REPOSITORY / "docs" / "guides" / "languages.md"
+_EXAMPLES = _REPOSITORY / "examples"
 
 
 #: Of these languages only the first two are installed for the tests.
@@ -105,41 +105,24 @@ def test_jobs_of_a_foreign_client_run_and_it_reads_the_one_that_failed(
     }
 
 
-@pytest.fixture
-def client(rabbitmq_url: str, exchange: str) -> Iterator[Client]:
-    with Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=30)) as client:
-        yield client
-
-
-def test_a_job_runs_that_the_guides_program_enqueues(foreign: ForeignClient, rabbitmq_url: str, exchange: str) -> None:
-    foreign.enqueue_example(rabbitmq_url, exchange=exchange)
-
-    shown = palermo_command(
-        "worker", "shop", "--burst", url=rabbitmq_url, exchange=exchange, folder=_REPOSITORY / "examples"
-    )
-
-    assert "mail to ann@example.com" in shown
-
-
-def test_a_job_that_fails_in_another_language_is_requeued_there(
-    foreign: ForeignClient,
-    rabbitmq_url: str,
-    exchange: str,
-    client: Client,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_the_guides_program_works_and_its_failed_job_is_requeued(
+    foreign: ForeignClient, rabbitmq_url: str, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Else the queue of failed jobs that the other program makes is seen a minute later.
     monkeypatch.setattr(registry, "_MISSING", 0.1)
-    output, inspector = tmp_path / "output", Inspector(client)
-    client.enqueue("thumbnail", ["cat.png"], queue="thumbnails")
-    job = client.enqueue("thumbnail", ["broken.png"], queue="thumbnails")
+    at = {"url": rabbitmq_url, "exchange": exchange}
+    foreign.enqueue_example(**at)
+    assert "mail to ann@example.com" in palermo_command("worker", "shop", "--burst", **at, folder=_EXAMPLES)
 
-    with foreign.working(rabbitmq_url, exchange=exchange, output=output):
+    output = tmp_path / "output"
+    with Client(Settings(**at, publish_timeout=30)) as client, foreign.working(**at, output=output):
+        inspector = Inspector(client)
+        client.enqueue("thumbnail", ["cat.png"], queue="thumbnails")
+        job = client.enqueue("thumbnail", ["broken.png"], queue="thumbnails")
         [failed] = eventually(lambda: inspector.failed().rows)
         inspector.requeue([job.id])
         [again] = eventually(lambda: [row for row in inspector.failed().rows if row["retries"] == 1])
-        palermo_command("failed", "requeue", job.id, "--args", '["dog.png"]', url=rabbitmq_url, exchange=exchange)
+        palermo_command("failed", "requeue", job.id, "--args", '["dog.png"]', **at)
         eventually(lambda: "dog.png" in output.read_text())
 
     assert output.read_text() == "thumbnail of cat.png\nthumbnail of dog.png\n"
@@ -150,12 +133,11 @@ def test_a_job_that_fails_in_another_language_is_requeued_there(
 
 
 def test_the_guide_shows_parts_of_the_programs_that_run_here() -> None:
+    def unindented(code: str) -> str:
+        return "\n".join(line.strip() for line in code.splitlines())
+
     programs = [unindented(program.read_text()) for program in clients.EXAMPLES.glob("shop.*")]
     shown = [unindented(block.code) for block in blocks(_GUIDE) if block.language in ("js", "ruby", "php", "go")]
 
     assert len(shown) == 8
     assert [code for code in shown if not any(code in program for program in programs)] == []
-
-
-def unindented(code: str) -> str:
-    return "\n".join(line.strip() for line in code.splitlines())

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +16,6 @@ from palermo.metrics.totals import Totals
 from tests import promtool_found
 from tests.debian import NotInstalled
 
-_HERE = Path(__file__).parent
 _DOCS = Path(__file__).parents[2] / "docs" / "guides"
 _MONITORING = _DOCS / "monitoring"
 
@@ -43,26 +41,17 @@ def names() -> dict[str, set[str]]:
     return found | dict.fromkeys(_FOREIGN, _TARGET)
 
 
-def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((_MONITORING / "grafana.json").read_text())
-    return found
-
-
-def alerts() -> list[dict[str, Any]]:
-    [group] = yaml.safe_load((_MONITORING / "alerts.yml").read_text())["groups"]
-    rules: list[dict[str, Any]] = group["rules"]
-    return rules
-
-
 def expressions() -> Iterator[tuple[str, str]]:
     """Every expression in PromQL that there is, and where."""
-    for panel in dashboard()["panels"]:
+    dashboard = json.loads((_MONITORING / "grafana.json").read_text())
+    [alerts] = yaml.safe_load((_MONITORING / "alerts.yml").read_text())["groups"]
+    for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
             yield f"panel {panel['title']}", target["expr"]
-    for variable in dashboard()["templating"]["list"]:
+    for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             yield f"variable {variable['name']}", variable["query"]["query"]
-    for rule in alerts():
+    for rule in alerts["rules"]:
         yield f"alert {rule['alert']}", rule["expr"]
     for document in yaml.safe_load_all((_MONITORING / "keda.yml").read_text()):
         for trigger in document["spec"].get("triggers", ()) if document["kind"] == "ScaledObject" else ():
@@ -107,32 +96,26 @@ def promtool() -> Path:
         pytest.fail(str(error), pytrace=False)
 
 
-def run(promtool: Path, *arguments: str, within: Path) -> None:
-    done = subprocess.run([promtool, *arguments], cwd=within, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_prometheus_reads_the_examples_and_each_alert_comes_in_time(promtool: Path, tmp_path: Path) -> None:
-    for file in (*_MONITORING.glob("*.yml"), _HERE / "alerts_test.yml"):
-        shutil.copy(file, tmp_path)
-
-    run(promtool, "check", "config", "--syntax-only", "prometheus.yml", within=tmp_path)
-    run(promtool, "check", "rules", "alerts.yml", within=tmp_path)
-    run(promtool, "test", "rules", "alerts_test.yml", within=tmp_path)
-
-
-def test_prometheus_reads_every_expression_of_the_dashboard(promtool: Path, tmp_path: Path) -> None:
     known = {"$__rate_interval": "5m", "$job": "palermo", "$queue": ".*", "$workers": ".*"}
     rules = []
-    for panel in dashboard()["panels"]:
-        for target in panel.get("targets", ()):
-            expression = target["expr"]
+    for nth, (where, expression) in enumerate(expressions()):
+        if where.startswith("panel"):
             for name, value in known.items():
                 expression = expression.replace(name, value)
-            rules.append({"record": f"panel:{panel['id']}:{target['refId']}", "expr": expression})
+            rules.append({"record": f"panel:{nth}", "expr": expression})
     (tmp_path / "panels.yml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    for file in (*_MONITORING.glob("*.yml"), Path(__file__).with_name("alerts_test.yml")):
+        shutil.copy(file, tmp_path)
 
-    run(promtool, "check", "rules", "panels.yml", within=tmp_path)
+    for command in (
+        "check config --syntax-only prometheus.yml",
+        "check rules alerts.yml",
+        "check rules panels.yml",
+        "test rules alerts_test.yml",
+    ):
+        done = subprocess.run([promtool, *command.split()], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_prometheus_has_no_objection_to_any_name_type_or_help(promtool: Path) -> None:

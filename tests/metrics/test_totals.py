@@ -1,6 +1,6 @@
 """Totals: what is added, what is bounded, and that they never fall."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,8 +20,8 @@ def batch(number: int, *records: dict[str, Any], source: str = "a") -> RecordBat
 class Reading:
     """A taker, and whether what the journal held before has been read."""
 
-    def __init__(self) -> None:
-        self.ready = False
+    def __init__(self, *, ready: bool = False) -> None:
+        self.ready = ready
         self.taker = JournalTotals(lambda: self.ready)
 
     def numbers(self) -> dict[tuple[str, str], dict[str, int]]:
@@ -76,8 +76,7 @@ def test_what_the_journal_held_before_gives_names_and_no_numbers() -> None:
 
 
 def test_a_batch_that_is_stored_or_read_twice_counts_once() -> None:
-    reading = Reading()
-    reading.ready = True
+    reading = Reading(ready=True)
     batches = [batch(number, counts(failed=1)) for number in (1, 2, 2, 3)]
     batches += [batch(1, counts(failed=1), source="b")]
     for each in batches:
@@ -101,8 +100,7 @@ def test_a_batch_that_is_stored_or_read_twice_counts_once() -> None:
     ],
 )
 def test_what_is_no_number_counts_nothing(record: dict[str, Any]) -> None:
-    reading = Reading()
-    reading.ready = True
+    reading = Reading(ready=True)
 
     reading.taker.take(batch(1, record))
 
@@ -113,14 +111,11 @@ def test_what_is_no_number_counts_nothing(record: dict[str, Any]) -> None:
 def test_threads_that_count_at_once_lose_nothing() -> None:
     totals = Totals()
 
-    def count() -> None:
+    def count(_: int) -> None:
         for _ in range(2_000):
             totals.count(RecordKind.SUCCEEDED, "mail", "send", 0.1, 0.1)
 
-    threads = [threading.Thread(target=count) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(count, range(4)))
 
     assert totals.copy()["mail", "send"].numbers["succeeded"] == 8_000

@@ -26,6 +26,9 @@ _IMAGES = Path(__file__).parents[2] / "docs" / "images"
 #: Seconds that the shop is open before the first picture: the chart shows them.
 _OPEN_FOR = 100
 
+#: Pages whose pictures have the names of their addresses.
+_PAGES = "failures", "problems", "workers", "scheduled", "retries", "recurring", "history", "statistics", "audit"
+
 _LOOKS: dict[str, dict[str, Any]] = {
     f"{size}-{theme}": {"color_scheme": theme, **window}
     for size, window in {
@@ -49,14 +52,8 @@ def main() -> None:
         stack.callback(closed.set)
         log = stack.enter_context((folder / "worker.log").open("ab"))
         for queues, slots in (("payments,mail,images", 4), ("images,reports", 3)):
-            options: dict[str, Any] = {
-                "queues": queues.split(","),
-                "concurrency": slots,
-                "settings": settings,
-                "log": log,
-            }
             with contextlib.chdir(folder):
-                worker = start_worker(["shop"], **options)
+                worker = start_worker(["shop"], queues=queues.split(","), concurrency=slots, settings=settings, log=log)
             stack.callback(worker.stop, 1.0)
         until = time.monotonic() + _OPEN_FOR
         while time.monotonic() < until:
@@ -111,23 +108,14 @@ def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
     window = browser.new_context(**look)
     page = window.new_page()
     declined = next(row for row in web.inspector.failed().rows if "JSONDecodeError" in row["error"]["class"])
-    pages = {
+    pages = {title: f"/{title}" for title in _PAGES} | {
         "overview": "/",
         "queue": "/queues/jobs",
-        "failures": "/failures",
         "job": f"/jobs/{declined['id']}",
         "search": "/search?q=insufficient+funds",
-        "problems": "/problems",
         "story": f"/jobs/{web.inspector.history(HistoryFilter(state='done'), limit=1).rows[0]['id']}",
-        "workers": "/workers",
-        "scheduled": "/scheduled",
-        "retries": "/retries",
-        "recurring": "/recurring",
         "recurring_job": "/recurring/daily%20digest",
-        "history": "/history",
-        "statistics": "/statistics",
         "job_class": "/classes/shop.payments.Charge",
-        "audit": "/audit",
     }
     for title, path in pages.items():
         page.goto(web.url + path)

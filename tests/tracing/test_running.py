@@ -42,7 +42,6 @@ def works(provider: TracerProvider) -> Callable[[], None]:
 
 def works_async(provider: TracerProvider) -> Any:
     async def work() -> None:
-        await asyncio.sleep(0)
         await asyncio.gather(asyncio.to_thread(works(provider)))
 
     return work
