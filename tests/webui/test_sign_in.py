@@ -120,33 +120,30 @@ def test_a_session_ends_with_its_password_and_its_role_is_that_of_the_file(web: 
     assert "ada, operator" in web.http.get("/queues", headers=_PAGE).text
 
 
-def test_a_session_ends_by_itself(
+def test_a_session_survives_a_restart_and_ends_by_itself(
     settings: Settings, serve: Serve, users: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    web = serve(settings, users=str(users), session=60)
-    _sign_in(web)
-    assert web.http.get("/queues", headers=_PAGE).status_code == 200
+    def status(web: Web) -> int:
+        return web.http.get("/queues", headers=_PAGE).status_code
 
-    later = time.time() + 61
+    first = serve(settings, users=str(users), secret="0123456789abcdef", session=600)
+    _sign_in(first)
+    value = _session(first)[1]
+    assert status(first) == 200
+    for secret, told in (("0123456789abcdef", 200), ("fedcba9876543210", 303)):
+        again = serve(settings, users=str(users), secret=secret, session=600)
+        again.http.cookies.set(f"palermo_session_{httpx.URL(again.url).port}", value)
+        assert status(again) == told
+
+    later = time.time() + 601
     monkeypatch.setattr("palermo.webui.security.sign_in.time.time", lambda: later)
 
-    assert web.http.get("/queues", headers=_PAGE).status_code == 303
-
-
-def test_a_session_survives_a_restart_with_the_same_secret(settings: Settings, serve: Serve, users: Path) -> None:
-    first = serve(settings, users=str(users), secret="0123456789abcdef")
-    _sign_in(first)
-    [(_, value)] = [(name, value) for name, value in first.http.cookies.items() if name.startswith("palermo_session")]
-
-    for secret, status in (("0123456789abcdef", 200), ("fedcba9876543210", 303)):
-        again = serve(settings, users=str(users), secret=secret)
-        again.http.cookies.set(f"palermo_session_{httpx.URL(again.url).port}", value)
-        assert again.http.get("/queues", headers=_PAGE).status_code == status
+    assert status(first) == 303
 
 
 def test_a_cookie_that_was_changed_is_no_session(web: Web) -> None:
     _sign_in(web)
-    [(name, value)] = [(name, value) for name, value in web.http.cookies.items() if name.startswith("palermo_session")]
+    name, value = _session(web)
     web.http.cookies.clear()
     for wrong in (value[:-1] + ("1" if value.endswith("0") else "0"), "x" + value, value.partition(".")[0], "é", ""):
         answer = web.http.get("/queues", headers=_PAGE | {"Cookie": f"{name}={wrong}".encode()})
@@ -258,6 +255,12 @@ def test_the_providers_secret_is_shown_nowhere(settings: Settings, provider: Ope
 
 def _write(path: Path, *, password: str, role: Role) -> None:
     path.write_text(password_line("ada", role, password, hasher=CHEAP) + "\n")
+
+
+def _session(web: Web) -> tuple[str, str]:
+    """The name of the cookie of the session, and its value."""
+    [found] = [(name, value) for name, value in web.http.cookies.items() if name.startswith("palermo_session")]
+    return found
 
 
 def _token_of(page: str) -> str:

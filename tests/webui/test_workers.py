@@ -85,30 +85,11 @@ def test_a_text_that_is_no_stack_is_shown_as_it_is(text: str) -> None:
     assert text.split() == said.split() or [frame.path for stack in found for frame in stack.job] == ["a"]
 
 
-def test_the_page_of_stacks_shows_the_job_and_folds_the_worker(web: Web, rig: Rig) -> None:
-    rig.worker("--log-level", "warning")
-    id = rig.hold()
-    eventually(lambda: "held begins" in rig.lines())
-
-    def stacks() -> str:
-        """Of a slot that gets no turn for 2 s there are none."""
-        page = web.form("/workers", "/workers/stack", worker=rig.only_worker()["id"]).text
-        return "" if "it gave no answer" in page else page
-
-    page = eventually(stacks)
-
-    shown, _, folded = page.partition(" of the worker</summary>")
-    assert f"/jobs/{id}" in shown
-    assert "in hold" in shown
-    assert "executor.py" not in shown
-    assert "executor.py" in folded
-    assert "\n\nworker:\n" in folded
-
-
 @pytest.mark.usefixtures("workers_have_time")
-def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
-    web: Web, rig: Rig, caplog: pytest.LogCaptureFixture
+def test_several_workers_are_stopped_when_their_number_is_typed(
+    web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(queues, "_WORKERS", 1)
     processes = [rig.worker("--log-level", "warning") for _ in range(3)]
 
     def idle() -> list[str]:
@@ -116,6 +97,15 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
         return found if len(found) == 3 else []
 
     ids = eventually(idle)
+    web.form("/workers", "/workers/quiet", worker=ids[2])
+
+    def listed() -> bool:
+        section = web.http.get("/").text.partition('id="workers-title"')[2]
+        return f"/workers/{quote(ids[2], safe='')}" in section and ids[0] not in section and "1 of 3: " in section
+
+    eventually(listed)
+    web.form("/workers", "/workers/resume", worker=ids[2])
+    assert eventually(idle) == ids
 
     def asked() -> bool:
         page = web.http.get("/workers/confirm", params={"act": "stop", "id": [*ids[:2], "pid:0@gone"]}).text
@@ -138,29 +128,6 @@ def test_several_workers_are_stopped_at_once_when_their_number_is_typed(
     eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
 
 
-@pytest.mark.usefixtures("workers_have_time")
-def test_the_overview_lists_some_workers_and_says_of_how_many(
-    web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queues, "_WORKERS", 1)
-    for _ in range(2):
-        rig.worker("--log-level", "warning")
-
-    def idle() -> list[str]:
-        return [row["id"] for row in rig.workers() if row["state"] == "idle"]
-
-    first, quiet = eventually(lambda: found if len(found := idle()) == 2 else [])
-    web.form("/workers", "/workers/quiet", worker=quiet)
-
-    def listed() -> bool:
-        section = web.http.get("/").text.partition('id="workers-title"')[2]
-        return f"/workers/{quote(quiet, safe='')}" in section and first not in section and "1 of 2: " in section
-
-    eventually(listed)
-    web.form("/workers", "/workers/resume", worker=quiet)
-    eventually(lambda: len(idle()) == 2)
-
-
 def test_nothing_is_selected_or_all_have_ended(web: Web) -> None:
     for chosen, said in (([], "Select some workers first."), (["pid:0@gone"], "No worker of these is alive any more.")):
         page = web.http.get("/workers/confirm", params={"act": "kill", "id": chosen}, follow_redirects=True)
@@ -168,54 +135,36 @@ def test_nothing_is_selected_or_all_have_ended(web: Web) -> None:
     assert web.http.get("/workers/confirm", params={"act": "dance", "id": ["a"]}).status_code == 422
 
 
-def test_a_worker_shows_its_version_and_whether_its_release_is_the_newest(web: Web, rig: Rig) -> None:
-    rig.worker("--log-level", "warning", PALERMO_RELEASE="2.14.0")
-    eventually(rig.workers)
-    old = rig.only_worker()["id"]
-    eventually(lambda: "has the newest release" in web.http.get(f"/workers/{old}").text)
-    rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
-    eventually(lambda: len(rig.workers()) == 2)
-
-    def told() -> bool:
-        page = web.http.get(f"/workers/{old}").text
-        return f"It is Palermo {VERSION}, and has an old release" in page and "2.14.0" in page
-
-    def listed() -> bool:
-        page = web.http.get("/workers").text
-        releases = re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", page)
-        return releases is not None and page.count("old release</span>") == 1
-
-    eventually(told)
-    eventually(lambda: "It is the leader for scheduled jobs" in web.http.get(f"/workers/{old}").text)
-    eventually(listed)
-
-    def rows() -> dict[str, str]:
-        return {row["release"]: row["version"] for row in web.http.get("/api/workers").json()["rows"]}
-
-    eventually(lambda: rows() == {"2.14.0": VERSION, "2.15.0": VERSION})
-
-
 @pytest.mark.usefixtures("workers_have_time")
-def test_a_worker_has_charts_of_its_memory_and_processor_time_until_it_ends(web: Web, rig: Rig) -> None:
-    process = rig.worker("--log-level", "warning")
+def test_a_worker_shows_its_release_and_what_it_uses_until_it_ends(web: Web, rig: Rig) -> None:
+    process = rig.worker("--log-level", "warning", PALERMO_RELEASE="2.14.0")
     eventually(rig.workers)
-    worker = f"/workers/{rig.only_worker()['id']}"
+    path = f"/workers/{rig.only_worker()['id']}"
 
-    first = web.http.get(worker).text
+    first = web.http.get(path).text
     assert "when this web process first asked the worker" in first
     plots = [json.loads(unescape(text)) for text in re.findall(r'data-plot="([^"]+)"', first)]
     assert [plot["unit"] for plot in plots] == ["bytes", "percent"]
     assert [value for (value,) in plots[0]["rows"] if value is not None][-1] > 10_000_000
     assert [value for (value,) in plots[1]["rows"] if value is not None] == []
-
     # The page of all workers asks none: it shows what is known, and is told when there is more.
     eventually(lambda: re.search(r"\d+&nbsp;MB, \d+&nbsp;%", web.http.get("/workers").text))
-    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(worker).text))
+    eventually(lambda: re.search(r"<dt>CPU</dt><dd>\d+ <small>%", web.http.get(path).text))
+    eventually(lambda: "has the newest release" in web.http.get(path).text)
+    eventually(lambda: "It is the leader for scheduled jobs" in web.http.get(path).text)
 
+    rig.worker("--log-level", "warning", PALERMO_RELEASE="2.15.0")
+
+    def told() -> bool:
+        page, workers = web.http.get(path).text, web.http.get("/workers").text
+        releases = re.search(r"Releases: .*2\.1[45]\.0</b> on 1 worker, ", workers)
+        assert f"It is Palermo {VERSION}, and has an old release" in page
+        return releases is not None and "2.14.0" in page and workers.count("old release</span>") == 1
+
+    eventually(told)
     process.send(signal.SIGTERM)
     process.wait()
-
-    eventually(lambda: ">ended</span>" in web.http.get(worker).text)
+    eventually(lambda: ">ended</span>" in web.http.get(path).text)
     assert "Workers that died" not in web.http.get("/workers").text
 
 
@@ -253,7 +202,7 @@ def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
     assert (known.answers("2", 1_010.0), len(known.answers("0", 1_010.0))) == ([], 2)
 
 
-def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
+def test_a_worker_shows_its_stacks_and_killed_leaves_a_trace_everywhere(
     web: Web, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_lives, "GRACE", 1.0)
@@ -261,6 +210,17 @@ def test_a_worker_that_was_killed_leaves_a_trace_on_all_pages(
     worker = rig.worker("-q", "jobs")
     eventually(lambda: rig.lines() == ["held begins"])
     name = rig.only_worker()["id"]
+
+    def stacks() -> str:
+        """Of a slot that gets no turn for 2 s there are none."""
+        page = web.form("/workers", "/workers/stack", worker=name).text
+        return "" if "it gave no answer" in page else page
+
+    shown, _, folded = eventually(stacks).partition(" of the worker</summary>")
+    assert f"/jobs/{id}" in shown
+    assert ("in hold" in shown, "executor.py" in shown) == (True, False)
+    assert "executor.py" in folded
+    assert "\n\nworker:\n" in folded
     eventually(lambda: "Running" in web.http.get(f"/jobs/{id}").text)
     eventually(lambda: [row["kind"] for row in rig.inspector.life(id)] == ["enqueued", "started"])
 
