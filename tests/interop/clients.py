@@ -106,11 +106,12 @@ def find_amqplib() -> ForeignClient:
 @cache
 def find_bunny() -> ForeignClient:
     """Ruby's bunny, from its gem or Debian's package. Raises NotInstalled."""
-    if not _has_bunny():
+    asked = ("ruby", "-e", 'require "bunny"')
+    if not _succeeds(*asked):
         if not can_install():
             raise NotInstalled("no bunny for the tests: install Ruby, and then `gem install bunny`.")
         install("ruby-bunny")
-        if not _has_bunny():
+        if not _succeeds(*asked):
             raise NotInstalled("Ruby on the PATH is not Debian's and has no bunny: `gem install bunny`.")
     return ForeignClient("ruby", ("ruby", str(_HERE / "bunny" / "client.rb")), ("ruby", str(EXAMPLES / "shop.rb")))
 
@@ -118,7 +119,7 @@ def find_bunny() -> ForeignClient:
 @cache
 def find_php_amqplib() -> ForeignClient:
     """PHP's php-amqplib, if it is installed. Raises NotInstalled."""
-    if not (shutil.which("php") and _succeeds("php", "-r", 'require "PhpAmqpLib/autoload.php";')):
+    if not _succeeds("php", "-r", 'require "PhpAmqpLib/autoload.php";'):
         raise NotInstalled("no PHP with php-amqplib here, and tests do not install it: apt-get install php-amqplib.")
     client = _HERE / "php_amqplib" / "client.php"
     return ForeignClient("php", ("php", str(client)), ("php", str(EXAMPLES / "shop.php")))
@@ -141,15 +142,11 @@ def find_amqp091_go() -> ForeignClient:
     return ForeignClient("go", (str(folder / "client"),), (str(folder / "shop"),))
 
 
-def _has_bunny() -> bool:
-    if not shutil.which("ruby"):
-        return False
-    return _succeeds("ruby", "-e", 'require "bunny"')
-
-
 def _succeeds(*command: str) -> bool:
-    asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=100, check=False)
-    return asked.returncode == 0
+    """Whether there is such a program, and it ends well."""
+    if not shutil.which(command[0]):
+        return False
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=100).returncode == 0
 
 
 def _output(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:

@@ -56,23 +56,18 @@ def journal(*cells: tuple[float, int, int]) -> Report:
     )
 
 
-def test_the_time_before_the_first_look_is_filled_from_the_journal() -> None:
+def test_the_time_before_the_first_look_and_no_other_is_filled_from_the_journal() -> None:
     samples = [Sample(at=1000.0, span=10.0, processed=10, failed=2)]
+    often = [Sample(at=at, span=2.0, processed=4, failed=1) for at in (996.0, 998.0, 1000.0)]
 
     chart = throughput_chart(samples, 1000.0, report=journal((360.0, 500, 0), (900.0, 60, 30), (960.0, 15, 0)))
+    seen = throughput_chart(often, 1000.0, report=journal((990.0, 11, 4)))
 
     assert (chart.processed_count, chart.failed_count, chart.seen) == (115, 32, 600.0)
     assert chart.done.count("M") == 6 + 6 + 2
     assert [deploy.release for deploy in chart.plot.deploys] == ["1.4.2"]
     assert sum(good + bad for good, bad in chart.plot.rows) * 5 == pytest.approx(115, abs=0.1)
-
-
-def test_what_was_seen_is_not_counted_again_from_the_journal() -> None:
-    samples = [Sample(at=at, span=2.0, processed=4, failed=1) for at in (996.0, 998.0, 1000.0)]
-
-    chart = throughput_chart(samples, 1000.0, report=journal((990.0, 11, 4)))
-
-    assert (chart.processed_count, chart.failed_count) == (15, 4)
+    assert (seen.processed_count, seen.failed_count) == (15, 4)
 
 
 def test_the_maximum_of_waiting_jobs_is_known_by_queue_and_in_all() -> None:
@@ -90,14 +85,8 @@ def test_the_maximum_of_waiting_jobs_is_known_by_queue_and_in_all() -> None:
     assert everything is not None
     assert everything.most[-1] == 10
     assert (history.of(Window.HOUR, 7240.0, "failed"), history.of(Window.MONTH, 7240.0)) == (None, None)
-
-
-def test_a_queue_that_is_gone_is_forgotten_after_a_day() -> None:
-    history = WaitingHistory()
-    history.add([{"name": "mail", "pending": 1}], 86_400.0)
     history.add([{"name": "images", "pending": 1}], 3 * 86_400.0)
-
-    assert history.of(Window.DAY, 3 * 86_400.0, "mail") is None
+    assert history.of(Window.DAY, 3 * 86_400.0, "mail") is None, "a queue that has been gone for a day"
 
 
 def test_a_run_and_its_failure_are_remembered_as_one() -> None:
@@ -113,13 +102,8 @@ def test_a_run_and_its_failure_are_remembered_as_one() -> None:
     assert memory is not None
     [run] = memory.runs
     assert (run.worker, run.failed_at, run.error) == ("w", "2026-11-21T10:00:00Z", "ValueError")
-
-
-def test_only_the_jobs_seen_last_are_remembered() -> None:
-    recent = RecentJobs()
-    recent.add(row(str(nth)) for nth in range(MAX_JOBS + 1))
-
-    assert (recent.get("0"), recent.get("1") is not None) == (None, True)
+    recent.add(row(str(nth)) for nth in range(2, MAX_JOBS + 2))
+    assert (recent.get("1"), recent.get("2") is not None) == (None, True)
 
 
 def test_workers_in_trouble_come_first_then_the_longest_jobs() -> None:
@@ -141,16 +125,12 @@ def test_workers_in_trouble_come_first_then_the_longest_jobs() -> None:
 
 def test_own_frames_stand_out_and_library_frames_are_folded() -> None:
     own, folded, final = [part for part in parts_of(_OWN + _LIBRARY + "OSError: no route") if part.kind != "text"]
+    of_libraries = parts_of(f"Traceback (most recent call last):\n{_LIBRARY}OSError: no route")
 
     assert (own.kind, own.frames[0].file, own.frames[0].source) == ("frame", "mail.py", ("connect(to)",))
     assert (folded.kind, [frame.file for frame in folded.frames]) == ("folded", ["socket.py", "client.py"])
     assert (final.kind, final.lines) == ("final", ("OSError: no route",))
-
-
-def test_a_traceback_of_library_frames_only_has_its_last_one_in_view() -> None:
-    parts = parts_of(f"Traceback (most recent call last):\n{_LIBRARY}OSError: no route")
-
-    assert [part.kind for part in parts] == ["text", "folded", "frame", "final"]
+    assert [part.kind for part in of_libraries] == ["text", "folded", "frame", "final"], "the last one is in view"
 
 
 @pytest.mark.parametrize("text", ["", "at Shop.send(Shop.java:3)\n\tat Main.main", '  File "x", line 1', "…\n\n  x"])

@@ -103,16 +103,6 @@ def test_a_zoom_holds_in_all_charts_and_in_the_address(open_page: Open) -> None:
     assert page.locator("#f-since").input_value().endswith("Z")
 
 
-def test_without_script_there_is_a_drawing_with_numbers_and_a_table(open_page: Open) -> None:
-    page = open_page("/statistics", java_script_enabled=False)
-
-    expect(page.locator(".chart .label").first).to_have_text("10")
-    page.get_by_text("Numbers over time, as a table").click()
-    page.locator("#cells tbody a").first.click()
-
-    expect(page.locator("table.history tbody tr")).to_have_count(1)
-
-
 def test_a_chart_goes_on_with_new_numbers_without_a_reload(web: Web, open_page: Open) -> None:
     page = open_page("/statistics")
     expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()

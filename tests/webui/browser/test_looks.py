@@ -95,15 +95,9 @@ def fill(web: Web, folder: Path) -> None:
     over += [
         ended(f"monthly invoice run@2026-{nth:02}-01T01:30:00Z", at=at, job="shop.reports.Monthly") for nth in (9, 10)
     ]
-    counts = {
-        "kind": "counts",
-        "queue": "mail",
-        "job": "shop.mail.SendReceipt",
-        "succeeded": 20,
-        "failed": 1,
-        "enqueued": 21,
-    }
-    write(web.client, [{**counts, "run": {"40": 21}, "wait": {"20": 21}, "at": at - nth * 300} for nth in range(9)])
+    counts = {"kind": "counts", "queue": "mail", "job": "shop.mail.SendReceipt", "succeeded": 20, "failed": 1}
+    counts |= {"enqueued": 21, "run": {"40": 21}, "wait": {"20": 21}}
+    write(web.client, [{**counts, "at": at - nth * 300} for nth in range(9)])
     write(web.client, [enqueued("told", at=at), *lines, *steps, tried, told, failed_run("lost", at=at), *over])
     write(web.client, [done_by("anna", "requeue", at=at, ids=["bad-7", "bad-8"], count=2, queue="orders")])
     for name in ("one", "two"):

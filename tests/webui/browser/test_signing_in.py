@@ -2,8 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -32,25 +30,6 @@ def page(chromium: Browser) -> Iterator[Page]:
         yield window.new_page()
 
 
-@pytest.fixture
-def elsewhere(web: WebProcess) -> Iterator[str]:
-    """A page of another site that links to ours."""
-
-    class Site(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("content-type", "text/html")
-            self.end_headers()
-            self.wfile.write(f'<a href="{web.url}/queues">queues</a><a href="{web.link}">begin</a>'.encode())
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://localhost:{server.server_port}/"
-        server.shutdown()
-
-
 def test_the_link_opens_the_pages_and_hides_the_token(web: WebProcess, page: Page) -> None:
     web.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail"})
     page.goto(f"{web.url}/queues")
@@ -67,9 +46,10 @@ def test_the_link_opens_the_pages_and_hides_the_token(web: WebProcess, page: Pag
     assert "token" not in page.url
 
 
-def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(
-    web: WebProcess, page: Page, elsewhere: str
-) -> None:
+def test_a_link_of_another_site_leads_in_where_the_browser_has_the_token(web: WebProcess, page: Page) -> None:
+    elsewhere = "http://elsewhere.example/"
+    links = f'<a href="{web.url}/queues">queues</a><a href="{web.link}">begin</a>'
+    page.route(elsewhere, lambda route: route.fulfill(content_type="text/html", body=links))
     page.goto(elsewhere)
     page.get_by_role("link", name="queues").click()
     expect(page.get_by_role("alert")).to_contain_text("open the link that was printed")
