@@ -146,13 +146,6 @@ def test_an_option_that_means_nothing_is_422_in_words(shared_web: Web, wrong: di
     assert shared_web.http.get("/api/queues/wrong/jobs").status_code == 404
 
 
-def test_a_job_without_its_code_is_never_silently_plain(web: Web) -> None:
-    answer = web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "mail"})
-
-    assert "nothing is known of the code of" in answer.json()["note"]
-    assert "nothing is known of the code of" in web.form("/queues", "/enqueue", job="shop.never_seen").text
-
-
 def test_a_job_announced_as_unique_is_unique_by_its_name(settings: Settings, serve: Serve) -> None:
     web = serve(settings)
     sync = UniqueJob(name="shop.sync_by_name", options={"unique": "until_done"}, parameters=(("shop", 1),))
@@ -163,6 +156,7 @@ def test_a_job_announced_as_unique_is_unique_by_its_name(settings: Settings, ser
     again = web.http.post("/api/jobs", json={"job": sync.name, "kwargs": {"shop": "eu"}})
     refused = web.http.post("/api/jobs", json={"job": index.name, "args": [1]})
     keyed = web.http.post("/api/jobs", json={"job": index.name, "args": [1], "unique_key": "page 1"})
+    plain = web.http.post("/api/jobs", json={"job": "shop.never_seen", "queue": "mail"})
     page = web.form("/queues", "/enqueue", job=index.name, args="[2]")
 
     assert (first.status_code, first.json()["note"]) == (201, None)
@@ -170,8 +164,10 @@ def test_a_job_announced_as_unique_is_unique_by_its_name(settings: Settings, ser
     assert (refused.status_code, "made by a function" in refused.json()["error"]) == (422, True)
     assert len(refused.json()["error"].splitlines()) == 1
     assert keyed.status_code == 201
+    assert "nothing is known of the code of" in plain.json()["note"], "it is never silently plain"
     assert "made by a function" in page.text
     assert web.http.get("/api/queues/jobs/jobs").json()["total"] == 2
+    assert "nothing is known of the code of" in web.form("/queues", "/enqueue", job="shop.never_seen").text
 
 
 def test_all_queues_are_purged_at_once(web: Web) -> None:

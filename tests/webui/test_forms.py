@@ -156,12 +156,12 @@ def test_an_edit_of_a_removed_recurring_job_becomes_the_form_that_adds_it(web: W
     opened = web.http.get("/recurring/nightly").text
     web.inspector.remove_recurring("nightly")
 
-    def answer() -> httpx.Response | None:
+    def answer() -> httpx.Response:
         late = sent(web.http, opened, "/recurring/nightly/edit", cron="5 4 * * *")
-        return late if late.status_code == 422 else None
+        assert late.status_code == 422
+        return late
 
     late = eventually(answer)
-    assert late is not None
     assert "There is no recurring job 'nightly'." in text_of(late)
     assert ('value="5 4 * * *"' in late.text, 'value="nightly"' in late.text) == (True, True)
 

@@ -30,19 +30,17 @@ def test_all_that_wait_for_the_same_answer_hear_its_error() -> None:
         go_on.wait(HANGS)
         raise BrokerUnavailable("no broker")
 
-    cached = Cached(60, make)
-
-    def get() -> None:
-        came.append(1)
+    def get(nth: int) -> None:
+        came.append(nth)
         with pytest.raises(BrokerUnavailable):
             cached.get()
 
+    cached = Cached(60, make)
     with ThreadPoolExecutor(20) as readers:
-        reading = [readers.submit(get) for _ in range(20)]
+        answers = readers.map(get, range(20))
         eventually(lambda: len(came) == 20)
         go_on.set()
-        for each in reading:
-            each.result()
+        list(answers)
     # One that comes after the error asks again.
     assert len(asked) < 20
 

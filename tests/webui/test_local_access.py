@@ -1,6 +1,5 @@
 """`palermo web` without users: this machine alone, by the link that was printed, and nobody whom a proxy brings."""
 
-import re
 import sys
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from tests.webui.server import Web
 
 @pytest.fixture(scope="module")
 def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebProcess]:
-    with WebProcess(tmp_path_factory.mktemp("alone")) as web:
+    with WebProcess(tmp_path_factory.mktemp("alone"), PALERMO_METRICS_TOKEN="a scraper's own secret") as web:
         yield web
 
 
@@ -88,7 +87,7 @@ def test_the_link_opens_the_pages_at_each_address_of_loopback_and_path(start: St
         assert web.stranger.get(f"http://127.0.0.2:{web.port}/queues", headers=headers).status_code == status
 
 
-def test_the_token_changes_with_each_start_and_is_said_once(start: Start) -> None:
+def test_the_token_changes_with_each_start_and_is_said_once(alone: WebProcess, start: Start) -> None:
     web = start()
     web.stranger.get("/queues", params={"token": web.token})
     web.stranger.post("/queues/mail/purge", params={"token": web.token}, headers={"Origin": "http://evil.example"})
@@ -97,34 +96,18 @@ def test_the_token_changes_with_each_start_and_is_said_once(start: Start) -> Non
     pages = [web.stranger.get(path).text for path in ("/queues", "/nothing", "/api/nothing", "/api/openapi.json")]
     pages.append(web.stranger.get("/queues", params={"token": "wrong"}).text)
     web.stop()
-    said = web.log
 
-    assert said.count(web.token) == 1
+    assert web.log.count(web.token) == 1
     assert not any(web.token in page for page in pages)
-    assert start().token not in ("", web.token)
+    assert web.token not in ("", alone.token)
 
 
-def test_a_form_is_sent_with_the_cookie(alone: WebProcess) -> None:
-    browser = alone.stranger
-    alone.http.post("/api/jobs", json={"job": "shop.mail", "queue": "mail"})
-    browser.get("/", params={"token": alone.token})
-    form = re.search(r'name="token" value="([0-9a-f]+)"', browser.get("/queues/mail").text)
-    assert form
-
-    done = browser.post("/queues/mail/purge", data={"token": form[1]}, headers={"Origin": alone.url})
-
-    assert done.status_code == 303
-    assert alone.http.get("/api/queues/mail/jobs").json()["total"] == 0
-
-
-def test_monitors_need_no_token_for_what_tells_nothing(start: Start) -> None:
-    web = start(PALERMO_METRICS_TOKEN="a scraper's own secret")
-
-    assert web.stranger.get("/healthz").json() == {"status": "ok"}
-    assert web.stranger.get("/metrics").status_code == 401
+def test_monitors_need_no_token_for_what_tells_nothing(alone: WebProcess) -> None:
     scraper = {"Authorization": "Bearer a scraper's own secret"}
-    assert web.stranger.get("/metrics", headers=scraper).status_code in (200, 501)
-    assert web.stranger.get("/queues", headers=scraper).status_code == 401
+
+    assert alone.stranger.get("/healthz").json() == {"status": "ok"}
+    assert alone.stranger.get("/metrics", headers=scraper).status_code in (200, 501)
+    assert alone.stranger.get("/queues", headers=scraper).status_code == 401
 
 
 def test_who_wants_no_token_needs_none(without_token: WebProcess, start: Start) -> None:

@@ -21,12 +21,6 @@ from tests.webui.server import Web
 TOO_LONG = {413, 414}
 
 
-@pytest.fixture
-def web(shared_web: Web) -> Web:
-    """One server for the module."""
-    return shared_web
-
-
 @cache
 def described() -> dict[str, Any]:
     return create_app(settings=Settings(url="sqlite:///:memory:")).openapi()
@@ -38,11 +32,15 @@ def schema_of(url: str) -> OpenApiSchema:
     return schemathesis.openapi.from_url(f"{url}/api/openapi.json", timeout=HANGS)
 
 
-def operations(*, choosy: bool = False) -> list[tuple[str, str]]:
-    """Every method of every path; or only those that take more than a name, and so something wrong."""
-    document = described()
-    found = [(method, path) for path, methods in document["paths"].items() for method in methods]
-    return [each for each in found if not choosy or is_choosy(document["paths"][each[1]][each[0]])]
+def operations() -> list[tuple[str, str, GenerationMode]]:
+    """Every method of every path with what it allows; and with what it does not, where it takes more than a name."""
+    found = []
+    for path, methods in described()["paths"].items():
+        for method, operation in methods.items():
+            found.append((method, path, GenerationMode.POSITIVE))
+            if is_choosy(operation):
+                found.append((method, path, GenerationMode.NEGATIVE))
+    return found
 
 
 def is_choosy(operation: dict[str, Any]) -> bool:
@@ -50,10 +48,11 @@ def is_choosy(operation: dict[str, Any]) -> bool:
     return "requestBody" in operation or any(schema.get("type") in ("integer", "boolean") for schema in queries)
 
 
-def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
-    web.client.enqueue("shop.mail", ["a@b.c"], {"subject": "hi"}, queue="mail", id="job-1")
+@pytest.mark.parametrize(("method", "path", "mode"), operations())
+def test_what_is_documented_is_what_happens(served: Web, method: str, path: str, mode: GenerationMode) -> None:
+    served.client.enqueue("shop.mail", ["a@b.c"], {"subject": "hi"}, queue="mail", id="job-1")
 
-    @given(case=schema_of(web.url)[path][method.upper()].as_strategy(generation_mode=mode))
+    @given(case=schema_of(served.url)[path][method.upper()].as_strategy(generation_mode=mode))
     @settings(max_examples=scaled(4, 25), deadline=None, suppress_health_check=list(HealthCheck), database=None)
     def each(case: Any) -> None:
         # Not every rule for names can be said in a schema, such as how many bytes they may have.
@@ -66,18 +65,8 @@ def ask(web: Web, method: str, path: str, mode: GenerationMode) -> None:
     each()
 
 
-@pytest.mark.parametrize(("method", "path"), operations())
-def test_what_is_documented_is_what_happens(served: Web, method: str, path: str) -> None:
-    ask(served, method, path, GenerationMode.POSITIVE)
-
-
-@pytest.mark.parametrize(("method", "path"), operations(choosy=True))
-def test_what_the_description_does_not_allow_is_refused_as_documented(web: Web, method: str, path: str) -> None:
-    ask(web, method, path, GenerationMode.NEGATIVE)
-
-
-def test_every_problem_of_every_operation_is_an_error_in_words(web: Web) -> None:
-    document = web.http.get("/api/openapi.json").json()
+def test_every_problem_of_every_operation_is_an_error_in_words(served: Web) -> None:
+    document = served.http.get("/api/openapi.json").json()
 
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
@@ -87,9 +76,9 @@ def test_every_problem_of_every_operation_is_an_error_in_words(web: Web) -> None
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-def test_the_document_is_a_page_too_and_needs_nothing_from_elsewhere(web: Web) -> None:
-    page = web.http.get("/api/docs").text
+def test_the_document_is_a_page_too_and_needs_nothing_from_elsewhere(served: Web) -> None:
+    page = served.http.get("/api/docs").text
 
-    for path in web.http.get("/api/openapi.json").json()["paths"]:
+    for path in served.http.get("/api/openapi.json").json()["paths"]:
         assert path in page
     assert "src=" not in page.replace('src="/static/', "")
