@@ -103,12 +103,14 @@ def test_a_zoom_holds_in_all_charts_and_in_the_address(open_page: Open) -> None:
     assert page.locator("#f-since").input_value().endswith("Z")
 
 
-def test_a_chart_goes_on_with_new_numbers_without_a_reload(web: Web, open_page: Open) -> None:
+def test_a_chart_goes_on_with_new_numbers_where_it_was_zoomed(web: Web, open_page: Open) -> None:
     page = open_page("/statistics")
     expect(page.get_by_role("img", name="480 jobs processed")).to_be_visible()
+    zoom(page)
     page.evaluate("document.querySelector('.drawing canvas').same = true")
 
     write(web.client, [{**COUNTS, "succeeded": 20, "at": time.time()}])
 
     expect(page.get_by_role("img", name="500 jobs processed")).to_be_visible()
     assert page.evaluate("document.querySelector('.drawing canvas').same") is True
+    expect(page.get_by_role("link", name="Jobs that ended")).to_have_count(3)
