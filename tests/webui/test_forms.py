@@ -151,6 +151,20 @@ def test_the_second_editor_of_a_job_keeps_the_text(
         assert told in refused.json()["error"]
 
 
+def test_an_edit_to_a_queue_that_no_worker_serves_is_asked_about_once(web: Web) -> None:
+    schedule(web.client, due("later", DAY, "old"))
+    fields = {"args": '["new"]', "queue": "slow", "when": "3d"}
+
+    asked = web.form("/jobs/later/edit", "/jobs/later/edit", **fields)
+    assert "slow" in problems_at(asked)["queue"]
+    assert web.inspector.scheduled().rows[0]["queue"] == "mail"
+    done = web.press(asked, "/jobs/later/edit", **fields)
+
+    assert "Changed 1 job." in text_of(done)
+    [row] = web.inspector.scheduled().rows
+    assert (row["args"], row["queue"]) == (["new"], "slow")
+
+
 def test_an_edit_of_a_removed_recurring_job_becomes_the_form_that_adds_it(web: Web) -> None:
     web.inspector.put_recurring("nightly", "store.Nightly", cron="0 3 * * *")
     opened = web.http.get("/recurring/nightly").text
@@ -222,9 +236,14 @@ def test_a_job_is_scheduled_and_moved_to_a_time_of_a_time_zone(web: Web) -> None
         [row] = web.inspector.scheduled().rows
         return row["id"], datetime.fromisoformat(str(row["run_at"]))
 
+    values = {"args": '["a@b.c"]', "kwargs": '{"subject": "<b>", "password": "secret"}', "priority": "3"}
     at = {"on": "2040-07-01T09:30", "zone": "Europe/Rome", "when": ""}
-    done = web.form("/enqueue", "/enqueue", job="shop.never_here", queue="mail", **at)
+    done = web.form("/enqueue", "/enqueue", job="shop.never_here", queue="mail", **values, **at)
     assert "Scheduled shop.never_here to mail." in text_of(done)
+    assert ("a@b.c" in done.text, "secret" in done.text) == (True, False)
+    [row] = web.inspector.scheduled().rows
+    assert (row["args"], row["kwargs"]) == (["a@b.c"], {"subject": "<b>", "password": "secret"})
+    assert row["priority"] == 3
     id, first = told()
     assert first == datetime(2040, 7, 1, 7, 30, tzinfo=UTC)
 
