@@ -15,6 +15,9 @@ T = TypeVar("T")
 #: SO_LINGER, on, for no time: closing sends a reset instead of a farewell.
 _RESET = struct.pack("ii", 1, 0)
 
+#: More bytes than any connection carries.
+_UNLIMITED = 2**62
+
 
 class TcpProxy:
     """Listens on a free port of loopback, in a thread of its own, and hands on what comes until told otherwise.
@@ -32,6 +35,12 @@ class TcpProxy:
         self.accepted = 0
         #: Seconds that every piece waits before it is handed on.
         self.delay = 0.0
+        #: After how many bytes from the broker each connection ends, one after the other; later ones are not cut.
+        self.limits: list[int] = []
+        #: Whether those end with a reset.
+        self.resets = False
+        #: How many bytes the broker said on all connections.
+        self.said = 0
         self._pairs: set[_Pair] = set()
         self._stalled: frozenset[str] = frozenset()
         self._listener: socket.socket | None = None
@@ -136,6 +145,7 @@ class TcpProxy:
             task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, accepted: socket.socket) -> None:
+        limit = self.limits[self.accepted] if self.accepted < len(self.limits) else _UNLIMITED
         self.accepted += 1
         reader, writer = await asyncio.open_connection(sock=accepted)
         try:
@@ -149,8 +159,8 @@ class TcpProxy:
         if self._ending:
             pair.end(reset=True)
         pumps = [
-            asyncio.ensure_future(self._pump(pair, "up", reader, to_broker, 65_536)),
-            asyncio.ensure_future(self._pump(pair, "down", theirs, writer, self._cut)),
+            asyncio.ensure_future(self._pump(pair, "up", reader, to_broker)),
+            asyncio.ensure_future(self._pump(pair, "down", theirs, writer, limit)),
         ]
         over = asyncio.ensure_future(pair.over.wait())
         try:
@@ -160,15 +170,24 @@ class TcpProxy:
             for waiting in (over, *pumps):
                 waiting.cancel()
             await asyncio.wait({over, *pumps})
-            pair.end(reset=False)
+            pair.end(reset=self.resets and limit != _UNLIMITED)
             self._pairs.discard(pair)
 
     async def _pump(
-        self, pair: "_Pair", direction: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int
+        self,
+        pair: "_Pair",
+        direction: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limit: int = _UNLIMITED,
     ) -> None:
         flowing = pair.flowing[direction]
+        cut = self._cut if direction == "down" else 65_536
         with suppress(ConnectionError):
-            while data := await reader.read(65_536):
+            while limit > 0 and (data := (await reader.read(65_536))[:limit]):
+                limit -= len(data)
+                if direction == "down":
+                    self.said += len(data)
                 for start in range(0, len(data), cut):
                     if self.delay:
                         await asyncio.sleep(self.delay)
