@@ -14,10 +14,8 @@ import pytest
 
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.messages import Properties
-from palermo.client.client import Client
 from palermo.core.address import parse_url
 from palermo.core.topology import amqp_queue
-from palermo.settings.settings import Settings
 from palermo.worker.parent.shutdown import STALLED
 from tests.harness.processes import WorkerProcess
 from tests.harness.rig import PROGRAMS, Rig
@@ -27,8 +25,8 @@ from tests.tcp_proxy import TcpProxy
 
 #: What the watchdog waits for, made shorter.
 TIMES = {
-    "palermo.worker.parent.watchdog.CHECK_EVERY": 2.0,
-    "palermo.worker.parent.watchdog.ANSWER_TIMEOUT": 4.0,
+    "palermo.worker.parent.watchdog.CHECK_EVERY": 1.0,
+    "palermo.worker.parent.watchdog.ANSWER_TIMEOUT": 3.0,
     "palermo.worker.parent.broker_session._CLOSE_TIMEOUT": 0.5,
 }
 
@@ -56,28 +54,11 @@ def proxy(rabbitmq_url: str) -> Iterator[TcpProxy]:
 
 @pytest.fixture
 def rig(rabbitmq_url: str, exchange: str, proxy: TcpProxy, tmp_path: Path) -> Iterator[Rig]:
-    """Behind the proxy, and without heartbeats: nothing but the watchdog can notice a line that is silent."""
-    address = parse_url(rabbitmq_url)
-    vhost = "%2F" if address.vhost == "/" else address.vhost
-    url = f"amqp://{address.username}:{address.password}@127.0.0.1:{proxy.port}/{vhost}?heartbeat=0"
-    with Rig(tmp_path, url, exchange, module="shop") as rig:
+    """Without heartbeats, and its workers behind the proxy: nothing but the watchdog notices a line that is silent."""
+    port = parse_url(rabbitmq_url).hosts[0][1]
+    with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
+        rig.environment["PALERMO_URL"] = f"{rabbitmq_url.replace(f':{port}', f':{proxy.port}')}?heartbeat=0"
         yield rig
-
-
-@pytest.fixture
-def direct(rabbitmq_url: str, exchange: str) -> Iterator[Client]:
-    """A program whose way to the broker is in order."""
-    with Client(Settings(url=rabbitmq_url, exchange=exchange)) as client:
-        yield client
-
-
-def note(client: Client, text: str) -> None:
-    client.enqueue("shop.note", (text,), {})
-
-
-def queue_arguments(connection: pika.BlockingConnection, kind: str) -> dict[str, str | int]:
-    """Those that Palermo declares a queue of this type with."""
-    return versions.arguments(kind, connection._impl.server_properties["version"])
 
 
 def connected(worker: WorkerProcess, times: int) -> None:
@@ -93,7 +74,7 @@ def passed(seconds: float) -> None:
     ("queues", "directions"), SILENCES, ids=lambda value: "+".join(value) if isinstance(value, tuple) else value
 )
 def test_a_line_that_is_silent_is_noticed_without_heartbeats(
-    rig: Rig, proxy: TcpProxy, direct: Client, queues: str, directions: tuple[str, ...]
+    rig: Rig, proxy: TcpProxy, queues: str, directions: tuple[str, ...]
 ) -> None:
     worker = rig.worker("-q", queues, times=TIMES)
     connected(worker, 1)
@@ -102,14 +83,14 @@ def test_a_line_that_is_silent_is_noticed_without_heartbeats(
     connected(worker, 2)
     # Only now does the broker hear of the end of the first session, to whose slots it would give jobs for ever.
     proxy.resume()
-    note(direct, "after")
+    rig.enqueue("note", "after")
 
     assert rig.await_lines(1) == ["after"]
     assert f"ERROR {ALARM}, opening another session" in worker.log
     assert worker.alive
 
 
-def test_a_worker_that_no_new_session_helps_ends_with_its_own_code(rig: Rig, proxy: TcpProxy, direct: Client) -> None:
+def test_a_worker_that_no_new_session_helps_ends_with_its_own_code(rig: Rig, proxy: TcpProxy) -> None:
     worker = rig.worker(times=TIMES)
     for number in count(1):
         eventually(lambda number=number: not worker.alive or worker.log.count("INFO connected") >= number)
@@ -122,22 +103,22 @@ def test_a_worker_that_no_new_session_helps_ends_with_its_own_code(rig: Rig, pro
     assert f"CRITICAL {ALARM}, and another session did not help" in worker.log
 
 
-def test_no_alarm_while_a_worker_is_paused(rig: Rig, direct: Client) -> None:
+def test_no_alarm_while_a_worker_is_paused(rig: Rig) -> None:
     worker = rig.worker(times=NERVOUS)
     rig.ready(worker)
     worker.send(signal.SIGUSR2)
     eventually(lambda: [row["state"] for row in rig.workers()] == ["paused"])
     for number in range(3):
-        note(direct, f"{number}")
+        rig.enqueue("note", f"{number}")
 
-    passed(4.0)
+    passed(2.0)
     worker.send(signal.SIGCONT)
 
     rig.await_lines(3)
     assert ALARM not in worker.log
 
 
-def test_no_alarm_on_a_single_active_consumer_queue(rig: Rig, rabbitmq_url: str, exchange: str, direct: Client) -> None:
+def test_no_alarm_on_a_single_active_consumer_queue(rig: Rig, rabbitmq_url: str, exchange: str) -> None:
     name = amqp_queue(exchange, "jobs")
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         channel = connection.channel()
@@ -147,35 +128,35 @@ def test_no_alarm_on_a_single_active_consumer_queue(rig: Rig, rabbitmq_url: str,
         worker = rig.worker("-q", "jobs", times=NERVOUS)
         connected(worker, 1)
         for number in range(3):
-            note(direct, f"{number}")
-        passed(4.0)
+            rig.enqueue("note", f"{number}")
+        passed(2.0)
         assert ALARM not in worker.log
 
     rig.await_lines(3)
 
 
-def test_no_alarm_among_workers_that_share_a_busy_queue(rig: Rig, direct: Client) -> None:
+def test_no_alarm_among_workers_that_share_a_busy_queue(rig: Rig) -> None:
     workers = [rig.worker("-q", queues, "-c", "3", times=NERVOUS) for queues in ("jobs", "jobs,mail")]
     for worker in workers:
         connected(worker, 1)
 
     for number in range(600):
-        note(direct, f"{number}")
+        rig.enqueue("note", f"{number}")
     rig.await_lines(600)
 
     assert all(ALARM not in worker.log for worker in workers)
 
 
-@pytest.mark.parametrize("queues", ["jobs", "jobs,mail"])
-@pytest.mark.parametrize("kind", ["classic", "quorum"])
+@pytest.mark.parametrize(("kind", "queues"), [("classic", "jobs"), ("quorum", "jobs,mail")])
 def test_a_worker_runs_jobs_behind_many_foreign_delayed_ones(
-    rig: Rig, rabbitmq_url: str, exchange: str, direct: Client, kind: str, queues: str
+    rig: Rig, rabbitmq_url: str, exchange: str, kind: str, queues: str
 ) -> None:
     later = time.time() + 3_600
     with pika.BlockingConnection(pika.URLParameters(rabbitmq_url)) as connection:
         channel = connection.channel()
         channel.exchange_declare(exchange, "direct", durable=True)
-        channel.queue_declare(amqp_queue(exchange, "jobs"), durable=True, arguments=queue_arguments(connection, kind))
+        arguments = versions.arguments(kind, connection._impl.server_properties["version"])
+        channel.queue_declare(amqp_queue(exchange, "jobs"), durable=True, arguments=arguments)
         channel.queue_bind(amqp_queue(exchange, "jobs"), exchange, "jobs")
         # A quorum queue may lose what is not confirmed yet when its publisher leaves.
         channel.confirm_delivery()
@@ -183,7 +164,7 @@ def test_a_worker_runs_jobs_behind_many_foreign_delayed_ones(
             headers = {"job-class": "shop.note", "id": f"{number}", "queue": "jobs", "perform_job_at": later}
             properties = Properties(content_type="application/json", delivery_mode=2, headers=headers)
             channel.basic_publish(exchange, "jobs", b'["too early"]', properties)
-    note(direct, "behind")
+    rig.enqueue("note", "behind")
 
     worker = rig.worker("-q", queues, "-c", "2", times=NERVOUS)
 
@@ -202,13 +183,13 @@ def test_a_worker_runs_jobs_behind_many_foreign_delayed_ones(
     assert rig.lines() == ["behind"]
 
 
-def test_no_alarm_while_jobs_wait_for_a_permit_of_another_worker(rig: Rig, direct: Client) -> None:
+def test_no_alarm_while_jobs_wait_for_a_permit_of_another_worker(rig: Rig) -> None:
     rig.worker("-q", "others")
-    direct.enqueue("shop.hold", ("first",), {}, queue="others", limit=1)
+    rig.enqueue("hold", "first", queue="others", limit=1)
     rig.await_lines(1)
     for number in range(MANY // 4):
-        direct.enqueue("shop.hold", (f"{number}",), {}, limit=1)
-    note(direct, "behind")
+        rig.enqueue("hold", f"{number}", limit=1)
+    rig.enqueue("note", "behind")
 
     worker = rig.worker(times=NERVOUS)
 
@@ -216,26 +197,23 @@ def test_no_alarm_while_jobs_wait_for_a_permit_of_another_worker(rig: Rig, direc
     assert ALARM not in worker.log
 
 
-def test_a_slot_that_is_lost_by_a_bug_ends_the_worker(tmp_path: Path) -> None:
-    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
-        worker = rig.worker(times={"palermo.worker.pools.child.SlotPipe": 0})
+def test_a_slot_that_is_lost_by_a_bug_ends_the_worker(sqlite_rig: Rig) -> None:
+    worker = sqlite_rig.worker(times={"palermo.worker.pools.child.SlotPipe": 0})
 
-        assert worker.wait() == STALLED
-        assert "CRITICAL slot lost, ending" in worker.log
+    assert worker.wait() == STALLED
+    assert "CRITICAL slot lost, ending" in worker.log
 
 
-def test_a_worker_whose_loop_stands_still_ends_and_says_where_it_stood(tmp_path: Path) -> None:
-    with Rig(tmp_path, f"sqlite:///{tmp_path}/jobs.db", "palermo", module="shop") as rig:
-        rig.client.enqueue_many([("shop.note", ("x",), {}) for _ in range(1_000)])
-        process = subprocess.Popen(
-            [sys.executable, str(PROGRAMS / "standing_still.py"), "worker", "shop"],
-            env={**rig.environment, "TIMES": json.dumps({"palermo.worker.parent.watchdog.LOOP_TIMEOUT": 1.0})},
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-        )
-        with process:
-            assert process.wait(120) == STALLED
-        last = rig.worker()
+def test_a_worker_whose_loop_stands_still_ends(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    rig.client.enqueue_many([("shop.note", ("x",), {}) for _ in range(1_000)])
+    command = [sys.executable, str(PROGRAMS / "standing_still.py"), "worker", "shop"]
+    times = {"TIMES": json.dumps({"palermo.worker.parent.watchdog.LOOP_TIMEOUT": 1.0})}
 
-        rig.await_lines(1_000)
-        assert last.alive
+    # Nobody reads its log.
+    with subprocess.Popen(command, env=rig.environment | times, cwd=rig.path, stderr=subprocess.PIPE) as process:
+        assert process.wait(120) == STALLED
+
+    last = rig.worker()
+    rig.await_lines(1_000)
+    assert last.alive
