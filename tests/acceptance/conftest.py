@@ -10,7 +10,7 @@ from tests import redis_node
 from tests.brokers import BROKERS, url_of_broker
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
-from tests.rabbitmq_node import free_port, url_of
+from tests.rabbitmq_node import url_of
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -57,17 +57,14 @@ class RestartingBroker(NamedTuple):
     url: str
     #: What an error names if the server does not answer.
     listens_at: str
-    #: The address for a proxy, where `url` leads to a socket in a file.
-    url_by_tcp: str
 
 
 @pytest.fixture(scope="module", params=["rabbitmq", "redis"])
 def restarting(request: pytest.FixtureRequest) -> Iterator[RestartingBroker]:
     """A broker of this module's own, to stop and kill."""
     if request.param == "redis":
-        port = free_port()
-        with redis_node.running("--port", f"{port}") as node:
-            yield RestartingBroker(node, node.url, str(node.socket), f"redis://127.0.0.1:{port}")
+        with redis_node.running() as node:
+            yield RestartingBroker(node, node.url, str(node.socket))
     else:
         node = request.getfixturevalue("module_node")
-        yield RestartingBroker(node, url_of(node), f"{node.host}:{node.port}", url_of(node))
+        yield RestartingBroker(node, url_of(node), f"{node.host}:{node.port}")

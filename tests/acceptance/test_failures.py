@@ -1,53 +1,47 @@
-"""Failed jobs: what is stored of them, what an operator does with them, and when they are retried."""
+"""Failed jobs: what is stored of them, and what an operator does with them."""
 
+import re
 import threading
 from datetime import UTC, datetime
-from itertools import pairwise
 
 from tests.harness.rig import Rig
 from tests.helpers import PACKAGE, Stopwatch, eventually
+from tests.inspector.jobs import publish_many_failed
+from tests.scale import scaled
+
+#: So many that a command must not read them all to show the first.
+MANY = scaled(6_000, 50_000)
 
 
-def test_a_failed_job_is_stored_with_all_there_is_to_know(rig: Rig) -> None:
-    id = rig.enqueue("Send", "nobody", queue="mail", kwargs={"subject": "hello"})
-    (waiting,) = rig.inspector.peek("mail")
-
-    rig.burst("-q", "mail")
-
-    (row,) = rig.rows("failed", "list")
-    assert row == rig.rows("failed", "show", id)
-    assert (row["id"], row["queue"], row["job"], row["state"], row["retries"]) == (id, "mail", "shop.Send", "failed", 0)
-    same = ("args", "kwargs", "preview", "content_type", "created_at")
-    assert {name: row[name] for name in same} == {name: waiting[name] for name in same}
-    assert (row["args"], row["kwargs"]) == (["nobody"], {"subject": "hello"})
-    error = row["error"]
-    assert (error["class"], error["message"]) == ("LookupError", "no address for hello")
-    assert error["traceback"].startswith("Traceback (most recent call last)")
-    assert "in process\n" in error["traceback"]
-    assert str(PACKAGE) not in error["traceback"]
-    assert datetime.fromisoformat(row["created_at"]) <= datetime.fromisoformat(row["failed_at"]) <= datetime.now(UTC)
-    assert row["worker"].startswith("pid:")
-    assert row["worker"].endswith("/worker-1")
-
-
-def test_failed_jobs_are_requeued_discarded_and_run_once_mended(rig: Rig) -> None:
+def test_failed_jobs_are_shown_requeued_discarded_and_run_once_mended(rig: Rig) -> None:
     ids = [rig.enqueue("fail_unless", "cure") for _ in range(6)]
+    (waiting,) = [row for row in rig.inspector.peek("jobs") if row["id"] == ids[0]]
     rig.burst()
     assert list(rig.failed()) == ids
 
+    row = rig.rows("failed", "show", ids[0])
+    assert row == rig.rows("failed", "list")[0]
+    assert (row["queue"], row["job"], row["state"], row["retries"]) == ("jobs", "shop.fail_unless", "failed", 0)
+    same = ("args", "kwargs", "preview", "content_type", "created_at")
+    assert {name: row[name] for name in same} == {name: waiting[name] for name in same}
+    error = row["error"]
+    assert (error["class"], error["message"]) == ("FileNotFoundError", "cure")
+    assert "in fail_unless\n" in error["traceback"]
+    assert str(PACKAGE) not in error["traceback"]
+    assert datetime.fromisoformat(row["created_at"]) <= datetime.fromisoformat(row["failed_at"]) <= datetime.now(UTC)
+    assert re.fullmatch(r"pid:\d+@.*/worker-1", row["worker"])
+
     rig.palermo("failed", "discard", ids[1], "--yes")
     rig.palermo("failed", "requeue", ids[3])
-    assert list(rig.failed()) == [ids[0], ids[2], *ids[4:]]
     rig.palermo("failed", "requeue", "--all", "--yes")
     assert rig.failed() == {}
     back = [ids[3], ids[0], ids[2], ids[4], ids[5]]
-    waiting = [(row["id"], row["retries"], row["error"]) for row in rig.inspector.jobs("jobs")]
-    assert waiting == [(id, 1, None) for id in back]
+    waits = [(row["id"], row["retries"], row["error"]) for row in rig.inspector.jobs("jobs")]
+    assert waits == [(id, 1, None) for id in back]
 
     rig.burst()
     assert {id: row["retries"] for id, row in rig.failed().items()} == dict.fromkeys(back, 1)
     rig.palermo("failed", "requeue", ids[0], "--to-queue", "slow", "--yes")
-    assert [(row["id"], row["queue"], row["retries"]) for row in rig.inspector.jobs("slow")] == [(ids[0], "slow", 2)]
     rig.palermo("purge", "failed", "--yes")
     assert rig.failed() == {}
     (rig.path / "cure").touch()
@@ -87,21 +81,6 @@ def test_a_body_of_16_mebibytes_runs_and_its_failure_is_stored(rig: Rig) -> None
     (row,) = rig.failed().values()
     assert (row["id"], row["error"]["class"]) == (id, "ValueError")
     assert row["args"] == [text]
-
-
-def test_retries_wait_as_their_backoff_says_and_are_counted(rig: Rig) -> None:
-    watch = Stopwatch()
-    id = rig.client.enqueue("timed.ship", ["box"]).id
-    rig.worker(modules=("timed",))
-
-    lines = [line.split() for line in rig.await_lines(5)]
-
-    assert [text for text, _ in lines] == ["box-1", "box-2", "box-3", "box-4", "box-exhausted"]
-    times = [float(at) for _, at in lines[:4]]
-    for (before, after), wait in zip(pairwise(times), (0.4, 0.8, 1.6), strict=True):
-        assert wait <= after - before < wait + 1 + watch.stalled()
-    failed = eventually(lambda: rig.failed()[id])
-    assert [attempt["attempt"] for attempt in failed["attempts"]] == [1, 2, 3, 4]
 
 
 def test_jobs_looked_at_while_workers_run_are_neither_lost_nor_doubled(rig: Rig) -> None:
@@ -147,3 +126,20 @@ def test_jobs_looked_at_while_workers_run_are_neither_lost_nor_doubled(rig: Rig)
     assert sorted(map(int, rig.lines())) == list(range(count))
     assert rig.pending("mail") == 0
     eventually(lambda: list(rig.failed()) == failed)
+
+
+def test_of_many_failed_jobs_the_first_page_and_one_requeue_come_soon(rabbitmq_rig: Rig) -> None:
+    rig = rabbitmq_rig
+    publish_many_failed(rig.client, MANY)
+    middle = str(MANY // 2)
+
+    watch = Stopwatch()
+    page = rig.rows("failed", "list")
+    rig.palermo("failed", "requeue", middle)
+
+    # One second and ten on a machine of its own, with 50,000.
+    assert watch.seconds() < 40
+    assert [row["id"] for row in page] == [str(number) for number in range(100)]
+    assert [row["id"] for row in rig.inspector.jobs("mail")] == [middle]
+    left = [row["id"] for row in rig.inspector.failed(limit=MANY)]
+    assert left == [str(number) for number in range(MANY) if number != MANY // 2]

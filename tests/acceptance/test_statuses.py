@@ -66,19 +66,6 @@ def test_the_status_of_a_job_is_where_it_is_in_its_life(rig: Rig) -> None:
     assert (plain.result_kept, plain.attempt, plain.over) == (False, 1, True)
 
 
-def test_without_a_full_journal_only_a_deduped_job_is_known_to_be_done(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    rig.environment["PALERMO_JOURNAL"] = "failures"
-    deduped = enqueue(rig, "shop.note", "x", dedupe=600)
-    plain = enqueue(rig, "shop.note", "y")
-
-    rig.burst()
-
-    done = status(rig, deduped.id)
-    assert (done, done.over) == ("done", True)
-    assert status(rig, plain.id) == "unknown"
-
-
 def test_a_status_names_the_next_job_of_its_key_and_when_it_opens(sqlite_rig: Rig) -> None:
     rig = sqlite_rig
     once_more = {"unique": "until_done", "unique_key": "page", "on_duplicate": "rerun"}

@@ -1,12 +1,9 @@
-"""The pages with real workers: what they leave alone, what they do to jobs, and what they know later."""
+"""The pages beside real workers: what they leave alone, what they refuse, and what they know later."""
 
 import itertools
 import re
-from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.routing import APIRoute
 
@@ -22,48 +19,13 @@ from tests.webui.server import Web, answer_at_the_end
 JOBS = scaled(600, 100_000)
 
 
-@pytest.fixture
-def web(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """The pages of each broker."""
-    answer_at_the_end(monkeypatch)
-    with Web(rig.settings) as web:
-        yield web
-
-
-@pytest.fixture
-def rabbitmq_web(rabbitmq_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """The pages of a RabbitMQ without plugins; they know only its AMQP address."""
-    answer_at_the_end(monkeypatch)
-    with Web(rabbitmq_rig.settings) as web:
-        yield web
-
-
-def shown(web: Web, path: str, *parts: str) -> str:
-    """The text of a page as one line, once it has these parts."""
-
-    def whole() -> str:
-        answer = web.http.get(path)
-        assert answer.status_code == 200, f"{path}: {answer.status_code}"
-        text = " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
-        assert [part for part in parts if part not in text] == [], text
-        return text
-
-    return eventually(whole)
-
-
-def confirmed(web: Web, path: str) -> httpx.Response:
-    """The page that follows when what this page asks is confirmed."""
-    return web.press(web.http.get(path), f"/{path.split('/')[1]}/act")
-
-
 def rows(web: Web, path: str, **query: int) -> list[dict[str, Any]]:
     return web.http.get(path, params=query).json()["rows"]  # type: ignore[no-any-return]
 
 
-# -- jobs
-
-
-def test_no_page_changes_loses_or_reorders_jobs(rig: Rig, web: Web) -> None:
+def test_no_page_changes_loses_or_reorders_jobs(rabbitmq_rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = rabbitmq_rig
+    answer_at_the_end(monkeypatch)
     waiting = [rig.enqueue("note", f"{number}") for number in range(60)]
     for number in range(5):
         rig.enqueue("fail", f"{number}", queue="wrong")
@@ -73,104 +35,14 @@ def test_no_page_changes_loses_or_reorders_jobs(rig: Rig, web: Web) -> None:
     paths += ["/failures", "/failures?by=groups", "/workers", "/stats.txt"]
     paths += [f"/jobs/{waiting[30]}", f"/jobs/{failed[0]}", "/api/queues/jobs/jobs", "/api/failed", "/api/queues"]
 
-    for path in paths * 2:
-        assert web.http.get(path).status_code == 200, path
+    with Web(rig.settings) as web:
+        for path in paths * 2:
+            assert web.http.get(path).status_code == 200, path
 
     eventually(lambda: [row["id"] for row in rig.inspector.jobs("jobs", limit=100)] == waiting)
     eventually(lambda: list(rig.failed()) == failed)
     rig.burst()
     assert rig.lines() == [f"{number}" for number in range(60)]
-
-
-def test_failures_are_read_by_page_and_requeued_and_discarded_together(rig: Rig, web: Web) -> None:
-    ids = [rig.enqueue("fail", f"wrong {number}") for number in range(22)]
-    rig.burst()
-
-    shown(web, "/failures", "1 to 20 of 22", "shop.fail", "ValueError", "wrong 21", "Traceback", "shop.py")
-    shown(web, "/failures?limit=50", "1 to 22 of 22")
-    web.form("/failures", f"/jobs/{ids[5]}/requeue")
-    eventually(lambda: rig.pending() == 1)
-    confirmed(web, f"/failures/confirm?act=requeue&id={ids[0]}&id={ids[2]}")
-    eventually(lambda: {*rig.failed()} == {*ids} - {ids[0], ids[2], ids[5]})
-    shown(web, "/failures/confirm?act=requeue&all=1", "Requeue 19 jobs")
-    confirmed(web, "/failures/confirm?act=requeue&all=1")
-    rig.burst()
-    # While the pages read it, the queue seems to have fewer.
-    eventually(lambda: [row["retries"] for row in rig.failed().values()] == [1] * 22)
-    shown(web, "/failures/confirm?act=discard&all=1", "Discard 22 jobs")
-    confirmed(web, "/failures/confirm?act=discard&all=1")
-    assert rig.failed() == {}
-
-
-def test_a_failed_job_is_on_the_page_of_retries_until_it_is_given_up(rabbitmq_rig: Rig, rabbitmq_web: Web) -> None:
-    rig, web = rabbitmq_rig, rabbitmq_web
-    rig.worker()
-    id = rig.enqueue("fail", "wrong", retries=3)
-
-    [waiting] = eventually(lambda: rows(web, "/api/retries"))
-    shown(web, "/retries", "ValueError wrong", "shop.fail", "Retry now", "Give up")
-    wait = datetime.fromisoformat(waiting["run_at"]) - datetime.fromisoformat(waiting["failed_at"])
-    assert 15 <= wait.total_seconds() <= 26  # n⁴ + 15 + rand(10 (n + 1)), with n = 0
-
-    web.form("/retries", "/retries/act", act="retry", id=id)
-    again = eventually(lambda: [row for row in rows(web, "/api/retries") if row["retries"] == 2])
-    assert [[one["attempt"] for one in row["attempts"]] for row in again] == [[1, 2]]
-    shown(web, f"/jobs/{id}", "retrying", "ValueError : wrong")
-
-    confirmed(web, f"/retries/confirm?act=give+up&id={id}")
-    # While the pages read it, the queue seems to have fewer.
-    dead = eventually(rig.failed)[id]
-    assert (len(dead["attempts"]), dead["retries"]) == (2, 1)
-    shown(web, "/failures", "ValueError wrong", "shop.fail")
-
-
-# -- workers
-
-
-@pytest.mark.usefixtures("patient")
-def test_workers_are_shown_at_work_quieted_and_stopped_without_a_plugin(rabbitmq_rig: Rig, rabbitmq_web: Web) -> None:
-    rig, web = rabbitmq_rig, rabbitmq_web
-    rig.ready(rig.worker(), rig.worker("-q", "jobs"))
-    rig.enqueue("hold", "held")
-    rig.await_lines(1)
-    rig.enqueue("note", "x", queue="unserved")
-
-    shown(web, "/", "unserved no worker 1 0", "shop.hold", "1 of 2 slots")
-    shown(web, "/workers", *(f"{row['pid']}" for row in rig.workers()))
-    web.form("/workers", "/workers/quiet")
-    eventually(lambda: [row["state"] for row in rig.workers()] == ["quiet", "quiet"])
-    web.form("/workers", "/workers/stop")
-    eventually(lambda: len(rig.workers()) == 1)
-    rig.open_gate()
-
-    eventually(lambda: rig.workers() == [])
-    assert rig.lines() == ["held begins", "held ends"]
-
-
-def test_stats_for_scripts_are_a_counter_a_line(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    with Web(rig.settings) as web:
-        rig.worker()
-        rig.enqueue("note", "x")
-        rig.enqueue("fail", "x")
-        rig.enqueue("hold", "held")
-        rig.enqueue("note", "waits")
-        rig.enqueue("note", "elsewhere", queue="a=b")
-        rig.await_lines(2)
-
-        expected = {"pending": 2, "in_progress": 1, "processed": 2, "failed": 1, "workers": 1, "working": 1}
-        wanted = {f"palermo.{name}": value for name, value in expected.items()}
-        wanted |= {"queues.jobs": 1, "queues.failed": 1, "queues.a%3Db": 1}
-
-        def counted() -> dict[str, int]:
-            text = web.http.get("/stats.txt").text
-            return {name: int(value) for name, _, value in (line.partition("=") for line in text.splitlines())}
-
-        eventually(lambda: counted().items() >= wanted.items())
-        rig.open_gate()
-
-
-# -- changes, and what is known later
 
 
 def test_whatever_changes_something_needs_a_token_of_our_own_pages(sqlite_rig: Rig) -> None:

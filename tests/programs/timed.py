@@ -14,15 +14,3 @@ def say(what):
 @palermo.job
 def stamp(text):
     say(text)
-
-
-@palermo.job(retries=3, backoff=lambda attempt, error: 0.2 * 2**attempt)
-def ship(order):
-    job = palermo.current_job()
-    say(f"{order}-{job.attempt}")
-    raise ConnectionError(f"{order} in try {job.attempt}")
-
-
-@ship.hook
-def on_exhausted(error, order):
-    say(f"{order}-exhausted")
