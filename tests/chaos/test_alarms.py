@@ -13,7 +13,7 @@ from tests.scale import chosen
 #: See the fixture `shared`.
 HEARTBEAT = 30
 
-Alarm = tuple[Outpost, Callable[[], None], Callable[[], None]]
+Alarm = tuple[Callable[[], None], Callable[[], object]]
 
 #: How each alarm is raised, and cleared again.
 ALARMS = {
@@ -23,29 +23,23 @@ ALARMS = {
 
 
 @pytest.fixture(params=chosen(["disk"], "memory"))
-def alarm(request: pytest.FixtureRequest, shared: Outpost) -> Iterator[Alarm]:
-    """The site, what raises the alarm, and what clears it."""
+def alarm(request: pytest.FixtureRequest, outpost: Outpost) -> Iterator[Alarm]:
+    """What raises the alarm, and what clears it."""
     raised, cleared = ALARMS[request.param]
-    shared.seen()
-
-    def clear() -> None:
-        shared.node.ctl(*cleared)
 
     def set_off() -> None:
-        shared.node.ctl(*raised)
+        outpost.node.ctl(*raised)
         # Its own tick is ten seconds for the disk; it counts from here.
-        eventually(lambda: "alarm" in shared.node.ctl("status").lower())
+        eventually(lambda: "alarm" in outpost.node.ctl("status").lower())
 
     try:
-        yield shared, set_off, clear
+        yield set_off, lambda: outpost.node.ctl(*cleared)
     finally:
-        clear()
+        outpost.node.ctl(*cleared)
 
 
-def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(
-    alarm: Alarm,
-) -> None:
-    outpost, set_off, clear = alarm
+def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpost: Outpost, alarm: Alarm) -> None:
+    set_off, clear = alarm
     held, gate = outpost.hold(), f"gate-{outpost.number()}"
     failing = [f"{queue} fails {outpost.number()}" for queue in (PUSHED, POLLED[0])]
     for text in failing:

@@ -3,14 +3,11 @@
 import asyncio
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
-import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
+from palermo.brokers.rabbitmq.amqp.messages import to_properties
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -25,13 +22,6 @@ from tests.contract.tools import PATIENT, message, until
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, clear_policy, set_policy, url_of
-
-
-@pytest.fixture
-def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path, url=url_of(module_node), exchange=exchange)
-    yield rig
-    rig.close()
 
 
 def limit(node: Node, name: str, most: int, *, with_others: bool = False) -> None:
@@ -99,13 +89,15 @@ def test_a_refused_foreign_delayed_job_ends_no_session(rig: Rig, module_node: No
     eventually(lambda: worker.log.count("connected broker") == 1)
 
     for number in range(5):
-        publish_for_later(rig, f"later {number}", 600.0)
+        # As another program does it, straight into the job queue.
+        headers = {"job-class": "shop.note", "id": f"later {number}", "perform_job_at": int(time.time()) + 600}
+        rig.put("jobs", b"[]", delivery_mode=2, headers=headers)
     for number in range(10):
-        rig.enqueue("note", str(rig.notes_path), f"{number}")
+        rig.enqueue("note", f"{number}")
 
     eventually(lambda: len(rig.lines()) == 10)
     eventually(lambda: "refuses jobs that are not due yet" in worker.log)
-    rig.enqueue("note", str(rig.notes_path), "late")
+    rig.enqueue("note", "late")
     eventually(lambda: "late" in rig.lines())
     assert "connection lost" not in worker.log
     assert worker.log.count("refuses jobs that are not due yet") == 1
@@ -114,12 +106,3 @@ def test_a_refused_foreign_delayed_job_ends_no_session(rig: Rig, module_node: No
     eventually(lambda: len(rig.inspector.scheduled()) == 5)
     eventually(lambda: rig.inspector.size("jobs") == 0)
     assert worker.log.count("connected broker") == 1
-
-
-def publish_for_later(rig: Rig, id: str, after: float) -> None:
-    """As another program does it, straight into the job queue."""
-    headers = {"job-class": "crew.note", "id": id, "perform_job_at": time.time() + after}
-    with pika.BlockingConnection(pika.URLParameters(rig.settings.url)) as connection:
-        connection.channel().basic_publish(
-            rig.settings.exchange, "jobs", b"[]", Properties(delivery_mode=2, headers=headers)
-        )

@@ -5,9 +5,8 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pika
@@ -44,7 +43,6 @@ from tests.contract.tools import (
     messages,
     nothing_for,
     put_into_failed,
-    queue,
     take,
     take_and_ack,
     until,
@@ -85,13 +83,6 @@ def session(module_node: Node, exchange: str) -> SessionParameters:
     return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange)
 
 
-@pytest.fixture
-def rig(module_node: Node, exchange: str, tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(tmp_path, url=url_of(module_node), exchange=exchange)
-    yield rig
-    rig.close()
-
-
 async def ctl(act: Callable[..., None], *arguments: Any) -> None:
     """Set a policy while sessions go on."""
     await asyncio.to_thread(act, *arguments)
@@ -102,19 +93,22 @@ async def fill(broker: Broker, count: int) -> None:
 
 
 def test_a_job_of_a_tenant_is_kept_when_its_queue_refuses_it(rig: Rig, module_node: Node, policies: Policies) -> None:
-    calls = [(str(rig.notes_path), str(rig.gate), f"{number}") for number in range(40)]
+    calls = [(f"{number}",) for number in range(40)]
     policies.limit("jobs", 5)
     for tenant in range(3):
-        rig.client.enqueue_many([("crew.hold", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
+        rig.client.enqueue_many([("shop.hold", call, {}) for call in calls[tenant::3]], tenant=f"t{tenant}")
 
     worker = rig.worker("-c", "4", "-q", "jobs")
     # All slots are busy and the queue is full, with more jobs that the leader would deal.
     eventually(lambda: len(rig.lines()) == 4 and lying(module_node, rig) == 5)
     rig.open_gate()
 
-    eventually(lambda: len(begun_by(rig)) == 40)
+    def begun() -> list[str]:
+        return [note for note in rig.lines() if note.endswith("begins")]
+
+    eventually(lambda: len(begun()) == 40)
     eventually(lambda: rig.pending() == 0)
-    assert {note: times for note, times in Counter(begun_by(rig)).items() if times != 1} == {}
+    assert {note: times for note, times in Counter(begun()).items() if times != 1} == {}
     assert rig.errors() == {}
     assert len([line for line in worker.log.splitlines() if "refuses" in line]) <= 3
 
@@ -124,10 +118,6 @@ def lying(node: Node, rig: Rig) -> int:
     with pika.BlockingConnection(pika.URLParameters(url_of(node))) as connection:
         frame = connection.channel().queue_declare(amqp_queue(rig.settings.exchange, "jobs"), passive=True)
         return int(frame.method.message_count)
-
-
-def begun_by(rig: Rig) -> list[str]:
-    return [note for note in rig.lines() if note.endswith("begins")]
 
 
 def test_jobs_stored_before_a_queue_was_full_are_counted(module_node: Node, exchange: str, policies: Policies) -> None:
@@ -242,22 +232,6 @@ async def test_a_job_behind_a_unique_one_is_kept_when_its_queue_refuses_it(
         assert sorted(found) == ["burst", "filler 0", "next"]
 
 
-async def test_a_unique_job_that_its_queue_refuses_keeps_no_other_from_its_key(
-    session: SessionParameters, policies: Policies
-) -> None:
-    async with two_brokers(session) as (broker, leader):
-        await fill(broker, 1)
-        await ctl(policies.limit, "jobs", 1)
-        async with time_kept(leader):
-            with pytest.raises(PublishRefused):
-                await ask(broker, keyed("refused"))
-            await ask(broker, keyed("other", key="o", queue="other"), key="o")
-            await ctl(policies.lift, "jobs")
-
-            assert (await ask(broker, keyed("taken"))).outcome == "stored"
-            assert await ids(broker) == ["filler 0", "taken"]
-
-
 @pytest.mark.parametrize("how", ["retry", "fail"])
 async def test_a_job_whose_end_cannot_be_stored_stays_where_it_is(
     session: SessionParameters, policies: Policies, how: str
@@ -332,10 +306,10 @@ async def test_a_migration_into_a_full_queue_loses_nothing_and_goes_on(
 @pytest.mark.parametrize("queues", ["jobs", "jobs,low"])
 def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(rig: Rig, policies: Policies, queues: str) -> None:
     fill_failed(rig, policies)
-    bad = [rig.enqueue("raises", f"{number}") for number in range(20)]
+    bad = [rig.enqueue("fail", f"{number}") for number in range(20)]
     good = [f"good {number}" for number in range(20)]
     for text in good:
-        rig.enqueue("note", str(rig.notes_path), text)
+        rig.enqueue("note", text)
 
     worker = rig.worker("-c", "4", "-q", queues, "--log-level", "debug")
 
@@ -349,17 +323,15 @@ def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(rig: Rig, p
     assert len(rig.errors()) == 21
     assert rig.inspector.size("failed") == 21
     assert worker.log.count("job started") == 40
-    assert [line for line in worker.log.splitlines() if " ERROR " in line and "job failed" not in line] == [
-        line for line in worker.log.splitlines() if "results of jobs cannot be stored" in line
-    ]
-    assert worker.log.count("results of jobs cannot be stored") in (1, 2)
-    rig.enqueue("note", str(rig.notes_path), "last")
+    errors = [line for line in worker.log.splitlines() if " ERROR " in line and "job failed" not in line]
+    assert len(errors) in (1, 2)
+    rig.enqueue("note", "last")
     eventually(lambda: "last" in rig.lines())
 
 
 def test_a_worker_that_stops_while_failed_is_full_gives_its_jobs_back(rig: Rig, policies: Policies) -> None:
     fill_failed(rig, policies)
-    bad = [rig.enqueue("raises", f"{number}") for number in range(6)]
+    bad = [rig.enqueue("fail", f"{number}") for number in range(6)]
     worker = rig.worker("-c", "2", "-q", "jobs")
     eventually(lambda: worker.log.count("ERROR job failed") == 6)
 
@@ -371,15 +343,14 @@ def test_a_worker_that_stops_while_failed_is_full_gives_its_jobs_back(rig: Rig, 
 
 def fill_failed(rig: Rig, policies: Policies) -> None:
     """Have a failed job, and no room for another."""
-    rig.enqueue("raises", "the first")
+    rig.enqueue("fail", "the first")
     rig.burst("-q", "jobs")
     eventually(lambda: len(rig.errors()) == 1)
     policies.limit("failed", 1)
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
 async def test_a_tick_fires_once_though_a_leader_dies_between_job_and_state(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_states, died = RecurringJobs._store_states, asyncio.Event()
 
@@ -392,26 +363,20 @@ async def test_a_tick_fires_once_though_a_leader_dies_between_job_and_state(
     monkeypatch.setattr(RecurringJobs, "_store_states", dies)
 
     async with two_brokers(session) as (broker, leader):
-        ran = Ran()
         await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
-        consumer = await consume(broker, on_command=ran.obey) if taken else None
+        ran = Ran()
+        consumer = await consume(broker, on_command=ran.obey)
         keeping = asyncio.ensure_future(leader.run_scheduler(ignore_jobs))
         await died.wait()
-        if consumer is None:
-            await until_longer(broker, 4)
-            ran.ids = await ids(broker)
-        else:
-            for _ in range(5):
-                await ran.take(consumer)
+        for _ in range(5):
+            await ran.take(consumer)
         keeping.cancel()
 
-        assert len(ran.ids) >= 4
         assert {id: times for id, times in Counter(ran.ids).items() if times != 1} == {}
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
 async def test_a_job_of_a_tenant_runs_once_though_a_leader_dies_before_its_ack(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     died, on_answer = asyncio.Event(), FairQueue._on_answer
 
@@ -424,13 +389,11 @@ async def test_a_job_of_a_tenant_runs_once_though_a_leader_dies_before_its_ack(
     monkeypatch.setattr(FairQueue, "_on_answer", dies)
 
     async with two_brokers(session) as (broker, leader):
-        ran = Ran()
         await broker.publish_many([message(f"{number}", tenant="ab"[number % 2]) for number in range(12)])
-        consumer = await consume(broker, on_command=ran.obey) if taken else None
+        ran = Ran()
+        consumer = await consume(broker, on_command=ran.obey)
         keeping = asyncio.ensure_future(leader.run_scheduler(ignore_jobs))
         await died.wait()
-        if consumer is None:
-            consumer = await consume(broker, on_command=ran.obey)
         for _ in range(12):
             await ran.take(consumer)
         await nothing_for(consumer, within=1.0)
@@ -452,12 +415,3 @@ class Ran:
         delivery = await take(consumer)
         self.ids.append(delivery.message.id)
         await consumer.settle(delivery, Ack())
-
-
-async def until_longer(broker: Broker, least: int) -> None:
-    # Counted and not looked at: a leader does not find the jobs that a look holds.
-    async def long() -> bool:
-        found = await queue(broker)
-        return found is not None and found.pending >= least
-
-    await until(long, True)
