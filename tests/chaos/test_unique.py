@@ -1,14 +1,11 @@
-"""Unique jobs under kills, and enqueued by many at once: one job, one holder, and no key that stays taken."""
+"""Unique jobs under kills: one holder of each key, and no key that stays taken."""
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from palermo.client.client import Client
-from palermo.settings.settings import Settings
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
 from tests.rabbitmq_node import Node, url_of
@@ -16,32 +13,6 @@ from tests.scale import scaled
 
 #: Kills of workers, enqueuers, and with them of the leader.
 KILLS = scaled(25, 1_000)
-
-_ENQUEUE = """
-import os, sys, threading
-from palermo.client.client import Client
-from palermo.settings.settings import Settings
-import palermo.brokers.rabbitmq.broker, palermo.brokers.redis.broker, palermo.brokers.sqlite.broker
-import palermo.client.prepare
-
-url, exchange, out = sys.argv[1:]
-pids = []
-for number in range(20):
-    pid = os.fork()
-    if not pid:
-        client = Client(Settings(url=url, exchange=exchange, publish_timeout=60))
-        def enqueue():
-            job = client.enqueue("shop.sync", [1], unique="until_done")
-            handle = os.open(out, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            os.write(handle, f"{job.id} {job.enqueued}\\n".encode())
-        threads = [threading.Thread(target=enqueue) for _ in range(10)]
-        [thread.start() for thread in threads]
-        [thread.join() for thread in threads]
-        os._exit(0)
-    pids.append(pid)
-for pid in pids:
-    os.waitpid(pid, 0)
-"""
 
 
 def read(notes: Path, name: str) -> list[str]:
@@ -55,32 +26,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of_broker(request, tmp_path)
 
 
-@pytest.fixture
-def client(url: str, exchange: str) -> Iterator[Client]:
-    client = Client(Settings(url=url, exchange=exchange))
-    yield client
-    client.close()
-
-
-def test_two_hundred_enqueues_from_twenty_processes_are_one_job(
-    url: str, exchange: str, client: Client, tmp_path: Path
-) -> None:
-    out = tmp_path / "answers"
-
-    subprocess.run([sys.executable, "-c", _ENQUEUE, url, exchange, str(out)], check=True, timeout=240)
-
-    answers = [line.split() for line in out.read_text().splitlines()]
-    assert len(answers) == 200
-    assert len({id for id, _ in answers}) == 1
-    assert [enqueued for _, enqueued in answers].count("True") == 1
-    page = client.run(lambda broker: broker.browse("jobs"))
-    assert [message.id for message in page.messages] == [answers[0][0]]
-
-
 @pytest.mark.timeout(scaled(400, 1_800))
-def test_whoever_is_killed_no_key_stays_taken_and_none_has_two_holders(
-    url: str, exchange: str, client: Client, tmp_path: Path
-) -> None:
+def test_whoever_is_killed_no_key_stays_taken_and_none_has_two_holders(url: str, exchange: str, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
 
