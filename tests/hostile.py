@@ -25,57 +25,21 @@ NOTE, RAISES, LONG_NAME, UNKNOWN = "hostile.note", "hostile.raises", "hostile.ra
 #: Headers with a meaning, beside those that Palermo writes itself.
 _MEANT = (
     *sorted(KNOWN_HEADERS - {"id", "job-class", "queue"}),
-    *(
-        "perform_job_at",
-        "recurring",
-        "tick",
-        "topic",
-        "event-id",
-        "unique",
-        "unique-linger",
-        "rate-turn",
-        "traceparent",
-    ),
-    *("tracestate", "baggage", "dropped-headers", "x-death", "x-first-death-queue", "x-delivery-count", "failed-in"),
-    *("parent-id", "batch-id", "deaths", "CC", "BCC"),
+    *("perform_job_at", "recurring", "tick", "topic", "event-id", "unique", "unique-linger", "rate-turn"),
+    *("traceparent", "tracestate", "baggage", "dropped-headers", "x-death", "x-first-death-queue"),
+    *("x-delivery-count", "failed-in", "parent-id", "batch-id", "deaths", "CC", "BCC"),
 )
 
 _SHORTS = (
-    *(
-        b"",
-        b"a",
-        b"\x00",
-        b"a\x00b",
-        b"\xff",
-        b"\xff" * 86,
-        b"\xff" * 128,
-        b"\xff" * 255,
-        b"\xc3" * 200,
-        b"\xed\xa0\x80",
-    ),
+    *(b"", b"a", b"\x00", b"a\x00b", b"\xff", b"\xff" * 86, b"\xff" * 128, b"\xff" * 255, b"\xc3" * 200),
     *("é".encode() * 127, "𝄞".encode() * 63, b"\r\n", b"\x1b[31mred", b"\xe2\x80\xa8", b"' or 1=1 --", b"<script>"),
-    *(
-        b"application/json",
-        b"application/msgpack",
-        b"gzip",
-        b"../../etc/passwd",
-        b"id",
-        b"%s%n{0}",
-        b"\xef\xbf\xbd" * 85,
-    ),
+    *(b"\xed\xa0\x80", b"\xef\xbf\xbd" * 85, b"../../etc/passwd", b"id", b"%s%n{0}"),
+    *(b"application/json", b"application/msgpack", b"gzip"),
 )
 
 _TEXTS = (
-    *_SHORTS,
-    b"0",
-    b"-1",
-    b"1e300",
-    b"nan",
-    b"NaN",
-    b"9" * 5_000,
-    b"\xff" * 3_000,
-    b"\xf0\x9f\x92\xa9" * 500,
-    b"{}",
+    *(*_SHORTS, b"0", b"-1", b"1e300", b"nan", b"NaN", b"{}"),
+    *(b"9" * 5_000, b"\xff" * 3_000, b"\xf0\x9f\x92\xa9" * 500),
 )
 
 _EDGES = {
@@ -94,13 +58,14 @@ _EDGES = {
 #: Headers with which a job may run for the test's whole time, or not yet, and values that mean no time and no number.
 _DELAYING = (b"lock-for", b"timeout", b"run-at", b"perform_job_at", b"max-retries")
 _NO_TIMES = (
-    b"t\x01",
-    b"V",
-    b"S" + long(b"soon"),
-    b"x" + long(b"12"),
-    b"F" + long(b""),
-    b"A" + long(b""),
-    b"S" + long(b"\xff"),
+    *(b"t\x01", b"V", b"F" + long(b""), b"A" + long(b"")),
+    *(b"S" + long(b"soon"), b"x" + long(b"12"), b"S" + long(b"\xff")),
+)
+
+#: Names of jobs that no job has.
+_ODD_NAMES = (
+    *(b"", b"hostile.no\x00te", b"hostile.\xff", b"hostile.\nnote", b"\xed\xb2\x80"),
+    *(b"j" * 60_000, b"\xff" * 300),
 )
 
 #: A field's letter, and the layout of what follows.
@@ -125,17 +90,7 @@ def _job(random: Random, token: str) -> bytes:
     names = (NOTE, NOTE, NOTE, NOTE, RAISES, LONG_NAME, UNKNOWN)
     name = random.choice(names).encode()
     if random.random() < 0.1:
-        name = random.choice(
-            (
-                b"",
-                b"hostile.no\x00te",
-                b"hostile.\xff",
-                b"j" * 60_000,
-                b"\xff" * 300,
-                b"hostile.\nnote",
-                b"\xed\xb2\x80",
-            )
-        )
+        name = random.choice(_ODD_NAMES)
     written = short(b"job-class") + (b"S" + long(name) if random.random() < 0.95 else _value(random, 0, 2_000))
     if random.random() < 0.1:
         written += short(b"unique-key") + b"S" + long(f"key-{token}".encode() + random.choice(_SHORTS))
