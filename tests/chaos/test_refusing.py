@@ -43,6 +43,7 @@ from tests.contract.tools import (
     messages,
     nothing_for,
     put_into_failed,
+    queue,
     take,
     take_and_ack,
     until,
@@ -349,8 +350,9 @@ def fill_failed(rig: Rig, policies: Policies) -> None:
     policies.limit("failed", 1)
 
 
+@pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
 async def test_a_tick_fires_once_though_a_leader_dies_between_job_and_state(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     store_states, died = RecurringJobs._store_states, asyncio.Event()
 
@@ -363,20 +365,26 @@ async def test_a_tick_fires_once_though_a_leader_dies_between_job_and_state(
     monkeypatch.setattr(RecurringJobs, "_store_states", dies)
 
     async with two_brokers(session) as (broker, leader):
-        await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
         ran = Ran()
-        consumer = await consume(broker, on_command=ran.obey)
+        await broker.change_recurring(EntryChange.put(entry(every=1.0, missed="all")))
+        consumer = await consume(broker, on_command=ran.obey) if taken else None
         keeping = asyncio.ensure_future(leader.run_scheduler(ignore_jobs))
         await died.wait()
-        for _ in range(5):
-            await ran.take(consumer)
+        if consumer is None:
+            await until(lambda: four_wait(broker), True)
+            ran.ids = await ids(broker)
+        else:
+            for _ in range(5):
+                await ran.take(consumer)
         keeping.cancel()
 
+        assert len(ran.ids) >= 4
         assert {id: times for id, times in Counter(ran.ids).items() if times != 1} == {}
 
 
+@pytest.mark.parametrize("taken", [False, True], ids=["waiting", "taken"])
 async def test_a_job_of_a_tenant_runs_once_though_a_leader_dies_before_its_ack(
-    session: SessionParameters, monkeypatch: pytest.MonkeyPatch
+    session: SessionParameters, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     died, on_answer = asyncio.Event(), FairQueue._on_answer
 
@@ -389,17 +397,25 @@ async def test_a_job_of_a_tenant_runs_once_though_a_leader_dies_before_its_ack(
     monkeypatch.setattr(FairQueue, "_on_answer", dies)
 
     async with two_brokers(session) as (broker, leader):
-        await broker.publish_many([message(f"{number}", tenant="ab"[number % 2]) for number in range(12)])
         ran = Ran()
-        consumer = await consume(broker, on_command=ran.obey)
+        await broker.publish_many([message(f"{number}", tenant="ab"[number % 2]) for number in range(12)])
+        consumer = await consume(broker, on_command=ran.obey) if taken else None
         keeping = asyncio.ensure_future(leader.run_scheduler(ignore_jobs))
         await died.wait()
+        if consumer is None:
+            consumer = await consume(broker, on_command=ran.obey)
         for _ in range(12):
             await ran.take(consumer)
         await nothing_for(consumer, within=1.0)
         keeping.cancel()
 
         assert sorted(ran.ids, key=int) == [f"{number}" for number in range(12)]
+
+
+async def four_wait(broker: Broker) -> bool:
+    # Counted and not looked at: a leader does not find the jobs that a look holds.
+    found = await queue(broker)
+    return found is not None and found.pending >= 4
 
 
 class Ran:
