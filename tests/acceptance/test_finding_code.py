@@ -1,6 +1,6 @@
 """How a worker finds the code of its jobs, and what it refuses to import."""
 
-from tests.harness.rig import Rig
+from tests.harness.rig import COMMAND, Rig
 
 _JOB = "import palermo, shop\n\n\n@palermo.job\ndef {name}(text):\n    shop.write('notes', text)\n"
 
@@ -46,3 +46,18 @@ def test_a_worker_of_signed_jobs_imports_nothing_for_unsigned_ones(sqlite_rig: R
 
     assert rig.lines() == ["signed"]
     assert {id: error.class_name for id, error in rig.errors().items()} == {unsigned: "palermo.errors.JobNotFound"}
+
+
+def test_without_modules_a_worker_imports_those_of_its_settings(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    unpack(rig)
+    (rig.path / "mill/script.py").unlink()
+    (rig.path / "palermo.toml").write_text("imports = ['mill.*']\n")
+    rig.client.enqueue("mill.grind.wheat", ["ground"])
+    rig.client.enqueue("mill.deep.sift.flour", ["sifted"])
+
+    # From below the project.
+    worker = rig.launch([COMMAND, "worker", "--burst"], cwd=rig.path / "mill/deep")
+
+    assert worker.wait() == 0, worker.log
+    assert rig.lines("mill/deep/notes") == ["ground", "sifted"]

@@ -92,3 +92,12 @@ def test_a_schedule_in_the_settings_runs_jobs_and_its_changes_count(sqlite_rig: 
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert "99 * * * *" in line
+
+
+def test_signed_jobs_recur_too(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    worker(rig, "--accept-only", "signed", PALERMO_SIGN="1", PALERMO_SIGNING_KEYS="0123456789abcdef0123")
+
+    rig.await_lines(2, "ticks")
+
+    assert rig.failed() == {}

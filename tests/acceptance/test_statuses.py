@@ -136,3 +136,16 @@ def test_a_job_enqueued_by_a_job_names_it_wherever_it_is(rabbitmq_rig: Rig) -> N
     assert becomes(rig, "runs", "done").parent == first
     # Run again by an operator, it is another job, which no job enqueued.
     assert parent(rig.inspector.run_again(many).id) == ""
+
+
+def test_without_a_full_journal_only_a_deduped_job_is_known_to_be_done(sqlite_rig: Rig) -> None:
+    rig = sqlite_rig
+    rig.environment["PALERMO_JOURNAL"] = "failures"
+    deduped = enqueue(rig, "shop.note", "x", dedupe=600)
+    plain = enqueue(rig, "shop.note", "y")
+
+    rig.burst()
+
+    done = status(rig, deduped.id)
+    assert (done, done.over) == ("done", True)
+    assert status(rig, plain.id) == "unknown"
