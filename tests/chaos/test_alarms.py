@@ -1,4 +1,4 @@
-"""RabbitMQ's memory and disk alarms: it takes nothing from publishers, and all wait them out."""
+"""RabbitMQ's disk alarm: it takes nothing from publishers, and all wait them out."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,34 +8,29 @@ import pytest
 from palermo.errors import BrokerUnavailable
 from tests.chaos.outpost import POLLED, PUBLISH, PUSHED, Outpost
 from tests.helpers import eventually
-from tests.scale import chosen
 
 #: See the fixture `shared`.
 HEARTBEAT = 30
 
 Alarm = tuple[Callable[[], None], Callable[[], object]]
 
-#: How each alarm is raised, and cleared again.
-ALARMS = {
-    "memory": (("set_vm_memory_high_watermark", "0.00001"), ("set_vm_memory_high_watermark", "0.4")),
-    "disk": (("set_disk_free_limit", "900000000000000"), ("set_disk_free_limit", "50000000")),
-}
 
+@pytest.fixture
+def alarm(outpost: Outpost) -> Iterator[Alarm]:
+    """What raises the alarm of the disk, and what clears it."""
 
-@pytest.fixture(params=chosen(["disk"], "memory"))
-def alarm(request: pytest.FixtureRequest, outpost: Outpost) -> Iterator[Alarm]:
-    """What raises the alarm, and what clears it."""
-    raised, cleared = ALARMS[request.param]
+    def clear() -> str:
+        return outpost.node.ctl("set_disk_free_limit", "50000000")
 
     def set_off() -> None:
-        outpost.node.ctl(*raised)
-        # Its own tick is ten seconds for the disk; it counts from here.
+        outpost.node.ctl("set_disk_free_limit", "900000000000000")
+        # Its own tick is ten seconds; it counts from here.
         eventually(lambda: "alarm" in outpost.node.ctl("status").lower())
 
     try:
-        yield set_off, lambda: outpost.node.ctl(*cleared)
+        yield set_off, clear
     finally:
-        outpost.node.ctl(*cleared)
+        clear()
 
 
 def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpost: Outpost, alarm: Alarm) -> None:

@@ -11,7 +11,6 @@ import pytest
 from palermo.core.topology import internal
 from tests.chaos.outpost import PASSWORD, USER, VHOST, Outpost
 from tests.helpers import eventually
-from tests.scale import chosen
 
 
 def killed(outpost: Outpost) -> None:
@@ -21,10 +20,6 @@ def killed(outpost: Outpost) -> None:
 
 def hung_up(outpost: Outpost) -> None:
     outpost.proxy.hang_up()
-
-
-def reset(outpost: Outpost) -> None:
-    outpost.proxy.hang_up(reset=True)
 
 
 def away_for_a_while(outpost: Outpost) -> None:
@@ -44,11 +39,6 @@ def deaf(outpost: Outpost) -> None:
     outpost.both_say("connection lost")
 
 
-def mute(outpost: Outpost) -> None:
-    outpost.proxy.stall("up")
-    outpost.both_say("connection lost")
-
-
 def swallowed_for_a_while(outpost: Outpost) -> None:
     outpost.proxy.stall(new_too=True)
     outpost.both_say("connection lost")
@@ -59,21 +49,13 @@ def queues_deleted(outpost: Outpost) -> None:
     outpost.delete_queues()
 
 
-def queues_made_by_another_program(outpost: Outpost) -> None:
-    outpost.delete_queues(arguments={"x-max-length": 1_000})
-
-
 def queues_made_quorum(outpost: Outpost) -> None:
     outpost.delete_queues(arguments={"x-queue-type": "quorum"})
 
 
-def exchange_deleted(outpost: Outpost) -> None:
+def exchange_and_queues_deleted(outpost: Outpost) -> None:
     with outpost.channel() as channel:
         channel.exchange_delete("palermo")
-
-
-def exchange_and_queues_deleted(outpost: Outpost) -> None:
-    exchange_deleted(outpost)
     outpost.delete_queues()
 
 
@@ -90,14 +72,6 @@ def permissions_taken_away(outpost: Outpost) -> None:
     outpost.close_connections()
     outpost.both_say("does not let user 'outpost' do this")
     eventually(lambda: outpost.is_refused("does not let user"))
-    outpost.permit(".*")
-
-
-def access_taken_away(outpost: Outpost) -> None:
-    outpost.node.ctl("clear_permissions", "-p", VHOST, USER)
-    outpost.close_connections()
-    outpost.both_say("refused virtual host 'outpost' to user 'outpost'")
-    eventually(lambda: outpost.is_refused("refused virtual host"))
     outpost.permit(".*")
 
 
@@ -119,19 +93,15 @@ def vhost_deleted(outpost: Outpost) -> None:
 FAULTS: list[Callable[[Outpost], None]] = [
     hung_up,
     deaf,
-    *chosen([], reset, mute),
     away_for_a_while,
     swallowed_for_a_while,
     closed_by_the_operator,
     killed,
     queues_deleted,
-    *chosen([], queues_made_by_another_program, queues_deleted),
     queues_made_quorum,
     permissions_taken_away,
-    *chosen([], queues_deleted, exchange_deleted),
     exchange_and_queues_deleted,
     own_things_deleted,
-    *chosen([], access_taken_away),
     password_changed,
     vhost_deleted,
 ]

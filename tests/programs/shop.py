@@ -20,14 +20,6 @@ def note(text):
     write("notes", text)
 
 
-@palermo.job
-class Note:
-    """The same as a class."""
-
-    def process(self, text, *, prefix=""):
-        write("notes", prefix + text)
-
-
 @palermo.job(queue="mail")
 class Send:
     def process(self, to, *, subject="hi"):
@@ -62,11 +54,6 @@ def fail_unless(file):
     if not Path(file).exists():
         raise FileNotFoundError(file)
     write("notes", "mended")
-
-
-@palermo.job
-def segfault():
-    ctypes.string_at(0)
 
 
 @palermo.job
