@@ -56,9 +56,7 @@ def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: P
         assert rig.failed() == {}
 
 
-def test_all_enqueued_jobs_run_while_workers_clients_and_server_are_killed(
-    tmp_path: Path,
-) -> None:
+def test_all_enqueued_jobs_run_while_workers_clients_and_server_are_killed(tmp_path: Path) -> None:
     with redis_node.running() as node, Rig(tmp_path, node.url, "palermo", module="shop") as rig:
         # A job that dies with three workers by chance runs all the same.
         workers = [rig.worker("-c", "2", PALERMO_MAX_DEATHS="none") for _ in range(2)]
@@ -72,14 +70,8 @@ def test_all_enqueued_jobs_run_while_workers_clients_and_server_are_killed(
                 client.kill()
             workers.append(rig.worker("-c", "2", PALERMO_MAX_DEATHS="none"))
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
-
-        enqueued, ran = rig.lines("enqueued"), rig.lines()
-        assert len(enqueued) >= 2 * KILLS * _SOME
-        assert set(enqueued) - set(ran) == set()
-        assert rig.failed() == {}
-        for worker in workers:
-            assert not has_traceback(worker.log)
+        all_ran(rig, workers)
+        assert len(rig.lines("enqueued")) >= 2 * KILLS * _SOME
 
 
 def test_all_enqueued_jobs_run_when_a_replica_takes_over(tmp_path: Path) -> None:
@@ -99,9 +91,7 @@ def test_all_enqueued_jobs_run_when_a_replica_takes_over(tmp_path: Path) -> None
         all_ran(rig, workers)
 
 
-def test_all_jobs_run_while_a_cluster_moves_the_slot_and_loses_a_node(
-    tmp_path: Path,
-) -> None:
+def test_all_jobs_run_while_a_cluster_moves_the_slot_and_loses_a_node(tmp_path: Path) -> None:
     with (
         redis_node.cluster() as cluster,
         Rig(tmp_path, f"{cluster.url}?wait_replicas=1", "palermo", module="shop") as rig,
@@ -149,9 +139,10 @@ def go_on(rig: Rig) -> None:
 
 @contextmanager
 def enqueuing(rig: Rig, name: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A client as a process of its own."""
+    """A client as a process of its own, which a machine that stands still for some seconds does not end."""
+    environment = {**rig.environment, "PALERMO_PUBLISH_TIMEOUT": "60"}
     with subprocess.Popen(
-        [sys.executable, "-c", _CLIENT, name], env=rig.environment, cwd=rig.path, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", _CLIENT, name], env=environment, cwd=rig.path, stdin=subprocess.DEVNULL
     ) as client:
         try:
             yield client
