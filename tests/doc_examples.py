@@ -89,7 +89,7 @@ class Page:
                 os._exit(70)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code == 0, f"the worker ended with {code}"
-        failed = palermo.inspector().failed(limit=100)
+        failed = palermo.inspector().failed.list(limit=100)
         errors = [f"{each['job']}: {each['error']['class']}: {each['error']['message']}" for each in failed]
         assert len(failed) == failing, f"{len(failed)} jobs failed, not {failing}: {errors}"
 

@@ -22,13 +22,22 @@ import palermo
 from palermo import errors
 from palermo.cli import COMMANDS, main
 from palermo.client.decorator import FunctionJob
-from palermo.client.status import JobStatus
 from palermo.contract.row_types import RunningRow
 from palermo.contract.rows import Listing
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.lifecycle import TRANSITIONS
+from palermo.inspector.events import Events
+from palermo.inspector.failed import FailedJobs
 from palermo.inspector.failed_filter import FailedFilter
+from palermo.inspector.history import History
+from palermo.inspector.jobs import Jobs
+from palermo.inspector.keys import Keys
+from palermo.inspector.queues import Queues
+from palermo.inspector.recurring import RecurringJobs
+from palermo.inspector.scheduled import ScheduledJobs
+from palermo.inspector.tenants import Tenants
 from palermo.inspector.waiting import WaitingFilter
+from palermo.inspector.workers import Workers
 from palermo.jobs import options
 from palermo.jobs.current import CurrentJob
 from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
@@ -93,7 +102,7 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         [
             ("palermo.Job", palermo.Job),
             ("palermo.job_by_id", palermo.job_by_id),
-            ("palermo.client.status.JobStatus", JobStatus),
+            ("palermo.JobStatus", palermo.JobStatus),
         ],
     ),
     (
@@ -114,10 +123,22 @@ _PARTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
         [
             ("palermo.inspector", vars(palermo)["_inspector"]),
             ("palermo.Inspector", palermo.Inspector),
-            ("palermo.inspector.failed_filter.FailedFilter", FailedFilter),
-            ("palermo.inspector.waiting.WaitingFilter", WaitingFilter),
-            ("palermo.contract.scheduled.ScheduledFilter", ScheduledFilter),
-            ("palermo.contract.rows.Listing", Listing),
+            ("inspector.queues", Queues),
+            ("inspector.jobs", Jobs),
+            ("inspector.failed", FailedJobs),
+            ("inspector.scheduled", ScheduledJobs),
+            ("inspector.recurring", RecurringJobs),
+            ("inspector.workers", Workers),
+            ("inspector.tenants", Tenants),
+            ("inspector.keys", Keys),
+            ("inspector.events", Events),
+            ("inspector.history", History),
+            ("palermo.FailedFilter", palermo.FailedFilter),
+            ("palermo.WaitingFilter", palermo.WaitingFilter),
+            ("palermo.ScheduledFilter", palermo.ScheduledFilter),
+            ("palermo.HistoryFilter", palermo.HistoryFilter),
+            ("palermo.AuditFilter", palermo.AuditFilter),
+            ("palermo.Listing", palermo.Listing),
             ("palermo.QueueRow", palermo.QueueRow),
             ("palermo.JobRow", palermo.JobRow),
             ("palermo.FailedRow", palermo.FailedRow),

@@ -19,7 +19,7 @@ def test_a_program_killed_while_it_enqueues_loses_no_confirmed_job(rig: Rig) -> 
             rig.await_lines(150 * round, "confirmed")
             publisher.kill()
 
-    waiting = {row["id"]: row for row in rig.inspector.jobs("jobs", limit=1_000_000)}
+    waiting = {row["id"]: row for row in rig.inspector.jobs.list("jobs", limit=1_000_000)}
 
     confirmed = rig.lines("confirmed")
     assert [id for id in waiting if id in set(confirmed)] == confirmed

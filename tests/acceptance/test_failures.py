@@ -15,7 +15,7 @@ MANY = scaled(6_000, 50_000)
 
 def test_failed_jobs_are_shown_requeued_discarded_and_run_once_mended(rig: Rig) -> None:
     ids = [rig.enqueue("fail_unless", "cure") for _ in range(6)]
-    (waiting,) = [row for row in rig.inspector.peek("jobs") if row["id"] == ids[0]]
+    (waiting,) = [row for row in rig.inspector.jobs.peek("jobs") if row["id"] == ids[0]]
     rig.burst()
     assert list(rig.failed()) == ids
 
@@ -36,7 +36,7 @@ def test_failed_jobs_are_shown_requeued_discarded_and_run_once_mended(rig: Rig) 
     rig.palermo("failed", "requeue", "--all", "--yes")
     assert rig.failed() == {}
     back = [ids[3], ids[0], ids[2], ids[4], ids[5]]
-    waits = [(row["id"], row["retries"], row["error"]) for row in rig.inspector.jobs("jobs")]
+    waits = [(row["id"], row["retries"], row["error"]) for row in rig.inspector.jobs.list("jobs")]
     assert waits == [(id, 1, None) for id in back]
 
     rig.burst()
@@ -56,14 +56,14 @@ def test_commands_see_the_failed_jobs_that_each_queue_has_of_its_own(rig: Rig) -
 
     rig.burst("-q", "*", PALERMO_FAILED_PER_QUEUE="true")
 
-    assert {row["name"]: row["pending"] for row in rig.inspector.queues()} == {
+    assert {row["name"]: row["pending"] for row in rig.inspector.queues.list()} == {
         "failed": 1, "failed:jobs": 1, "failed:mail": 1, "jobs": 0, "mail": 0,
     }  # fmt: skip
     # Right after a look RabbitMQ may count a job less for an instant.
     eventually(lambda: set(rig.failed()) == {together, mail, jobs})
-    eventually(lambda: [row["id"] for row in rig.inspector.failed(offset=1, limit=1)] == [jobs])
+    eventually(lambda: [row["id"] for row in rig.inspector.failed.list(offset=1, limit=1)] == [jobs])
     rig.palermo("failed", "requeue", mail)
-    assert [row["id"] for row in rig.inspector.jobs("mail")] == [mail]
+    assert [row["id"] for row in rig.inspector.jobs.list("mail")] == [mail]
     rig.burst("-q", "mail")
     assert [row["id"] for row in rig.rows("failed", "list", "--requeued")] == [mail]
     rig.palermo("failed", "discard", "--all", "--requeued", "-y")
@@ -103,10 +103,10 @@ def test_jobs_looked_at_while_workers_run_are_neither_lost_nor_doubled(rig: Rig)
     def look() -> None:
         nonlocal looks
         while not stop.is_set():
-            numbers = [int(row["args"][0]) for row in rig.inspector.jobs("mail", limit=200)]
+            numbers = [int(row["args"][0]) for row in rig.inspector.jobs.list("mail", limit=200)]
             if numbers != sorted(numbers):
                 wrong.append(numbers)
-            rig.inspector.groups()
+            rig.inspector.failed.groups()
             looks += 1
 
     looker = threading.Thread(target=look)
@@ -140,6 +140,6 @@ def test_of_many_failed_jobs_the_first_page_and_one_requeue_come_soon(rabbitmq_r
     # One second and ten on a machine of its own, with 50,000.
     assert watch.seconds() < 40
     assert [row["id"] for row in page] == [str(number) for number in range(100)]
-    assert [row["id"] for row in rig.inspector.jobs("mail")] == [middle]
-    left = [row["id"] for row in rig.inspector.failed(limit=MANY)]
+    assert [row["id"] for row in rig.inspector.jobs.list("mail")] == [middle]
+    left = [row["id"] for row in rig.inspector.failed.list(limit=MANY)]
     assert left == [str(number) for number in range(MANY) if number != MANY // 2]

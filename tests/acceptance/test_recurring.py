@@ -14,7 +14,7 @@ def worker(rig: Rig, *arguments: str, **environment: str) -> WorkerProcess:
 
 def recurring(rig: Rig) -> dict[str, dict[str, Any]]:
     """By name."""
-    return {row["name"]: dict(row) for row in rig.inspector.recurring()}
+    return {row["name"]: dict(row) for row in rig.inspector.recurring.list()}
 
 
 def test_each_tick_of_a_declared_job_runs_once_and_not_early(rig: Rig) -> None:

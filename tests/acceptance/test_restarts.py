@@ -54,7 +54,7 @@ def test_what_waits_failed_is_paused_or_cancelled_survives_a_restart(
 
     restart(restarting, how)
     with suppress(BrokerUnavailable):  # it says that it cannot know: also an answer
-        assert {row["name"] for row in rig.inspector.queues()} >= {"jobs"}
+        assert {row["name"] for row in rig.inspector.queues.list()} >= {"jobs"}
 
     # Under the worker that lived through it: had it taken a job, this one would come behind.
     rig.ready(worker)
@@ -85,8 +85,8 @@ def test_a_requeue_of_many_that_a_restart_ends_loses_none(rig: Rig, restarting: 
         printed, _ = requeue.communicate()
 
     eventually(lambda: rig.pending("mail") + rig.pending("failed") >= MANY)
-    moved = [row["id"] for row in rig.inspector.jobs("mail", limit=2 * MANY)]
-    stayed = [row["id"] for row in rig.inspector.failed(limit=2 * MANY)]
+    moved = [row["id"] for row in rig.inspector.jobs.list("mail", limit=2 * MANY)]
+    stayed = [row["id"] for row in rig.inspector.failed.list(limit=2 * MANY)]
     said = re.search(r"requeued ([0-9,]+) jobs", printed)
     assert said is not None, printed
     assert {*moved, *stayed} == {str(number) for number in range(MANY)}
@@ -95,7 +95,7 @@ def test_a_requeue_of_many_that_a_restart_ends_loses_none(rig: Rig, restarting: 
     assert how == "by kill -9" or len({*moved} & {*stayed}) <= BATCH
     rig.palermo("failed", "requeue", "--all", "--yes")
     assert rig.pending("failed") == 0
-    assert {row["id"] for row in rig.inspector.jobs("mail", limit=3 * MANY)} == {str(n) for n in range(MANY)}
+    assert {row["id"] for row in rig.inspector.jobs.list("mail", limit=3 * MANY)} == {str(n) for n in range(MANY)}
 
 
 @pytest.mark.parametrize("how", RESTARTS)
@@ -114,7 +114,7 @@ def test_jobs_that_come_due_while_the_broker_is_away_run_afterwards(
     assert worker.alive
     # The job may be there twice: the leader had just moved it, and a RabbitMQ that is killed forgets the last
     # acknowledgements.
-    eventually(lambda: {row["args"][0] for row in rig.inspector.scheduled()} == {"in an hour"})
+    eventually(lambda: {row["args"][0] for row in rig.inspector.scheduled.list()} == {"in an hour"})
 
 
 def test_workers_started_before_their_broker_say_so_and_then_work(rig: Rig, restarting: RestartingBroker) -> None:

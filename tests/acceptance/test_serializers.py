@@ -65,7 +65,7 @@ import palermo
 palermo.connect().serializers.register(Shouting())
 palermo.connect()
 palermo.enqueue("shop.note", ["twice"], serializer="shouting")
-print(palermo.inspector().peek("jobs")[0]["args"])
+print(palermo.inspector().jobs.peek("jobs")[0]["args"])
 """
 
     assert sqlite_rig.python(program) == "['TWICE']\n"

@@ -13,14 +13,14 @@ def test_a_killed_worker_has_lost_no_more_counts_than_it_keeps_in_memory(rig: Ri
     rig.await_lines(150)
     first.kill9()
     # Redis gives its jobs back when its lease has ended.
-    eventually(lambda: not any(row["in_progress"] for row in rig.inspector.queues()))
+    eventually(lambda: not any(row["in_progress"] for row in rig.inspector.queues.list()))
     before = len(rig.lines())
     log = rig.burst("-c", "2")
     runs = rig.lines()
     stopped = re.search(r"worker stopped id=(\S+) processed=(\d+) failed=0", log)
     assert stopped, log
 
-    report = eventually(lambda: found if (found := rig.inspector.statistics())["enqueued"] == 600 else {})
+    report = eventually(lambda: found if (found := rig.inspector.history.statistics())["enqueued"] == 600 else {})
 
     assert set(runs) == {str(number) for number in range(600)}
     workers = {row["id"]: row["processed"] for row in report["workers"]}

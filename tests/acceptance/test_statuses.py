@@ -36,7 +36,7 @@ def test_the_status_of_a_job_is_where_it_is_in_its_life(rig: Rig) -> None:
     assert (status(rig, waiting.id), waiting.status().queue) == ("pending", "slow")
     becomes(rig, later.id, "scheduled")
     assert (status(rig, later.id).run_at or 0) > (later.created_at or 0) + 3_590
-    rig.inspector.cancel(waiting.id)
+    rig.inspector.jobs.cancel(waiting.id)
     becomes(rig, waiting.id, "cancelled")
 
     running = enqueue(rig, "shop.hold", "x")
@@ -56,9 +56,9 @@ def test_the_status_of_a_job_is_where_it_is_in_its_life(rig: Rig) -> None:
     assert (ended.result_kept, ended.queue, ended.over) == (True, "jobs", True)
     assert (ended.took or 0) < (ended.ended_at or 0)
 
-    rig.inspector.cancel(running.id)
-    rig.inspector.discard(failing.id)
-    rig.inspector.cancel_scheduled([later.id, retrying.id])
+    rig.inspector.jobs.cancel(running.id)
+    rig.inspector.failed.discard(failing.id)
+    rig.inspector.scheduled.cancel([later.id, retrying.id])
     assert becomes(rig, running.id, "cancelled").queue == "jobs"
     assert becomes(rig, failing.id, "discarded").message.startswith("discard by ")
     becomes(rig, later.id, "cancelled")
@@ -124,18 +124,18 @@ def test_a_job_enqueued_by_a_job_names_it_wherever_it_is(rabbitmq_rig: Rig) -> N
     assert [step["parent"] for step in steps] == [first]
 
     # What an operator does with it later changes nothing of that.
-    rig.inspector.requeue("fails")
+    rig.inspector.failed.requeue("fails")
     eventually(lambda: status(rig, "fails").attempt == 2)
     assert becomes(rig, "fails", "failed").parent == first
-    rig.inspector.move_waiting("nobody", "waits", "elsewhere")
+    rig.inspector.jobs.move("nobody", "waits", "elsewhere")
     assert becomes(rig, "waits", "pending").queue == "elsewhere"
     assert parent("waits") == first
-    rig.inspector.run_now("later")
+    rig.inspector.scheduled.run_now("later")
     assert becomes(rig, "later", "done").parent == first
     rig.open_gate()
     assert becomes(rig, "runs", "done").parent == first
     # Run again by an operator, it is another job, which no job enqueued.
-    assert parent(rig.inspector.run_again(many).id) == ""
+    assert parent(rig.inspector.jobs.run_again(many).id) == ""
 
 
 def test_without_a_full_journal_only_a_deduped_job_is_known_to_be_done(sqlite_rig: Rig) -> None:

@@ -40,9 +40,9 @@ def test_a_job_due_soon_is_on_time_beside_thousands_due_later(rig: Rig) -> None:
     ran = {text: float(at) for text, at in (line.split() for line in rig.await_lines(4))}
     assert all(0 <= ran[text] - at < 1 + watch.stalled() for text, at in due.items())
     # A leader lets go of a job after it has handed it over.
-    eventually(lambda: rig.inspector.scheduled(limit=1).total == crowd + 1)
+    eventually(lambda: rig.inspector.scheduled.list(limit=1).total == crowd + 1)
     assert resident() - before < 8_000
-    (last,) = rig.inspector.scheduled(offset=crowd, limit=1)
+    (last,) = rig.inspector.scheduled.list(offset=crowd, limit=1)
     assert abs(datetime.fromisoformat(last["run_at"]).timestamp() - far) < 1 + watch.stalled()
 
 
@@ -53,7 +53,7 @@ def test_a_clock_that_jumps_runs_due_jobs_at_once_and_none_early(rig: Rig) -> No
         os.replace(rig.path / "new", rig.path / "clock")
 
     def waiting() -> list[str]:
-        return [row["args"][0] for row in rig.inspector.scheduled()]
+        return [row["args"][0] for row in rig.inspector.scheduled.list()]
 
     wrong_by(0)
     rig.ready(rig.worker(program="misled.py", modules=("shop",), CLOCK=str(rig.path / "clock")))

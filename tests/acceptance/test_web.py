@@ -39,7 +39,7 @@ def test_no_page_changes_loses_or_reorders_jobs(rabbitmq_rig: Rig, monkeypatch: 
         for path in paths * 2:
             assert web.http.get(path).status_code == 200, path
 
-    eventually(lambda: [row["id"] for row in rig.inspector.jobs("jobs", limit=100)] == waiting)
+    eventually(lambda: [row["id"] for row in rig.inspector.jobs.list("jobs", limit=100)] == waiting)
     eventually(lambda: list(rig.failed()) == failed)
     rig.burst()
     assert rig.lines() == [f"{number}" for number in range(60)]
@@ -62,7 +62,7 @@ def test_whatever_changes_something_needs_a_token_of_our_own_pages(sqlite_rig: R
             assert web.http.post(path).status_code == 403, path
             assert web.http.post(path, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403, path
 
-    assert [row["id"] for row in rig.inspector.jobs("jobs")] == [id]
+    assert [row["id"] for row in rig.inspector.jobs.list("jobs")] == [id]
 
 
 @pytest.mark.timeout(scaled(400, 1_800))
@@ -89,7 +89,7 @@ def test_the_history_lacks_nothing_that_ran_while_no_web_process_did(rabbitmq_ri
         ids = [job.id for job in client.enqueue_many(("shop.note", (f"{number}",), {}) for number in range(JOBS))]
         bad = client.enqueue("shop.fail", ["why"]).id
         rig.await_lines(3 + JOBS, within=scaled(120, 1_200))
-        eventually(lambda: rig.inspector.failed().total == 1)
+        eventually(lambda: rig.inspector.failed.list().total == 1)
 
         with Web(settings) as web, Web(settings) as other:
             eventually(lambda: total(web) == total(other) == JOBS + 4, within=scaled(60, 300))

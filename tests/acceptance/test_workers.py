@@ -47,7 +47,7 @@ def test_an_idle_worker_takes_over_the_jobs_of_tenants_from_a_killed_one(rig: Ri
     assert sorted(rig.await_lines(6)[4:]) == begun
     rig.open_gate()
     assert sorted(rig.await_lines(8)) == sorted([*begun, *begun, *tenants, *(f"{tenant} ends" for tenant in tenants)])
-    eventually(lambda: list(rig.inspector.tenants("jobs")) == [])
+    eventually(lambda: list(rig.inspector.tenants.list("jobs")) == [])
     assert rig.failed() == {}
 
 
@@ -64,7 +64,7 @@ def test_workers_killed_while_they_take_jobs_lose_none(rig: Rig) -> None:
 
     def left() -> set[str]:
         """The jobs that wait once those of the dead worker are back; empty until then."""
-        waiting = {row["args"][0] for row in rig.inspector.jobs("jobs", limit=1_010) if row["job"] == "shop.note"}
+        waiting = {row["args"][0] for row in rig.inspector.jobs.list("jobs", limit=1_010) if row["job"] == "shop.note"}
         return waiting if waiting | ran() >= numbers else set()
 
     for goal, wall in ((100, 300), (400, 800)):

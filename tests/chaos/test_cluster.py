@@ -153,7 +153,7 @@ def all_is_well(rig: Rig, publishing: Publishing, workers: list[WorkerProcess]) 
     eventually(lambda: set(publishing.stored) <= set(ran(rig)))
     assert all(worker.alive for worker in workers)
     failing = {number for number in publishing.stored if number % FAILING == 0}
-    eventually(lambda: calm(rig.inspector.count_failed) >= len(failing))
+    eventually(lambda: calm(rig.inspector.failed.count) >= len(failing))
     assert publishing.refused == []
     eventually(lambda: calm(lambda: len(rig.workers())) == len(workers))
 

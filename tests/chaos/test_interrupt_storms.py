@@ -81,7 +81,7 @@ POOLS = {"sqlite": "process", "rabbitmq": "thread", "redis": "async"}
 
 
 def waiting(rig: Rig) -> int:
-    return sum(row["pending"] for row in rig.inspector.queues() if row["name"] != "failed")
+    return sum(row["pending"] for row in rig.inspector.queues.list() if row["name"] != "failed")
 
 
 @pytest.mark.parametrize(("rig", "pool"), POOLS.items(), indirect=["rig"])

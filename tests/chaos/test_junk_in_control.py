@@ -89,7 +89,7 @@ def test_no_worker_dies_of_junk_or_hostile_messages_where_workers_listen(
     have_patience(monkeypatch)
     workers = [rig.worker("-q", queues, "-c", "2") for queues in ("jobs", "jobs,mail")]
     rig.ready(*workers)
-    rig.inspector.pause("mail")
+    rig.inspector.queues.pause("mail")
     rig.enqueue("note", "paused", queue="mail")
     rig.palermo("cancel", rig.enqueue("note", "cancelled", queue="mail"))
     rig.client.enqueue("shop.note", ("later",), delay=1)

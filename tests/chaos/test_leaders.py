@@ -75,7 +75,7 @@ class Duties:
         eventually(lambda: len(self.ran()) == self.sent)
         assert {number: times for number, times in self.ran().items() if times != 1} == {}
         assert self.rig.errors() == {}
-        eventually(lambda: self.rig.inspector.unique_keys() == [])
+        eventually(lambda: self.rig.inspector.keys.list() == [])
         assert all(worker.alive for worker in (self.runner, *self.keepers.values()))
         assert not has_traceback(self.runner.log + "".join(worker.log for worker in self.keepers.values()))
 
@@ -174,7 +174,9 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(rig: Rig) -> None:
     worker = rig.worker("-q", "idle", times={"palermo.brokers.rabbitmq.leadership.leader._HEARTBEAT": 60})
     client = Client(Settings(url=rig.url, exchange=rig.exchange, publish_timeout=10.0))
     eventually(
-        lambda: [row["pid"] for row in Inspector(client).workers() if "keys" in (row["duties"] or ())] == [worker.pid]
+        lambda: (
+            [row["pid"] for row in Inspector(client).workers.list() if "keys" in (row["duties"] or ())] == [worker.pid]
+        )
     )
     client.enqueue("shop.note", ("x",), unique="until_done", unique_key="0")
     os.kill(worker.pid, signal.SIGSTOP)
@@ -182,7 +184,7 @@ def test_the_error_of_a_unique_job_names_the_stopped_leader(rig: Rig) -> None:
         with pytest.raises(LeaderUnavailable, match=f"the leader in keys, worker pid:{worker.pid}@.*, does not answer"):
             client.enqueue("shop.note", ("x",), unique="until_done", unique_key="1")
         with pytest.raises(LeaderUnavailable, match=f"worker pid:{worker.pid}@"):
-            Inspector(client).unique_keys()
+            Inspector(client).keys.list()
     finally:
         os.kill(worker.pid, signal.SIGCONT)
         client.close()

@@ -65,7 +65,9 @@ def settled(id: str, *workers: WorkerProcess) -> bool:
 
 
 def drained(rig: Rig) -> bool:
-    return all(row["pending"] == row["in_progress"] == 0 for row in rig.inspector.queues() if row["name"] != "failed")
+    return all(
+        row["pending"] == row["in_progress"] == 0 for row in rig.inspector.queues.list() if row["name"] != "failed"
+    )
 
 
 def two_workers(rig: Rig, id: str, begun: str, *arguments: str) -> tuple[WorkerProcess, WorkerProcess]:
@@ -93,8 +95,8 @@ def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Rig, qu
     eventually(lambda: drained(hasty))
     assert hasty.lines().count("it begins") == hasty.lines().count("it ends") == 1
     assert hasty.errors() == {}
-    eventually(lambda: [row["state"] for row in hasty.inspector.history().rows if row["id"] == id] == ["done"])
-    assert hasty.inspector.life(id)[-1]["worker"].startswith(f"pid:{first.pid}@")
+    eventually(lambda: [row["state"] for row in hasty.inspector.history.list().rows if row["id"] == id] == ["done"])
+    assert hasty.inspector.history.timeline(id)[-1]["worker"].startswith(f"pid:{first.pid}@")
     assert hasty.client.job_by_id(id).status().state == "done"
     assert first.alive
     assert second.alive
@@ -122,7 +124,7 @@ def test_a_long_job_that_fails_is_in_failed_once_with_its_error(hasty: Rig) -> N
 
     # RabbitMQ may have taken it back from the second too, and given it to the first.
     eventually(lambda: settled(id, first, second))
-    (row,) = [row for row in hasty.inspector.failed() if row["id"] == id]
+    (row,) = [row for row in hasty.inspector.failed.list() if row["id"] == id]
     assert row["error"]["class"] == "ArithmeticError"
     assert row["worker"].startswith(f"pid:{first.pid}@")
     assert hasty.lines() == ["raising"]

@@ -260,7 +260,7 @@ def test_a_running_job_is_waited_for_and_the_worker_goes_on_afterwards(
         for number in range(1, 20):
             rig.enqueue("note", f"{number}")
         with migrating(rig, after) as command:
-            eventually(lambda: any(row["paused"] for row in rig.inspector.queues()))
+            eventually(lambda: any(row["paused"] for row in rig.inspector.queues.list()))
             assert rig.lines() == ["0 begins"]
             assert command.poll() is None
             rig.open_gate()

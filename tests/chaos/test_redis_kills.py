@@ -51,7 +51,7 @@ def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: P
             eventually(lambda parked=parked: worker.log.count("job parked, another worker has it") > parked)  # type: ignore[misc]
         rig.open_gate()
 
-        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
+        eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))
         assert rig.lines() == ["it begins", "it ends"]
         assert rig.failed() == {}
 
@@ -123,7 +123,7 @@ _SOME = 100
 
 def all_ran(rig: Rig, workers: list[WorkerProcess]) -> None:
     """Assert that every job that was enqueued has run, and that these workers still live."""
-    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues()))
+    eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))
     assert set(rig.lines("enqueued")) - set(rig.lines()) == set()
     assert rig.failed() == {}
     for worker in workers:

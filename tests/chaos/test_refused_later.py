@@ -101,8 +101,8 @@ def test_a_refused_foreign_delayed_job_ends_no_session(rig: Rig, module_node: No
     eventually(lambda: "late" in rig.lines())
     assert "connection lost" not in worker.log
     assert worker.log.count("refuses jobs that are not due yet") == 1
-    assert not rig.inspector.scheduled()
+    assert not rig.inspector.scheduled.list()
     clear_policy(module_node, where)
-    eventually(lambda: len(rig.inspector.scheduled()) == 5)
-    eventually(lambda: rig.inspector.size("jobs") == 0)
+    eventually(lambda: len(rig.inspector.scheduled.list()) == 5)
+    eventually(lambda: rig.inspector.queues.size("jobs") == 0)
     assert worker.log.count("connected broker") == 1

@@ -317,12 +317,12 @@ def test_good_jobs_run_and_failed_ones_run_once_while_failed_is_full(rig: Rig, p
     eventually(lambda: sorted(rig.lines()) == sorted(good))
     eventually(lambda: worker.log.count("ERROR job failed") == 20)
     # Not looked into: what is held for a look leaves room.
-    assert rig.inspector.size("failed") == 1
+    assert rig.inspector.queues.size("failed") == 1
     policies.lift("failed")
     eventually(lambda: set(bad) <= set(rig.errors()))
     eventually(lambda: rig.pending() == 0)
     assert len(rig.errors()) == 21
-    assert rig.inspector.size("failed") == 21
+    assert rig.inspector.queues.size("failed") == 21
     assert worker.log.count("job started") == 40
     errors = [line for line in worker.log.splitlines() if " ERROR " in line and "job failed" not in line]
     assert len(errors) in (1, 2)
@@ -339,7 +339,7 @@ def test_a_worker_that_stops_while_failed_is_full_gives_its_jobs_back(rig: Rig, 
     worker.send(signal.SIGTERM)
 
     assert worker.wait() == 0
-    eventually(lambda: sorted(row["id"] for row in rig.inspector.jobs("jobs", limit=100)) == sorted(bad))
+    eventually(lambda: sorted(row["id"] for row in rig.inspector.jobs.list("jobs", limit=100)) == sorted(bad))
 
 
 def fill_failed(rig: Rig, policies: Policies) -> None:

@@ -165,7 +165,7 @@ def test_a_worker_runs_jobs_behind_many_foreign_delayed_ones(
     expected = sorted(f"{number}" for number in range(MANY))
 
     def all_are_scheduled() -> bool:
-        found = sorted(row["id"] for row in rig.inspector.scheduled(limit=2 * MANY))
+        found = sorted(row["id"] for row in rig.inspector.scheduled.list(limit=2 * MANY))
         missing = sorted(set(expected) - set(found))
         assert found == expected, f"{len(missing)} not scheduled: {missing[:10]}\n{worker.log[-4_000:]}"
         return True

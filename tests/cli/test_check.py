@@ -79,7 +79,7 @@ def test_too_many_jobs_end_in_1_and_looking_took_none(palermo: Palermo, client: 
     # Failed jobs count only where their queue is named.
     palermo("check", "--max-pending", "3")
     palermo("check", "--max-pending", "0", "--queue", "failed", code=1)
-    assert Inspector(client).size("mail") == 3
+    assert Inspector(client).queues.size("mail") == 3
 
 
 def test_a_worker_is_well_while_it_lives_and_answers(

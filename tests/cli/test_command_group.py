@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from palermo import errors
 from palermo.cli import main
 from palermo.cli.command_group import exit_code
-from palermo.inspector.inspector import Inspector
+from palermo.inspector.queues import Queues
 from tests.cli.conftest import Palermo
 
 
@@ -38,7 +38,7 @@ def test_an_unexpected_error_is_one_line_unless_debug_asks(palermo: Palermo, mon
     def explode(self: object) -> None:
         raise RuntimeError("boom at amqp://me:secret@host\nand more")
 
-    monkeypatch.setattr("palermo.inspector.inspector.Inspector.queues", explode)
+    monkeypatch.setattr("palermo.inspector.queues.Queues.list", explode)
 
     (line,) = palermo("queues", code=1).stderr.splitlines()
     assert "RuntimeError: boom at amqp://me:***@host and more" in line
@@ -55,11 +55,11 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The URLs of the brokers that `palermo queues` asks; none is asked."""
     urls: list[str] = []
 
-    def queues(inspector: Inspector) -> list[object]:
-        urls.append(inspector._client.settings.url)
+    def queues(queues: Queues) -> list[object]:
+        urls.append(queues._client.settings.url)
         return []
 
-    monkeypatch.setattr(Inspector, "queues", queues)
+    monkeypatch.setattr(Queues, "list", queues)
     return urls
 
 

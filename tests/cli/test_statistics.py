@@ -192,16 +192,16 @@ def test_top_pauses_and_resumes_the_queue_that_its_keys_choose(client: Client) -
         client.enqueue("shop.send", queue=name)
     inspector = Inspector(client)
     keys = TopKeys(inspector)
-    rows = [row for row in inspector.queues() if row["name"] != "failed"]
+    rows = [row for row in inspector.queues.list() if row["name"] != "failed"]
 
     assert not keys.press("p", rows)
     assert "choose a queue first" in keys.foot
     keys.press("\x1b[B\x1b[Bp", rows)
     assert (keys.queue, keys.foot) == ("mail", "paused mail")
-    rows = [row for row in inspector.queues() if row["name"] != "failed"]
+    rows = [row for row in inspector.queues.list() if row["name"] != "failed"]
     assert {row["name"]: row["paused"] for row in rows} == {"bills": False, "mail": True}
     keys.press("p", rows)
-    assert not any(row["paused"] for row in inspector.queues())
+    assert not any(row["paused"] for row in inspector.queues.list())
     assert keys.press("q", rows)
 
 
@@ -210,14 +210,14 @@ def test_top_requeues_the_failed_jobs_of_the_chosen_queue_only_after_yes(client:
     inspector = Inspector(client)
     keys = TopKeys(inspector, queue="mailing")
 
-    keys.press("r", inspector.queues())
+    keys.press("r", inspector.queues.list())
     assert keys.foot == "requeue all failed jobs of mailing? y or n"
-    keys.press("n", inspector.queues())
-    assert len(inspector.failed()) == 2
-    keys.press("ry", inspector.queues())
+    keys.press("n", inspector.queues.list())
+    assert len(inspector.failed.list()) == 2
+    keys.press("ry", inspector.queues.list())
 
     assert keys.foot == "requeued 1 job"
-    assert [row["queue"] for row in inspector.failed()] == ["mail"]
+    assert [row["queue"] for row in inspector.failed.list()] == ["mail"]
 
 
 def test_top_shows_what_the_filter_has_in_it(client: Client) -> None:

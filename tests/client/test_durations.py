@@ -80,4 +80,4 @@ def test_a_wait_may_be_a_timedelta(client: Client) -> None:
 
     with pytest.raises(ResultTimeout, match=r"has not ended within 0.001 s"):
         job.result(timeout=timedelta(milliseconds=1))
-    assert palermo.inspector().trim_failed(max_age=MINUTE) == 0
+    assert palermo.inspector().failed.trim(max_age=MINUTE) == 0

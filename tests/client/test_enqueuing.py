@@ -167,7 +167,7 @@ def test_an_instant_that_is_none_does_not_enqueue_the_job_now(client: Client) ->
         with pytest.raises(OptionInvalid, match=r"enqueue_at\(None\)"):
             enqueue(None, "x.png")  # type: ignore[arg-type]
 
-    assert [row["name"] for row in Inspector(client).queues()] == ["failed"]
+    assert [row["name"] for row in Inspector(client).queues.list()] == ["failed"]
 
 
 def test_a_delay_counts_from_the_call_however_slowly_the_client_loads(
@@ -395,7 +395,7 @@ def test_palermo_inspector_is_a_call_also_after_its_module_is_imported(client: C
     import palermo.inspector.inspector as module
 
     assert isinstance(palermo.inspector(), module.Inspector)
-    assert palermo.inspector().workers() == []
+    assert palermo.inspector().workers.list() == []
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ resize.enqueue("parent")
 child = multiprocessing.get_context("fork").Process(target=resize.enqueue, args=("child",))
 child.start()
 child.join()
-print(child.exitcode, palermo.inspector().size("jobs"))
+print(child.exitcode, palermo.inspector().queues.size("jobs"))
 """
     assert python(source, tmp_path) == "0 9\n"
 
@@ -126,7 +126,7 @@ for pid in children:
 for thread in threads:
     thread.join()
 # A job that was being stored at a fork may be there twice.
-print(len({row["id"] for row in palermo.inspector().jobs("jobs", limit=1_000)}))
+print(len({row["id"] for row in palermo.inspector().jobs.list("jobs", limit=1_000)}))
 """
     assert python(source, tmp_path) == "805\n"
 

@@ -127,8 +127,8 @@ def test_a_recurring_job_by_name_is_unique_as_announced(client: Client) -> None:
     announce(client, sync, total)
     inspector = Inspector(client)
 
-    inspector.put_recurring("nightly", "shop.sync", every=60, args=["a"])
-    inspector.put_recurring("sums", "shop.sum", every=60, args=[1])
+    inspector.recurring.put("nightly", "shop.sync", every=60, args=["a"])
+    inspector.recurring.put("sums", "shop.sum", every=60, args=[1])
 
     entries = {one.name: one.message for one in client.run(lambda broker: broker.recurring())}
     assert lock_of(entries["nightly"]) is not None
@@ -261,8 +261,8 @@ def test_a_failed_job_is_not_requeued_beside_one_with_its_key(client: Client) ->
     client.enqueue("shop.sync", ["a"], unique="until_done", unique_key="a")
 
     with pytest.raises(DuplicateJob, match=r"The job stays in `failed`\."):
-        inspector.requeue("first")
+        inspector.failed.requeue("first")
 
-    assert [row["id"] for row in inspector.failed()] == ["first"]
-    inspector.purge("jobs")
-    assert [taken.id for taken in inspector.requeue("first")] == ["first"]
+    assert [row["id"] for row in inspector.failed.list()] == ["first"]
+    inspector.queues.purge("jobs")
+    assert [taken.id for taken in inspector.failed.requeue("first")] == ["first"]

@@ -97,7 +97,7 @@ def enqueue(client: Client, number: int = 0) -> None:
 
 
 def stored(client: Client) -> int:
-    return Inspector(client).size("jobs")
+    return Inspector(client).queues.size("jobs")
 
 
 @pytest.mark.parametrize(

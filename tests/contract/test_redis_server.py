@@ -347,7 +347,7 @@ def test_a_session_closed_for_idleness_is_reopened_silently(
             client.enqueue("shop.note", [number], {}, queue="jobs")
             eventually(lambda: b"name=palermo" not in node.ask("CLIENT LIST"))
 
-        assert Inspector(client).size("jobs") == 2
+        assert Inspector(client).queues.size("jobs") == 2
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 

@@ -304,7 +304,7 @@ def test_after_the_file_was_removed_jobs_go_into_a_new_one(path: Path) -> None:
         ids = [client.enqueue("shop.note", [number], queue="jobs").id for number in range(3)]
 
     with Client(Settings(url=f"sqlite:///{path}")) as client:
-        assert [row["id"] for row in Inspector(client).jobs("jobs")] == ids
+        assert [row["id"] for row in Inspector(client).jobs.list("jobs")] == ids
 
 
 async def test_scheduled_jobs_come_due_again_after_the_file_could_not_be_written(

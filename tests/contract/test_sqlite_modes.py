@@ -35,7 +35,7 @@ def use(folder: Path) -> dict[str, int]:
     """The modes of all that is there while the file is in use."""
     with Client(Settings(url=f"sqlite:///{folder}/jobs.db")) as client:
         client.enqueue("shop.mail", ["hunter2"])
-        Inspector(client).pause("mail")
+        Inspector(client).queues.pause("mail")
         return modes(folder)
 
 

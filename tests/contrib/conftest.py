@@ -61,6 +61,6 @@ class Waiting:
 
     def __call__(self) -> list[str]:
         """The last part of each job's name, with its arguments: `send(1)`."""
-        names = [row["name"] for row in self._inspector.queues() if row["pending"]]
-        rows = [row for name in names for row in self._inspector.jobs(name).rows]
+        names = [row["name"] for row in self._inspector.queues.list() if row["pending"]]
+        rows = [row for name in names for row in self._inspector.jobs.list(name).rows]
         return [f"{row['job'].rpartition('.')[2]}({row['preview']})" for row in rows]

@@ -171,8 +171,8 @@ def test_staff_look_and_superusers_change(shop: Any, client: Client) -> None:
     assert browser.post(**pause, headers={"origin": "https://evil.example"}).status_code == 403
     assert browser.post(**pause).status_code == 200
 
-    assert [row["paused"] for row in Inspector(client).queues() if row["name"] == "mail"] == [True]
-    eventually(lambda: {row["by"] for row in Inspector(client).audit().rows} == {"user"})
+    assert [row["paused"] for row in Inspector(client).queues.list() if row["name"] == "mail"] == [True]
+    eventually(lambda: {row["by"] for row in Inspector(client).history.audit().rows} == {"user"})
 
 
 def test_forms_of_the_pages_work_with_their_own_tokens(shop: Any, client: Client) -> None:
@@ -186,7 +186,7 @@ def test_forms_of_the_pages_work_with_their_own_tokens(shop: Any, client: Client
         assert browser.post(**form, data="token=wrong").status_code == 403
         assert browser.post(**form, data=f"token={token}").status_code == 303
 
-    assert [row["paused"] for row in Inspector(client).queues() if row["name"] == "mail"] == [True]
+    assert [row["paused"] for row in Inspector(client).queues.list() if row["name"] == "mail"] == [True]
 
 
 def test_files_names_with_slashes_and_streams_pass_the_bridge(shop: Any, client: Client) -> None:

@@ -26,7 +26,7 @@ def run(client: Client) -> Callable[[], Any]:
     """Runs the first job that waits, as a slot does; its result."""
 
     def run() -> Any:
-        [queue] = [row["name"] for row in Inspector(client).queues() if row["pending"]]
+        [queue] = [row["name"] for row in Inspector(client).queues.list() if row["pending"]]
         [stored] = client.run(lambda broker: broker.browse(queue)).messages
         executor = Executor(
             registry=registry, serializers=client.serializers, accept=Accept.default(), worker="pid:1@h/worker-1"
@@ -44,9 +44,9 @@ def test_a_task_is_a_job_with_its_name_queue_priority_and_time(tasks: Any, clien
 
     assert (result.status, result.args, result.kwargs) == (tasks.TaskResultStatus.READY, [1], {"b": 2})
     assert result.enqueued_at is not None
-    [row] = Inspector(client).jobs("jobs").rows
+    [row] = Inspector(client).jobs.list("jobs").rows
     assert (row["id"], row["job"]) == (result.id, "tests.contrib.django_jobs.add")
-    assert [row["priority"] for row in Inspector(client).jobs("mail").rows] == [5, 0]
+    assert [row["priority"] for row in Inspector(client).jobs.list("mail").rows] == [5, 0]
     assert client.job_by_id(later.id).status() == "scheduled"
     assert tasks.add.get_result(later.id).status == tasks.TaskResultStatus.READY
 

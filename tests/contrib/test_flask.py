@@ -114,7 +114,7 @@ def test_changes_and_names_with_slashes_pass_the_bridge(make: Make, client: Clie
     answer = browser.post("/ops/jobs/api/queues/a%2Fb/pause", headers={"X-User": "ann"}, json={})
 
     assert answer.status_code == 200
-    assert [row["paused"] for row in Inspector(client).queues() if row["name"] == "a/b"] == [True]
+    assert [row["paused"] for row in Inspector(client).queues.list() if row["name"] == "a/b"] == [True]
 
 
 def test_flask_palermo_has_the_other_commands(make: Make, tmp_path: Path) -> None:

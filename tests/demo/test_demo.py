@@ -138,7 +138,7 @@ def test_on_rabbitmq_it_clears_its_queues_before_and_afterwards(
         check_story(done.stdout, files=0)
         assert list(scratch.iterdir()) == []
         assert not exists(worker_pid(done.stdout))
-        assert [queue["name"] for queue in Inspector(client).queues() if queue["pending"]] == []
+        assert [queue["name"] for queue in Inspector(client).queues.list() if queue["pending"]] == []
 
 
 def test_it_refuses_a_second_one_and_interrupted_leaves_nothing_behind(
@@ -148,7 +148,7 @@ def test_it_refuses_a_second_one_and_interrupted_leaves_nothing_behind(
     url = f"sqlite:///{tmp_path / 'both.db'}"
     process = running("-c", "1", "--files", "100000", "--url", url)
     with Client(Settings(url=url, exchange="palermo-demo", publish_timeout=30)) as client:
-        eventually(Inspector(client).workers)
+        eventually(Inspector(client).workers.list)
     pid = eventually(lambda: [pid for log in scratch.glob("*/worker.log") if (pid := worker_pid(log.read_text()))])[0]
 
     refused = demo("--url", url, code=1)

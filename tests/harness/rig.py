@@ -204,7 +204,7 @@ class Rig:
         """Cancel a job that runs, and the answer once it has ended: a worker waits 3 s for that, and a caller 5 s."""
         for _ in range(10):
             began = time.monotonic()
-            (row,) = self.inspector.cancel(id, **more)
+            (row,) = self.inspector.jobs.cancel(id, **more)
             if row["state"] == "cancelled":
                 break
             assert row["state"] in ("cancelling", "marked"), row
@@ -232,7 +232,7 @@ class Rig:
 
     def workers(self) -> list[dict[str, Any]]:
         """The workers that there are: one that does not answer within a second is silent, or is missing."""
-        return [dict(row) for row in self.inspector.workers()]
+        return [dict(row) for row in self.inspector.workers.list()]
 
     def only_worker(self) -> dict[str, Any]:
         """What the one worker that there is says of itself, once it answers."""
@@ -240,11 +240,11 @@ class Rig:
         return row
 
     def pending(self, queue: str = "jobs") -> int:
-        return {row["name"]: row["pending"] for row in self.inspector.queues()}.get(queue, 0)
+        return {row["name"]: row["pending"] for row in self.inspector.queues.list()}.get(queue, 0)
 
     def failed(self) -> dict[str, dict[str, Any]]:
         """The failed jobs, by id."""
-        return {row["id"]: dict(row) for row in self.inspector.failed(limit=10_000)}
+        return {row["id"]: dict(row) for row in self.inspector.failed.list(limit=10_000)}
 
     def errors(self) -> dict[str, JobError]:
         """Why jobs failed, by id."""

@@ -28,7 +28,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def page(client: Client, filter: HistoryFilter | None = None, *, offset: int = 0, limit: int) -> list[str]:
-    found = Inspector(client).history(filter or HistoryFilter(), offset=offset, limit=limit)
+    found = Inspector(client).history.list(filter or HistoryFilter(), offset=offset, limit=limit)
     return [row["id"] for row in found.rows]
 
 
@@ -42,15 +42,15 @@ def test_pages_of_history_are_the_same_however_the_journal_is_read(client: Clien
 
 
 def test_only_a_page_that_reaches_the_start_has_a_total(client: Client) -> None:
-    empty = Inspector(client).history(limit=5)
+    empty = Inspector(client).history.list(limit=5)
     assert (empty.rows, empty.total) == ([], 0)
 
     for _ in range(2):  # stored twice, listed once
         write(client, *([ended(f"j-{n}")] for n in range(20)), source="one life")
 
-    assert Inspector(client).history(limit=2).total is None
-    assert Inspector(client).history(limit=21).total == 20
-    assert Inspector(client).history(HistoryFilter(since=NOON), limit=2).total == 20
+    assert Inspector(client).history.list(limit=2).total is None
+    assert Inspector(client).history.list(limit=21).total == 20
+    assert Inspector(client).history.list(HistoryFilter(since=NOON), limit=2).total == 20
 
 
 def test_one_job_is_found_however_far_back_it_is(client: Client) -> None:
@@ -60,5 +60,5 @@ def test_one_job_is_found_however_far_back_it_is(client: Client) -> None:
 
     assert page(client, HistoryFilter(job="shop.rare", state="failed"), limit=1) == ["rare"]
     assert page(client, HistoryFilter(job="shop.none"), limit=1) == []
-    assert [row["kind"] for row in Inspector(client).life("rare")] == ["enqueued", "failed", "succeeded"]
-    assert [row["kind"] for row in Inspector(client).life("zwölf")] == ["succeeded"]
+    assert [row["kind"] for row in Inspector(client).history.timeline("rare")] == ["enqueued", "failed", "succeeded"]
+    assert [row["kind"] for row in Inspector(client).history.timeline("zwölf")] == ["succeeded"]

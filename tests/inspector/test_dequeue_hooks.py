@@ -38,22 +38,22 @@ def test_dequeue_runs_the_hooks_of_the_job_here_and_one_may_veto(
 ) -> None:
     publish(client, message("1", "ann"), message("2", "kept"))
 
-    assert inspector.dequeue("shop.send", ["ann"]) == 1
-    assert inspector.dequeue("shop.send", ["kept"]) == 0
+    assert inspector.jobs.dequeue("shop.send", ["ann"]) == 1
+    assert inspector.jobs.dequeue("shop.send", ["kept"]) == 0
 
     assert told == [("before", "ann"), ("after", "ann"), ("before", "kept")]
-    assert inspector.size("mail") == 1
+    assert inspector.queues.size("mail") == 1
 
 
 def test_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
     publish(client, message("1", "ann"), message("2", "bob"))
 
-    assert inspector.dequeue(registry.get("shop.send"), ["ann"]) == 1
+    assert inspector.jobs.dequeue(registry.get("shop.send"), ["ann"]) == 1
 
     @palermo.job(name="shop.take")
     def take(to: str) -> None: ...
 
-    assert inspector.dequeue(take, ["ann"], queue="mail") == 0
+    assert inspector.jobs.dequeue(take, ["ann"], queue="mail") == 0
     registry.unregister("shop.take")
 
 
@@ -63,30 +63,30 @@ def test_new_arguments_must_fit_a_job_whose_code_is_here(
     publish_failed(client, (message("1", "ann"), failure()))
 
     with pytest.raises(ArgumentsInvalid, match="stays in `failed`"):
-        inspector.requeue("1", args=["ann", "bob", "one too many"])
+        inspector.failed.requeue("1", args=["ann", "bob", "one too many"])
 
-    assert inspector.size("failed") == 1
+    assert inspector.queues.size("failed") == 1
 
 
 def test_a_worker_that_another_program_started_is_stopped_by_its_id(inspector: Inspector) -> None:
-    worker: WorkerHandle = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
+    worker: WorkerHandle = inspector.workers.start(["palermo.demo.jobs"], queues="mail")
     try:
-        row = eventually(lambda: next((row for row in inspector.workers() if row["state"] == "idle"), None))
+        row = eventually(lambda: next((row for row in inspector.workers.list() if row["state"] == "idle"), None))
         assert row is not None
-        assert inspector.stop_worker(row["id"]) is None
+        assert inspector.workers.stop(row["id"]) is None
         eventually(lambda: not worker.alive)
     finally:
         worker.stop()
 
     for name in ("pid:1@x", row["id"]):
         with pytest.raises(NotFound, match=f"no worker '{name}' is alive; `palermo workers` lists them"):
-            inspector.stop_worker(name)
+            inspector.workers.stop(name)
 
 
 def test_a_listing_is_a_sequence(inspector: Inspector, client: Client) -> None:
     publish_failed(client, *((message(id), failure()) for id in "123"))
 
-    listed = inspector.failed()
+    listed = inspector.failed.list()
 
     ids = [row["id"] for row in listed]
     assert (sorted(ids), len(listed), listed.total) == (["1", "2", "3"], 3, 3)

@@ -1,4 +1,5 @@
 from datetime import UTC, datetime
+from operator import attrgetter
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.inspector.jobs import failure, message, publish, publish_failed, publ
 
 def ids(inspector: Inspector, queue: str) -> list[str]:
     try:
-        return [row["id"] for row in inspector.jobs(queue)]
+        return [row["id"] for row in inspector.jobs.list(queue)]
     except NotFound:
         return []
 
@@ -27,44 +28,44 @@ def waiting(client: Client, queue: str) -> list[Message]:
 def test_jobs_are_listed_in_pages_from_either_end(client: Client, inspector: Inspector) -> None:
     publish(client, *(message(str(n), n) for n in range(20)))
 
-    first = inspector.jobs("mail", limit=5)
-    newest = inspector.jobs("mail", offset=1, limit=2, newest=True)
+    first = inspector.jobs.list("mail", limit=5)
+    newest = inspector.jobs.list("mail", offset=1, limit=2, newest=True)
 
     assert [row["id"] for row in first] == ["0", "1", "2", "3", "4"]
     assert [row["id"] for row in newest] == ["18", "17"]
-    assert inspector.size("mail") == first.total == 20
-    assert inspector.count_jobs("shop.send", [3], queue="mail") == 1
+    assert inspector.queues.size("mail") == first.total == 20
+    assert inspector.jobs.count_matching("shop.send", [3], queue="mail") == 1
 
 
 def test_queues_always_hold_failed(client: Client, inspector: Inspector) -> None:
-    assert [row["name"] for row in inspector.queues()] == ["failed"]
+    assert [row["name"] for row in inspector.queues.list()] == ["failed"]
 
     publish(client, message("1"), message("2", queue="an"))
 
-    assert [(row["name"], row["pending"]) for row in inspector.queues()] == [("an", 1), ("failed", 0), ("mail", 1)]
+    assert [(row["name"], row["pending"]) for row in inspector.queues.list()] == [("an", 1), ("failed", 0), ("mail", 1)]
 
 
-@pytest.mark.parametrize("act", ["jobs", "size", "peek", "purge", "delete_queue"])
+@pytest.mark.parametrize("act", ["jobs.list", "jobs.peek", "queues.size", "queues.purge", "queues.delete"])
 def test_a_queue_that_is_not_there_is_not_found(inspector: Inspector, act: str) -> None:
     with pytest.raises(NotFound, match="nowhere"):
-        getattr(inspector, act)("nowhere")
+        attrgetter(act)(inspector)("nowhere")
     with pytest.raises(QueueNameInvalid):
-        getattr(inspector, act)("")
+        attrgetter(act)(inspector)("")
 
 
 def test_nothing_has_failed_before_anything_has(inspector: Inspector) -> None:
-    assert (inspector.failed().rows, inspector.failed().total, inspector.groups()) == ([], 0, [])
-    assert inspector.retry_all() == inspector.discard(ALL) == []
-    assert inspector.trim_failed(max_age=1, max_count=1) == 0
+    assert (inspector.failed.list().rows, inspector.failed.list().total, inspector.failed.groups()) == ([], 0, [])
+    assert inspector.failed.requeue(ALL) == inspector.failed.discard(ALL) == []
+    assert inspector.failed.trim(max_age=1, max_count=1) == 0
     with pytest.raises(NotFound):
-        inspector.failed_job("1")
+        inspector.failed.show("1")
 
 
 def test_a_failed_job_is_shown_and_requeued_by_its_id(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(str(n), n), failure()) for n in range(3)))
 
-    row = inspector.failed_job("1")
-    taken = inspector.requeue("1")
+    row = inspector.failed.show("1")
+    taken = inspector.failed.requeue("1")
 
     assert (row["queue"], row["args"], row["retries"], row["error"]["class"]) == ("mail", [1], 0, "ValueError")
     assert [job.id for job in taken] == ["1"]
@@ -78,8 +79,8 @@ def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Clie
     errors: list[PalermoError] = []
 
     with pytest.raises(NotFound, match="nobody"):
-        inspector.requeue(["nobody", "1"])
-    taken = inspector.requeue(["nobody", "2"], on_error=errors.append)
+        inspector.failed.requeue(["nobody", "1"])
+    taken = inspector.failed.requeue(["nobody", "2"], on_error=errors.append)
 
     assert [job.id for job in taken] == ["2"]
     assert [type(error) for error in errors] == [NotFound]
@@ -90,8 +91,8 @@ def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: In
     publish_failed(client, *((message(str(n), queue="even" if n % 2 == 0 else "odd"), failure()) for n in range(8)))
     even = FailedFilter(queue="even")
 
-    oldest = inspector.failed(offset=1, limit=2, filter=even)
-    newest = inspector.failed(offset=1, limit=2, filter=even, newest=True)
+    oldest = inspector.failed.list(offset=1, limit=2, filter=even)
+    newest = inspector.failed.list(offset=1, limit=2, filter=even, newest=True)
 
     assert ([row["id"] for row in oldest], oldest.total) == (["2", "4"], 4)
     assert [row["id"] for row in newest] == ["4", "2"]
@@ -101,9 +102,9 @@ def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: In
 def test_a_requeue_takes_new_arguments_and_makes_the_preview_anew(client: Client, inspector: Inspector) -> None:
     publish_failed(client, (message("1", "wrong", preview="'wrong'", extra={"traceparent": "x"}), failure()))
 
-    inspector.requeue("1", args=["right"], kwargs={"width": 3})
+    inspector.failed.requeue("1", args=["right"], kwargs={"width": 3})
 
-    (row,) = inspector.jobs("mail")
+    (row,) = inspector.jobs.list("mail")
     assert (row["args"], row["kwargs"], row["preview"]) == (["right"], {"width": 3}, "'right', width=3")
     assert waiting(client, "mail")[0].extra["traceparent"] == "x"
 
@@ -121,7 +122,7 @@ def test_new_arguments_are_written_as_the_old_ones_were(
     old = message("1", body=encoded.body, content_type=encoded.content_type, content_encoding=encoded.content_encoding)
     publish_failed(client, (old, failure()))
 
-    inspector.requeue("1", args=["y"], kwargs={})
+    inspector.failed.requeue("1", args=["y"], kwargs={})
 
     (requeued,) = waiting(client, "mail")
     assert Serializers.default().decode_for_display(requeued) == ["y"]
@@ -138,9 +139,9 @@ def test_new_arguments_that_cannot_be_written_leave_the_job_where_it_is(client: 
     )
 
     with pytest.raises(EncodeError):
-        inspector.requeue("1", args=[object()])
+        inspector.failed.requeue("1", args=[object()])
     with pytest.raises(SignatureInvalid, match="stays in `failed`"):  # the key is not here
-        inspector.requeue("2", args=["y"])
+        inspector.failed.requeue("2", args=["y"])
 
     assert ids(inspector, "failed") == ["1", "2"]
 
@@ -149,18 +150,18 @@ def test_a_long_requeue_tells_how_far_it_is(client: Client, inspector: Inspector
     publish_many_failed(client, 30)
     told: list[SweepProgress] = []
 
-    inspector.requeue(ALL, progress=told.append)
+    inspector.failed.requeue(ALL, progress=told.append)
 
-    assert inspector.count_failed() == 0
+    assert inspector.failed.count() == 0
     assert (told[-1].total, told[-1].seen, told[-1].moved) == (30, 30, 30)
 
 
 def test_failed_is_limited_by_age_and_by_count(client: Client, inspector: Inspector) -> None:
     publish_failed(client, *((message(str(n)), failure(at=1_700_000_000 + n)) for n in range(6)))
 
-    assert inspector.trim_failed(max_age=10, now=1_700_000_012) == 2
-    assert inspector.trim_failed(max_count=3) == 1
-    assert inspector.trim_failed() == 0
+    assert inspector.failed.trim(max_age=10, now=1_700_000_012) == 2
+    assert inspector.failed.trim(max_count=3) == 1
+    assert inspector.failed.trim() == 0
     assert ids(inspector, "failed") == ["3", "4", "5"]
 
 
@@ -173,8 +174,8 @@ def test_dequeue_takes_the_jobs_with_these_arguments(client: Client, inspector: 
         message("5", body=encoded.body),
     )
 
-    assert inspector.dequeue("shop.send", ["a"], queue="mail") == 2
-    assert inspector.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
+    assert inspector.jobs.dequeue("shop.send", ["a"], queue="mail") == 2
+    assert inspector.jobs.dequeue("shop.send", [moment, (1, 2)], queue="mail") == 1
     assert ids(inspector, "mail") == ["2", "4"]
 
 
@@ -192,16 +193,4 @@ def test_dequeue_compares_arguments_as_they_are_on_the_wire(client: Client, insp
     for number, (enqueued, asked, taken) in enumerate(table):
         publish(client, message("1", *enqueued, queue=f"q{number}"))
 
-        assert inspector.dequeue("shop.send", asked, queue=f"q{number}") == taken, (enqueued, asked)
-
-
-def test_the_original_names_are_there(client: Client, inspector: Inspector) -> None:
-    publish_failed(client, (message("1"), failure()))
-
-    inspector.retry_failed_job("1")
-
-    assert [row["name"] for row in inspector.queues_info()] == ["failed", "mail"]
-    assert [row["id"] for row in inspector.jobs_in_queue("mail")] == ["1"]
-    assert inspector.workers_info() == []
-    assert inspector.purge_queue("mail") == 1
-    assert inspector.retry_all() == []
+        assert inspector.jobs.dequeue("shop.send", asked, queue=f"q{number}") == taken, (enqueued, asked)

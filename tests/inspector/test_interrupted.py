@@ -45,12 +45,12 @@ def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
     requeue.kill()
     requeue.wait()
     # What the dead one held is back once the broker has noticed.
-    eventually(lambda: inspector.size("failed") + waiting(inspector) >= COUNT)
+    eventually(lambda: inspector.queues.size("failed") + waiting(inspector) >= COUNT)
     again = subprocess.run(REQUEUE, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
 
     assert again.stdout.startswith("requeued ")
-    assert inspector.size("failed") == 0
-    listing = inspector.jobs("mail", limit=2 * COUNT)
+    assert inspector.queues.size("failed") == 0
+    listing = inspector.jobs.list("mail", limit=2 * COUNT)
     assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
 
 
@@ -64,7 +64,7 @@ def test_an_interrupted_requeue_says_how_many_it_moved(
         requeue.send_signal(signal.SIGINT)
         told, _ = requeue.communicate()
 
-    moved, left = waiting(inspector), inspector.size("failed")
+    moved, left = waiting(inspector), inspector.queues.size("failed")
     assert moved + left == COUNT
     assert told == f"requeued {moved:,} jobs.\n"
     assert left == 0 or requeue.returncode == 130
@@ -96,7 +96,7 @@ async def change_and_die(*given):
 sweep._ack = die
 Store.change = change_and_die
 sqlite_sweep.insert = insert_and_die
-Inspector(Client()).edit("a", args=["new"], waits_in="mail")
+Inspector(Client()).jobs.edit("a", args=["new"], waits_in="mail")
 """
 
 
@@ -110,11 +110,11 @@ def test_an_edit_that_is_killed_half_way_loses_nothing(
     # RabbitMQ has both then; the transaction of SQLite leaves the old one.
     left = {"amqp": ["new", "old"], "sqlite": ["old"]}.get(settings.url.partition(":")[0], ["new"])
     expected = sorted([("first", ["old"]), *(("a", [args]) for args in left), ("last", ["old"])])
-    eventually(lambda: sorted((row["id"], row["args"]) for row in inspector.jobs("mail")) == expected)
+    eventually(lambda: sorted((row["id"], row["args"]) for row in inspector.jobs.list("mail")) == expected)
 
 
 def waiting(inspector: Inspector) -> int:
     try:
-        return inspector.size("mail")
+        return inspector.queues.size("mail")
     except NotFound:
         return 0

@@ -23,7 +23,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Ite
 
 
 def ids(inspector: Inspector, queue: str) -> list[str]:
-    return [row["id"] for row in inspector.jobs(queue)]
+    return [row["id"] for row in inspector.jobs.list(queue)]
 
 
 def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client) -> None:
@@ -31,36 +31,36 @@ def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client) -> Non
     kinds = ("KeyError", "ValueError", "KeyError", "OSError")
     publish_failed(client, *((message(f"f{nth}", nth), failure(kind)) for nth, kind in enumerate(kinds)))
     publish(client, message("w1", "ann"), message("w2", "bob"), message("w3", "ann"))
-    eventually(lambda: inspector.size("mail") == 3)
+    eventually(lambda: inspector.queues.size("mail") == 3)
 
-    assert next((row["count"], row["error"]) for row in inspector.groups()) == (2, "KeyError")
-    assert inspector.failed_job("f1")["args"] == [1]
-    assert [job.id for job in inspector.requeue(FailedFilter(error="KeyError"), queue="slow")] == ["f0", "f2"]
+    assert next((row["count"], row["error"]) for row in inspector.failed.groups()) == (2, "KeyError")
+    assert inspector.failed.show("f1")["args"] == [1]
+    assert [job.id for job in inspector.failed.requeue(FailedFilter(error="KeyError"), queue="slow")] == ["f0", "f2"]
     eventually(lambda: ids(inspector, "slow") == ["f0", "f2"])
-    inspector.requeue("f1", args=["new"])
-    eventually(lambda: inspector.jobs("mail")[-1]["args"] == ["new"])
-    assert [job.id for job in inspector.discard(ALL)] == ["f3"]
+    inspector.failed.requeue("f1", args=["new"])
+    eventually(lambda: inspector.jobs.list("mail")[-1]["args"] == ["new"])
+    assert [job.id for job in inspector.failed.discard(ALL)] == ["f3"]
 
-    assert inspector.dequeue("shop.send", ["bob"], queue="mail") == 1
-    assert [job.id for job in inspector.move_waiting("mail", WaitingFilter(text="ann"), "aside")] == ["w1", "w3"]
+    assert inspector.jobs.dequeue("shop.send", ["bob"], queue="mail") == 1
+    assert [job.id for job in inspector.jobs.move("mail", WaitingFilter(text="ann"), "aside")] == ["w1", "w3"]
     eventually(lambda: (ids(inspector, "mail"), ids(inspector, "aside")) == (["f1"], ["w1", "w3"]))
-    assert inspector.purge("slow") == 2
-    assert inspector.delete_queue("aside") == 2
+    assert inspector.queues.purge("slow") == 2
+    assert inspector.queues.delete("aside") == 2
     eventually(
-        lambda: {row["name"]: row["pending"] for row in inspector.queues()} == {"failed": 0, "mail": 1, "slow": 0}
+        lambda: {row["name"]: row["pending"] for row in inspector.queues.list()} == {"failed": 0, "mail": 1, "slow": 0}
     )
 
 
 @pytest.mark.slow
 def test_a_worker_is_started_seen_paused_and_stopped(client: Client) -> None:
     inspector = Inspector(client)
-    worker = inspector.start_worker(["palermo.demo.jobs"], queues="mail")
+    worker = inspector.workers.start(["palermo.demo.jobs"], queues="mail")
     try:
-        row = eventually(lambda: next((row for row in inspector.workers() if row["answers"]), None))
+        row = eventually(lambda: next((row for row in inspector.workers.list() if row["answers"]), None))
         assert (row["pid"], row["queues"]) == (worker.pid, ["mail"])
-        inspector.pause("mail")
-        eventually(lambda: {row["name"]: row["paused"] for row in inspector.queues()}["mail"])
-        assert inspector.stop_worker(worker) == 0
-        eventually(lambda: inspector.workers() == [])
+        inspector.queues.pause("mail")
+        eventually(lambda: {row["name"]: row["paused"] for row in inspector.queues.list()}["mail"])
+        assert inspector.workers.stop(worker) == 0
+        eventually(lambda: inspector.workers.list() == [])
     finally:
         worker.stop()

@@ -13,19 +13,19 @@ from tests.helpers import eventually
 #: Each of these lets somebody say a queue's name.
 _DOORS: dict[str, Callable[[Inspector, Client, str], Any]] = {
     "enqueue": lambda inspector, client, queue: client.enqueue("shop.mail", ["forged"], queue=queue),
-    "requeue": lambda inspector, client, queue: inspector.requeue("1", queue=queue),
-    "purge": lambda inspector, client, queue: inspector.purge(queue),
-    "delete": lambda inspector, client, queue: inspector.delete_queue(queue),
-    "migrate": lambda inspector, client, queue: inspector.migrate(queue, "quorum"),
-    "browse": lambda inspector, client, queue: inspector.jobs(queue),
-    "peek": lambda inspector, client, queue: inspector.peek(queue),
-    "size": lambda inspector, client, queue: inspector.size(queue),
-    "dequeue": lambda inspector, client, queue: inspector.dequeue("shop.mail", queue=queue),
-    "count": lambda inspector, client, queue: inspector.count_jobs("shop.mail", queue=queue),
-    "pause": lambda inspector, client, queue: inspector.pause(queue),
-    "resume": lambda inspector, client, queue: inspector.resume(queue),
-    "clear_client": lambda inspector, client, queue: inspector.clear_client(queue, "acme"),
-    "recurring": lambda inspector, client, queue: inspector.put_recurring("forge", "shop.mail", every=1.0, queue=queue),
+    "requeue": lambda inspector, client, queue: inspector.failed.requeue("1", queue=queue),
+    "purge": lambda inspector, client, queue: inspector.queues.purge(queue),
+    "delete": lambda inspector, client, queue: inspector.queues.delete(queue),
+    "migrate": lambda inspector, client, queue: inspector.queues.migrate(queue, "quorum"),
+    "browse": lambda inspector, client, queue: inspector.jobs.list(queue),
+    "peek": lambda inspector, client, queue: inspector.jobs.peek(queue),
+    "size": lambda inspector, client, queue: inspector.queues.size(queue),
+    "dequeue": lambda inspector, client, queue: inspector.jobs.dequeue("shop.mail", queue=queue),
+    "count": lambda inspector, client, queue: inspector.jobs.count_matching("shop.mail", queue=queue),
+    "pause": lambda inspector, client, queue: inspector.queues.pause(queue),
+    "resume": lambda inspector, client, queue: inspector.queues.resume(queue),
+    "clear_client": lambda inspector, client, queue: inspector.tenants.clear(queue, "acme"),
+    "recurring": lambda inspector, client, queue: inspector.recurring.put("forge", "shop.mail", every=1.0, queue=queue),
 }
 
 
@@ -36,7 +36,7 @@ def test_nothing_is_done_to_a_name_that_no_queue_may_have(inspector: Inspector, 
         with pytest.raises(QueueNameInvalid, match="kept for the broker and Palermo" if name in kept else None):
             _DOORS[door](inspector, client, name)
 
-    assert [row["name"] for row in inspector.queues()] == ["failed"]
+    assert [row["name"] for row in inspector.queues.list()] == ["failed"]
 
 
 def test_no_job_is_enqueued_into_failed_by_its_name_on_the_broker(client: Client) -> None:
@@ -46,8 +46,8 @@ def test_no_job_is_enqueued_into_failed_by_its_name_on_the_broker(client: Client
 
 
 def test_an_audit_line_cannot_be_forged_by_an_enqueue(inspector: Inspector, client: Client) -> None:
-    inspector.pause("mail", by="anna")
-    eventually(lambda: len(inspector.audit().rows) == 1)
+    inspector.queues.pause("mail", by="anna")
+    eventually(lambda: len(inspector.history.audit().rows) == 1)
     with pytest.raises(QueueNameInvalid):
         client.enqueue("shop.mail", ["forged"], queue=f"={client.settings.exchange}.~journal")
-    assert [row["by"] for row in inspector.audit().rows] == ["anna"]
+    assert [row["by"] for row in inspector.history.audit().rows] == ["anna"]

@@ -34,17 +34,17 @@ def test_rows_of_queues_and_jobs_have_the_fields_of_their_type(inspector: Inspec
     publish_failed(inspector._client, (message("1", "ann@example.com"), failure()))
     publish(inspector._client, message("2", "ann@example.com"), message("3", run_at=time.time() + 3_600))
 
-    [failed] = inspector.failed()
-    [waiting] = inspector.jobs("mail")
-    [scheduled] = inspector.scheduled()
+    [failed] = inspector.failed.list()
+    [waiting] = inspector.jobs.list("mail")
+    [scheduled] = inspector.scheduled.list()
 
-    for row in inspector.queues():
+    for row in inspector.queues.list():
         check(row, palermo.QueueRow)
     check(failed, palermo.FailedRow)
     assert failed["error"] is not None
     check(failed["error"], ErrorRow)
     check(failed["attempts"][0], AttemptRow)
-    check(inspector.failed_job("1"), palermo.FailedRow)
+    check(inspector.failed.show("1"), palermo.FailedRow)
     check(waiting, palermo.JobRow)
     check(scheduled, palermo.ScheduledRow)
 
@@ -55,17 +55,17 @@ def test_rows_of_workers_have_the_fields_of_their_type(inspector: Inspector) -> 
 
     inspector._client.run(serve)
 
-    [row] = eventually(inspector.workers)
+    [row] = eventually(inspector.workers.list)
 
     check(row, palermo.WorkerRow)
     check(row["jobs"][0], RunningRow)
-    check(inspector.worker(TAG), WorkerUsageRow)
+    check(inspector.workers.show(TAG), WorkerUsageRow)
 
 
 def test_a_job_due_after_all_calendars_does_not_stop_the_move_of_others(inspector: Inspector) -> None:
     """Its `run_at` is None."""
     publish(inspector._client, message("1", run_at=time.time() + 3_600), message("2", run_at=1e15))
 
-    moved = inspector.reschedule(ScheduledFilter(), later=60)
+    moved = inspector.scheduled.reschedule(ScheduledFilter(), later=60)
 
     assert [(row["id"], row["state"]) for row in moved] == [("1", "moved")]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from palermo.inspector.queues import unserved_text
 from palermo.inspector.rates import Snapshot
-from palermo.inspector.served import unserved_text
 
 
 def snapshot(*workers: dict[str, Any], **served: int) -> Snapshot:

@@ -30,7 +30,7 @@ def see(swept):
         os.kill(os.getpid(), signal.SIGKILL)
 
 url, exchange = sys.argv[1:]
-Inspector(Client(Settings(url=url, exchange=exchange))).move_waiting("mail", WaitingFilter(), "aside", progress=see)
+Inspector(Client(Settings(url=url, exchange=exchange))).jobs.move("mail", WaitingFilter(), "aside", progress=see)
 """
 
 
@@ -46,28 +46,28 @@ def fill(client: Client, number: int = 6) -> None:
 
 
 def waiting(inspector: Inspector, queue: str = "mail") -> list[str]:
-    return [row["id"] for row in inspector.jobs(queue, limit=5_000).rows]
+    return [row["id"] for row in inspector.jobs.list(queue, limit=5_000).rows]
 
 
 def test_matching_jobs_are_moved_and_the_rest_keep_their_order(client: Client, inspector: Inspector) -> None:
     fill(client)
 
-    assert inspector.count_waiting("mail", MAIL) == 3
-    assert inspector.count_waiting("mail", MAIL, depth=2) == 1
-    assert inspector.count_waiting("mail", WaitingFilter(text="TO-4")) == 1
-    moved = inspector.move_waiting("mail", MAIL, "slow")
+    assert inspector.jobs.count("mail", MAIL) == 3
+    assert inspector.jobs.count("mail", MAIL, depth=2) == 1
+    assert inspector.jobs.count("mail", WaitingFilter(text="TO-4")) == 1
+    moved = inspector.jobs.move("mail", MAIL, "slow")
 
     assert [(job.id, job.queue) for job in moved] == [("j1", "slow"), ("j3", "slow"), ("j5", "slow")]
     eventually(lambda: waiting(inspector) == ["j0", "j2", "j4"])
     eventually(lambda: waiting(inspector, "slow") == ["j1", "j3", "j5"])
-    assert {row["queue"] for row in inspector.jobs("slow").rows} == {"slow"}
+    assert {row["queue"] for row in inspector.jobs.list("slow").rows} == {"slow"}
 
 
 def test_a_selection_is_discarded_and_what_is_not_there_is_told(client: Client, inspector: Inspector) -> None:
     fill(client, 4)
 
     with pytest.raises(NotFound, match="no job nobody waits there"):
-        inspector.discard_waiting("mail", ["j1", "nobody", "j2"])
+        inspector.jobs.discard("mail", ["j1", "nobody", "j2"])
 
     eventually(lambda: waiting(inspector) == ["j0", "j3"])
 
@@ -75,9 +75,9 @@ def test_a_selection_is_discarded_and_what_is_not_there_is_told(client: Client, 
 def test_those_that_a_filter_matches_are_cancelled(client: Client, inspector: Inspector) -> None:
     fill(client, 4)
 
-    assert [job.id for job in inspector.cancel_waiting("mail", MAIL)] == ["j1", "j3"]
+    assert [job.id for job in inspector.jobs.cancel_waiting("mail", MAIL)] == ["j1", "j3"]
 
-    states = eventually(lambda: {row["id"]: row["state"] for row in inspector.jobs("mail").rows})
+    states = eventually(lambda: {row["id"]: row["state"] for row in inspector.jobs.list("mail").rows})
     assert states == {"j0": "pending", "j1": "cancelled", "j2": "pending", "j3": "cancelled"}
 
 
@@ -86,9 +86,9 @@ def test_jobs_are_not_moved_to_where_they_are_or_cannot_be(client: Client, inspe
 
     for to in ("mail", "failed", "a*"):
         with pytest.raises(UsageError):
-            inspector.move_waiting("mail", MAIL, to)
+            inspector.jobs.move("mail", MAIL, to)
     with pytest.raises(NotFound):
-        inspector.discard_waiting("nowhere", MAIL)
+        inspector.jobs.discard("nowhere", MAIL)
     assert waiting(inspector) == ["j0", "j1"]
 
 
@@ -96,7 +96,7 @@ def test_a_move_that_is_stopped_leaves_the_rest_where_it_is(client: Client, insp
     fill(client)
     asked = iter([False, False])
 
-    moved = inspector.move_waiting("mail", WaitingFilter(), "slow", stop=lambda: next(asked, True))
+    moved = inspector.jobs.move("mail", WaitingFilter(), "slow", stop=lambda: next(asked, True))
 
     assert [job.id for job in moved] == ["j0", "j1"]
     eventually(lambda: waiting(inspector) == ["j2", "j3", "j4", "j5"])
@@ -106,16 +106,16 @@ def test_a_killed_move_loses_nothing_and_can_be_repeated(
     client: Client, inspector: Inspector, settings: Settings, tmp_path: Path
 ) -> None:
     fill(client, 1_500)
-    eventually(lambda: inspector.size("mail") == 1_500)
+    eventually(lambda: inspector.queues.size("mail") == 1_500)
 
     killed = subprocess.run([sys.executable, "-c", _KILLED, settings.url, settings.exchange], cwd=tmp_path, check=False)
     assert killed.returncode == -signal.SIGKILL
     all_ids = {f"j{nth}" for nth in range(1_500)}
     eventually(lambda: set(waiting(inspector)) | set(waiting(inspector, "aside")) == all_ids)
-    assert inspector.size("mail")
-    inspector.move_waiting("mail", WaitingFilter(), "aside")
+    assert inspector.queues.size("mail")
+    inspector.jobs.move("mail", WaitingFilter(), "aside")
 
-    eventually(lambda: inspector.size("mail") == 0)
+    eventually(lambda: inspector.queues.size("mail") == 0)
     assert set(waiting(inspector, "aside")) == all_ids
 
 
@@ -131,6 +131,6 @@ def test_a_number_is_found_however_the_body_writes_it(client: Client, inspector:
     meant = [message(f"meant-{nth}", body=body) for nth, body in enumerate(bodies)]
     publish(client, *meant, message("other", 47, 11), message("more", "order 12"))
 
-    assert [row["id"] for row in inspector.jobs("mail", text="4711")] == [each.id for each in meant]
-    assert inspector.jobs("mail", text="4711").total == 8
-    assert inspector.count_waiting("mail", WaitingFilter(text="4711")) == 6
+    assert [row["id"] for row in inspector.jobs.list("mail", text="4711")] == [each.id for each in meant]
+    assert inspector.jobs.list("mail", text="4711").total == 8
+    assert inspector.jobs.count("mail", WaitingFilter(text="4711")) == 6

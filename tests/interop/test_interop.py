@@ -119,9 +119,9 @@ def test_the_guides_program_works_and_its_failed_job_is_requeued(
         inspector = Inspector(client)
         client.enqueue("thumbnail", ["cat.png"], queue="thumbnails")
         job = client.enqueue("thumbnail", ["broken.png"], queue="thumbnails")
-        [failed] = eventually(lambda: inspector.failed().rows)
-        inspector.requeue([job.id])
-        [again] = eventually(lambda: [row for row in inspector.failed().rows if row["retries"] == 1])
+        [failed] = eventually(lambda: inspector.failed.list().rows)
+        inspector.failed.requeue([job.id])
+        [again] = eventually(lambda: [row for row in inspector.failed.list().rows if row["retries"] == 1])
         palermo_command("failed", "requeue", job.id, "--args", '["dog.png"]', **at)
         eventually(lambda: "dog.png" in output.read_text())
 

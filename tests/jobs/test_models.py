@@ -74,7 +74,7 @@ def test_pages_and_other_programs_see_plain_values(test: Palermo) -> None:
     ship.enqueue(ORDER)
     palermo.enqueue("models.ship", [PLAIN])
 
-    assert [row["args"] for row in test.inspector().jobs("jobs")] == [[PLAIN], [PLAIN]]
+    assert [row["args"] for row in test.inspector().jobs.list("jobs")] == [[PLAIN], [PLAIN]]
     test.assert_enqueued(ship, ORDER)
     test.work()
     assert [order for order, *_ in seen] == [ORDER, ORDER]
@@ -90,7 +90,7 @@ def test_what_is_not_valid_is_refused_in_caller_and_worker(test: Palermo, monkey
         palermo.enqueue("models.ship", [{"lines": []}])
     test.work()
 
-    [failed] = test.inspector().failed()
+    [failed] = test.inspector().failed.list()
     assert failed["error"]["class"] == "palermo.errors.ArgumentsInvalid"
     assert "argument order of job 'models.ship' is not valid: id: Field required" in failed["error"]["message"]
 

@@ -66,8 +66,8 @@ def test_headers_travel_to_the_job_its_hooks_and_reports(test: Palermo, monkeypa
     for _ in range(2):
         test.work()
         test.clock.advance(60)
-    [failed] = test.inspector().failed()
-    test.inspector().requeue([failed["id"]])
+    [failed] = test.inspector().failed.list()
+    test.inspector().failed.requeue([failed["id"]])
     test.work()
 
     runs = [("hook", HEADERS), ("run", HEADERS)]
@@ -80,7 +80,7 @@ def test_headers_are_in_rows_and_in_failed_show(test: Palermo) -> None:
         raise ValueError
 
     job = headed.options(headers=HEADERS).enqueue()
-    assert [row["headers"] for row in test.inspector().jobs("jobs")] == [HEADERS]
+    assert [row["headers"] for row in test.inspector().jobs.list("jobs")] == [HEADERS]
     test.work()
 
     url = test.client.settings.url
@@ -93,7 +93,7 @@ def test_the_command_enqueue_takes_headers(test: Palermo) -> None:
     done = CliRunner().invoke(main, ["enqueue", "shop.x", "-q", "x", *given, "--url", test.client.settings.url])
 
     assert done.exit_code == 0, done.output
-    assert [row["headers"] for row in test.inspector().jobs("x")] == [{"request-id": "r-17", "shard": "a=b"}]
+    assert [row["headers"] for row in test.inspector().jobs.list("x")] == [{"request-id": "r-17", "shard": "a=b"}]
 
 
 def test_lines_that_a_job_logs_have_its_headers(test: Palermo, lines: Lines) -> None:

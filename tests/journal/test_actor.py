@@ -71,22 +71,22 @@ def test_actions_are_written_down_with_who_did_them(client: Client, actions: Cal
     client.enqueue("a", id="5")
     inspector = Inspector(client, ANNA)
 
-    inspector.requeue("1")
-    inspector.discard(["2", "3"])
-    inspector.requeue("4", queue="other", args=[1])
-    inspector.pause("jobs")
-    inspector.resume("jobs")
-    inspector.cancel(["5", "6"])
-    inspector.purge("jobs")
-    inspector.dequeue("a", queue="other")
-    inspector.delete_queue("other")
-    inspector.put_recurring("nightly", "a", every=3_600)
-    inspector.switch_recurring("nightly", False)
-    run = inspector.run_recurring("nightly")
-    inspector.remove_recurring("nightly")
+    inspector.failed.requeue("1")
+    inspector.failed.discard(["2", "3"])
+    inspector.failed.requeue("4", queue="other", args=[1])
+    inspector.queues.pause("jobs")
+    inspector.queues.resume("jobs")
+    inspector.jobs.cancel(["5", "6"])
+    inspector.queues.purge("jobs")
+    inspector.jobs.dequeue("a", queue="other")
+    inspector.queues.delete("other")
+    inspector.recurring.put("nightly", "a", every=3_600)
+    inspector.recurring.switch("nightly", False)
+    run = inspector.recurring.run("nightly")
+    inspector.recurring.remove("nightly")
     later = client.enqueue("a", id="7", delay=900)
-    inspector.reschedule(later.id, 4_000_000_000)
-    inspector.run_now(later.id)
+    inspector.scheduled.reschedule(later.id, 4_000_000_000)
+    inspector.scheduled.run_now(later.id)
 
     assert [without(one, "by", "source", "outcome") for one in actions(15)] == [
         {"action": "requeue", "count": 1, "ids": ["1"]},
@@ -112,9 +112,9 @@ def test_an_action_names_the_given_actor_or_the_user_of_the_process(
     client: Client, actions: Callable[[int], list[Record]]
 ) -> None:
     inspector = Inspector(client)
-    inspector.pause("jobs", by="ben")
-    inspector.on_behalf_of(ANNA).resume("jobs")
-    inspector.pause("jobs")
+    inspector.queues.pause("jobs", by="ben")
+    inspector.on_behalf_of(ANNA).queues.resume("jobs")
+    inspector.queues.pause("jobs")
 
     here = Actor.here("python")
     assert [(one["by"], one["source"]) for one in actions(3)] == [
@@ -149,10 +149,10 @@ def test_a_requeue_is_told_before_the_run_that_it_caused(
         taken.append(time.time())
         time.sleep(0.01)
 
-    inspector.requeue("1", on_taken=on_taken)
-    inspector.discard("2", on_taken=on_taken)
-    inspector.move_waiting("jobs", "3", "other", on_taken=on_taken)
-    inspector.cancel_waiting("jobs", "4", on_taken=on_taken)
+    inspector.failed.requeue("1", on_taken=on_taken)
+    inspector.failed.discard("2", on_taken=on_taken)
+    inspector.jobs.move("jobs", "3", "other", on_taken=on_taken)
+    inspector.jobs.cancel_waiting("jobs", "4", on_taken=on_taken)
 
     names = [one["action"] for one in actions(4)]
     assert names == ["requeue", "discard", "move", "cancel"]
@@ -167,9 +167,9 @@ def test_a_requeue_that_was_refused_is_told_as_failed(client: Client, actions: C
     inspector = Inspector(client, ANNA)
 
     with pytest.raises(ArgumentsInvalid):
-        inspector.requeue("1", args=[1, 2, 3])
+        inspector.failed.requeue("1", args=[1, 2, 3])
     with pytest.raises(NotFound):
-        inspector.discard(["8", "9"])
+        inspector.failed.discard(["8", "9"])
 
     requeued, discarded = actions(2)
     assert (requeued["outcome"], requeued["ids"]) == ("failed", ["1"])
@@ -184,11 +184,11 @@ def test_what_was_done_to_many_jobs_names_the_filter(client: Client, actions: Ca
     client.enqueue("a", id="5")
     inspector = Inspector(client, ANNA)
 
-    inspector.requeue(FailedFilter(job="a", text="boom"))
-    inspector.discard(FailedFilter())
-    inspector.cancel_scheduled(ScheduledFilter(queue="jo*", due=(0, 4_000_000_000)))
-    inspector.move_waiting("jobs", WaitingFilter(job="a"), "other")
-    inspector.discard_waiting("other", WaitingFilter(text="x"))
+    inspector.failed.requeue(FailedFilter(job="a", text="boom"))
+    inspector.failed.discard(FailedFilter())
+    inspector.scheduled.cancel(ScheduledFilter(queue="jo*", due=(0, 4_000_000_000)))
+    inspector.jobs.move("jobs", WaitingFilter(job="a"), "other")
+    inspector.jobs.discard("other", WaitingFilter(text="x"))
 
     assert [one.get("what") for one in actions(5)] == [
         "job='a' text='boom'",
@@ -202,10 +202,10 @@ def test_what_was_done_to_many_jobs_names_the_filter(client: Client, actions: Ca
 def test_a_saved_schedule_tells_its_old_and_new_values(client: Client, actions: Callable[[int], list[Record]]) -> None:
     inspector = Inspector(client, ANNA)
 
-    inspector.put_recurring("nightly", "a", cron="0 3 * * *", args=["secret"])
-    inspector.put_recurring("nightly", "a", cron="0 4 * * *", queue="low", args=["other"])
-    inspector.put_recurring("nightly", "a", every=60, queue="low", args=["other"])
-    inspector.put_recurring("nightly", "a", every=60, queue="low", args=["other"])
+    inspector.recurring.put("nightly", "a", cron="0 3 * * *", args=["secret"])
+    inspector.recurring.put("nightly", "a", cron="0 4 * * *", queue="low", args=["other"])
+    inspector.recurring.put("nightly", "a", every=60, queue="low", args=["other"])
+    inspector.recurring.put("nightly", "a", every=60, queue="low", args=["other"])
 
     assert [one["what"] for one in actions(4)] == [
         "nightly: cron 0 3 * * * (UTC), missed once, job a, queue jobs",

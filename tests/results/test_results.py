@@ -102,7 +102,7 @@ def test_a_failed_job_that_was_requeued_is_waited_for_again(rig: Rig) -> None:
     with pytest.raises(JobFailed):
         job.result(60)
     eventually(lambda: state(rig, job.id) == "failed" and job.id in rig.errors())
-    rig.inspector.requeue(job.id)
+    rig.inspector.failed.requeue(job.id)
 
     with pytest.raises(ResultTimeout):
         job.result(0.3)
@@ -153,7 +153,7 @@ def test_waiting_for_a_job_that_does_not_run_yet_ends_when_it_is_cancelled(rig: 
     # Reading the journal goes on before and after the cancel.
     eventually(lambda: scheduled.id in rig.client.watch(waiters))
 
-    rig.inspector.cancel([waits.id, scheduled.id])
+    rig.inspector.jobs.cancel([waits.id, scheduled.id])
 
     waiting.join(60)
     assert told == ["cancelled"]
@@ -181,7 +181,7 @@ def test_what_a_job_reports_is_seen_while_it_runs_and_kept(rig: Rig, pool: str, 
     assert (status, status.progress, status.text) == ("working", 0.25, "one of four")
     worker = rig.only_worker()
     # A worker has one second for this answer.
-    eventually(lambda: rig.inspector.lines(begun.id, worker["id"]) == ["begun", "and waiting"])
+    eventually(lambda: rig.inspector.jobs.lines(begun.id, worker["id"]) == ["begun", "and waiting"])
 
     rig.open_gate()
     ended = results.wait(rig.client, rig.client.job_by_id(begun.id), 60, heard.append)

@@ -64,14 +64,14 @@ def test_each_runs_at_its_own_time_and_without_one_at_once(rig: Rig) -> None:
     ran = eventually(lambda: found if len(found := stamps(rig)) == 6 else {})
     assert list(ran) == ["first", *sorted(["now", "past"], key=lambda text: ran[text]), "one", "two", "again"]
     assert [ran[text] >= begun + after for text, after in (("one", 3), ("two", 4), ("again", 5))] == [True] * 3
-    eventually(lambda: [row["id"] for row in rig.inspector.scheduled()] == ["id-hour"])
-    eventually(lambda: rig.inspector.jobs("jobs").total == 0)
+    eventually(lambda: [row["id"] for row in rig.inspector.scheduled.list()] == ["id-hour"])
+    eventually(lambda: rig.inspector.jobs.list("jobs").total == 0)
 
 
 def test_a_worker_that_dies_with_held_jobs_loses_none_and_runs_none_early(rig: Rig) -> None:
     first = rig.worker()
     # It leads before the jobs are there, and dies before the first of them is due.
-    eventually(lambda: any(row["clock"] for row in rig.inspector.workers()))
+    eventually(lambda: any(row["clock"] for row in rig.inspector.workers.list()))
     begun = time.time()
     due = [rig.client.enqueue("crew.stamp", (str(rig.notes_path), f"{n}"), {}, delay=3 + n / 10).id for n in range(20)]
     first.end()
@@ -89,7 +89,7 @@ def test_without_a_scheduler_nothing_comes_due_until_one_is_there(rig: Rig) -> N
     rig.enqueue("stamp", str(rig.notes_path), "later", delay=0.1)
     eventually(lambda: "now" in stamps(rig))
     assert rig.only_worker()["clock"] is False
-    assert rig.inspector.scheduled().total == 1
+    assert rig.inspector.scheduled.list().total == 1
 
     rig.worker("-q", "others")
 

@@ -76,10 +76,10 @@ def run_shop(web: Web, closed: threading.Event) -> None:
         for nth in range(240)
     )
     digest = {"job": "shop.reports.Nightly", "queue": "reports"}
-    web.inspector.put_recurring("daily digest", cron="0 6 * * 1-5", tz="Europe/Rome", args=["yesterday"], **digest)
-    web.inspector.put_recurring("monthly invoice run", cron="30 2 1 * *", tz="Europe/Rome", args=["month"], **digest)
-    web.inspector.put_recurring("stock levels", every=21_600, args=["stock"], missed="skip", **digest)
-    web.inspector.switch_recurring("stock levels", on=False)
+    web.inspector.recurring.put("daily digest", cron="0 6 * * 1-5", tz="Europe/Rome", args=["yesterday"], **digest)
+    web.inspector.recurring.put("monthly invoice run", cron="30 2 1 * *", tz="Europe/Rome", args=["month"], **digest)
+    web.inspector.recurring.put("stock levels", every=21_600, args=["stock"], missed="skip", **digest)
+    web.inspector.recurring.switch("stock levels", on=False)
     for nth in range(70):
         letter = ([f"customer{nth}@example.com"], {"order": 900 + nth, "subject": "How was it?"})
         web.client.enqueue("shop.mail.SendReceipt", *letter, queue="mail", delay=600 * 1.12**nth)
@@ -98,22 +98,22 @@ def operate(web: Web) -> None:
     anna = web.inspector.on_behalf_of(Actor("anna", "web"))
     ben = web.inspector.on_behalf_of(Actor("ben@ops-1", "cli"))
     anna.pause("images")
-    anna.requeue([row["id"] for row in web.inspector.failed(limit=3).rows])
+    anna.requeue([row["id"] for row in web.inspector.failed.list(limit=3).rows])
     anna.resume("images")
-    ben.discard([web.inspector.failed(limit=1).rows[0]["id"]])
+    ben.discard([web.inspector.failed.list(limit=1).rows[0]["id"]])
     ben.control("stack", None)
 
 
 def take(browser: Browser, web: Web, name: str, look: dict[str, Any]) -> None:
     window = browser.new_context(**look)
     page = window.new_page()
-    declined = next(row for row in web.inspector.failed().rows if "JSONDecodeError" in row["error"]["class"])
+    declined = next(row for row in web.inspector.failed.list().rows if "JSONDecodeError" in row["error"]["class"])
     pages = {title: f"/{title}" for title in _PAGES} | {
         "overview": "/",
         "queue": "/queues/jobs",
         "job": f"/jobs/{declined['id']}",
         "search": "/search?q=insufficient+funds",
-        "story": f"/jobs/{web.inspector.history(HistoryFilter(state='done'), limit=1).rows[0]['id']}",
+        "story": f"/jobs/{web.inspector.history.list(HistoryFilter(state='done'), limit=1).rows[0]['id']}",
         "recurring_job": "/recurring/daily%20digest",
         "job_class": "/classes/shop.payments.Charge",
     }

@@ -60,7 +60,7 @@ def test_what_is_due_later_and_what_waits_for_a_key_is_found(palermo: Palermo) -
     assert palermo.assert_enqueued(jobs.add, 2).run_at is not None
     assert palermo.assert_enqueued(jobs.add, 3).tenant == "acme"
     assert len(palermo.enqueued()) == 3
-    palermo.inspector().cancel([palermo.assert_enqueued(jobs.add, number).id for number in (1, 3)])
+    palermo.inspector().jobs.cancel([palermo.assert_enqueued(jobs.add, number).id for number in (1, 3)])
     for number in (1, 3):
         palermo.refute_enqueued(jobs.add, number)
 

@@ -85,7 +85,7 @@ def test_all_may_be_declared_and_missed_times_are_made_up_for(palermo: Palermo) 
     palermo.clock.advance(180)
     palermo.work()
     assert ran.count("minute") == 3
-    names = {row["name"] for row in palermo.inspector().recurring()}
+    names = {row["name"] for row in palermo.inspector().recurring.list()}
     assert {"tests.testing.jobs.nightly", "tests.testing.jobs.every_minute"} <= names
 
 

@@ -83,7 +83,7 @@ def retries_at_once(site: Site) -> Iterator[None]:
     for times in (0, 2, 3):
         site.enqueue(stories.at_once, times)
     yield
-    site.inspector.requeue(site.jobs[-1].id)
+    site.inspector.failed.requeue(site.jobs[-1].id)
     yield
 
 
@@ -138,7 +138,7 @@ def delays(site: Site) -> Iterator[None]:
     for seconds in (60, 7200):
         site.enqueue(stories.plain, delay=seconds)
     cancelled = site.enqueue(stories.plain, delay=60)
-    site.note(site.inspector.cancel_scheduled(cancelled.id)[0]["state"])
+    site.note(site.inspector.scheduled.cancel(cancelled.id)[0]["state"])
     yield
     site.advance(61)
     yield
@@ -197,10 +197,10 @@ def work(path: Path) -> None:
 def come_due(site: Site, seconds: float) -> None:
     """For a real worker: put the story's jobs that are due in so many seconds into their queues."""
     until = time.time() + seconds
-    waiting = [row for row in site.inspector.scheduled(limit=10_000) if site.owns(row)]
+    waiting = [row for row in site.inspector.scheduled.list(limit=10_000) if site.owns(row)]
     due = [row["id"] for row in waiting if datetime.fromisoformat(row["run_at"]).timestamp() <= until]
     if due:
-        site.inspector.run_now(due)
+        site.inspector.scheduled.run_now(due)
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -218,13 +218,13 @@ def told(site: Site) -> dict[str, Any]:
     """All that can be seen of a story after its end."""
     lines = [json.loads(line) for line in Path(os.environ["PALERMO_TEST_STORIES"]).read_text().splitlines()]
     mine = {job.id for job in site.jobs}
-    failed = [row for row in site.inspector.failed(limit=10_000) if row["id"] in mine or site.owns(row)]
+    failed = [row for row in site.inspector.failed.list(limit=10_000) if row["id"] in mine or site.owns(row)]
     found = {
         "lines": [text for story, text in lines if story == site.name],
         "jobs": [_seen(site, job) for job in site.jobs],
         "failed": sorted(map(_failed_row, failed)),
         "scheduled": sorted(
-            [row["id"], row["state"]] for row in site.inspector.scheduled(limit=10_000) if site.owns(row)
+            [row["id"], row["state"]] for row in site.inspector.scheduled.list(limit=10_000) if site.owns(row)
         ),
     }
     plain: dict[str, Any] = json.loads(_VARYING.sub("VARYING", json.dumps(found)))
@@ -235,7 +235,7 @@ def _seen(site: Site, job: Job) -> list[Any]:
     """The status of a job, the records of its life, and its result."""
     status, life, result = job.status(), list[str](), ""
     with suppress(NotFound):
-        life = [row["kind"] for row in site.inspector.life(job.id) if row["kind"] not in _CHANCY]
+        life = [row["kind"] for row in site.inspector.history.timeline(job.id) if row["kind"] not in _CHANCY]
     if job.keep_result and status.state not in ("pending", "scheduled", "retrying"):
         try:
             result = repr(job.result(timeout=30))

@@ -137,7 +137,7 @@ def test_a_running_job_is_cancelled(palermo: Palermo) -> None:
 
     def cancel() -> None:
         eventually(lambda: ran)
-        palermo.inspector().cancel(job.id)
+        palermo.inspector().jobs.cancel(job.id)
 
     canceller = threading.Thread(target=cancel)
     canceller.start()
@@ -227,5 +227,5 @@ def test_settings_hold(palermo: Palermo) -> None:
         with Palermo(accept=accept, raise_failures=False, **options) as other:
             jobs.broken.enqueue()
             other.work()
-            assert [row["queue"] for row in other.inspector().failed()] == ["ours"]
+            assert [row["queue"] for row in other.inspector().failed.list()] == ["ours"]
         assert len(ran) == runs

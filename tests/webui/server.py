@@ -108,11 +108,11 @@ class Web:
 
     def clear(self) -> None:
         """Take away all queues, and what made this client known."""
-        for row in self.inspector.queues():
+        for row in self.inspector.queues.list():
             if row["paused"]:
-                self.inspector.resume(row["name"])
+                self.inspector.queues.resume(row["name"])
             with suppress(NotFound):
-                self.inspector.delete_queue(row["name"])
+                self.inspector.queues.delete(row["name"])
         self.http.cookies.clear()
 
     def shown(self, path: str) -> str:

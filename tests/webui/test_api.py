@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import palermo
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.errors import ArgumentsInvalid
 from palermo.inspector.inspector import Inspector
@@ -39,23 +40,23 @@ def greet(name: str, password: str = "", *, greeting: str = "hi") -> None: ...
 
 #: What answers hold, by their addresses.
 ROWS: dict[str, Callable[[Inspector], Any]] = {
-    "/api/queues": lambda known: known.queues(),
-    "/api/queues/mail/jobs?limit=2": lambda known: known.jobs("mail", limit=2).rows,
-    "/api/queues/mail/jobs?newest=true": lambda known: known.jobs("mail").rows[::-1],
-    "/api/failed": lambda known: known.failed().rows,
-    "/api/scheduled": lambda known: known.scheduled().rows,
-    "/api/retries": lambda known: known.retries().rows,
-    "/api/recurring": lambda known: known.recurring(),
-    "/api/history": lambda known: known.history().rows,
-    "/api/audit": lambda known: known.audit().rows,
+    "/api/queues": lambda known: known.queues.list(),
+    "/api/queues/mail/jobs?limit=2": lambda known: known.jobs.list("mail", limit=2).rows,
+    "/api/queues/mail/jobs?newest=true": lambda known: known.jobs.list("mail").rows[::-1],
+    "/api/failed": lambda known: known.failed.list().rows,
+    "/api/scheduled": lambda known: known.scheduled.list().rows,
+    "/api/retries": lambda known: known.scheduled.list(ScheduledFilter(retries=True)).rows,
+    "/api/recurring": lambda known: known.recurring.list(),
+    "/api/history": lambda known: known.history.list().rows,
+    "/api/audit": lambda known: known.history.audit().rows,
 }
 
 #: The same of one.
 ONE: dict[str, Callable[[Inspector], Any]] = {
-    "/api/failed/bad": lambda known: known.failed_job("bad"),
-    "/api/scheduled/later": lambda known: known.scheduled().rows[0],
-    "/api/jobs/later": lambda known: known.scheduled().rows[0],
-    "/api/recurring/a%2Fb": lambda known: known.recurring()[0],
+    "/api/failed/bad": lambda known: known.failed.show("bad"),
+    "/api/scheduled/later": lambda known: known.scheduled.list().rows[0],
+    "/api/jobs/later": lambda known: known.scheduled.list().rows[0],
+    "/api/recurring/a%2Fb": lambda known: known.recurring.list()[0],
 }
 
 
@@ -65,8 +66,8 @@ def test_rows_are_those_of_the_library(settings: Settings, serve: Serve) -> None
     for n in range(3):
         web.client.enqueue("shop.mail", [n], {"subject": "hi"}, queue="mail")
     schedule(web.client, due("later", 900), retrying("again", 1_800, times=2))
-    web.inspector.put_recurring("a/b", "shop.sweep", every=3_600)
-    web.inspector.put_recurring(
+    web.inspector.recurring.put("a/b", "shop.sweep", every=3_600)
+    web.inspector.recurring.put(
         "b", "shop.sweep", cron="*/5 * * * *", tz="Europe/Rome", args=[1], kwargs={"deep": True}
     )
     write(web.client, [ended("done"), failed("over")])
@@ -195,16 +196,16 @@ def test_workers_are_listed_and_told_what_to_do(settings: Settings, serve: Serve
         return eventually(answer)
 
     def same_as_by_the_inspector() -> bool:
-        shown, known = web.http.get("/api/workers").json()["rows"], web.inspector.workers()
+        shown, known = web.http.get("/api/workers").json()["rows"], web.inspector.workers.list()
         return [{**each, "last_seen": None} for each in shown] == [{**each, "last_seen": None} for each in known]
 
     eventually(same_as_by_the_inspector)
     assert told("quiet")["answered"] is True
-    eventually(lambda: [row["state"] for row in web.inspector.workers()] == ["quiet"])
+    eventually(lambda: [row["state"] for row in web.inspector.workers.list()] == ["quiet"])
     assert "Thread" in told("stack")["text"]
     eventually(lambda: web.http.post(f"/api/workers/{worker}/stop").status_code == 200)
     assert process.wait() == 0
-    eventually(lambda: not web.inspector.workers())
+    eventually(lambda: not web.inspector.workers.list())
     eventually(lambda: web.http.post(f"/api/workers/{worker}/stop").status_code == 404)
 
 

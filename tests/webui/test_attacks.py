@@ -43,7 +43,7 @@ def marked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
         publish(web.client, message(f"2{_XSS}", _XSS, queue=_XSS, **texts), message("3", tenant=_XSS, **texts))
         web.client.enqueue("shop.mail", [_XSS], {_XSS: _XSS}, queue="mail", id=f"4{_XSS}")
         schedule(web.client, due(f"5{_XSS}", 900, _XSS, queue=_XSS, **texts), retrying("6", 900, queue=_XSS, **texts))
-        web.inspector.put_recurring(_XSS, _XSS, every=3_600, args=[_XSS], queue=_XSS.replace("*", "x"))
+        web.inspector.recurring.put(_XSS, _XSS, every=3_600, args=[_XSS], queue=_XSS.replace("*", "x"))
         topics = Subscription(group=f"g{_XSS}", queue=f"palermo_g{_XSS}", topics=(f"o.{_XSS}",), function=_XSS)
         web.client.run(lambda broker: broker.events.subscribe(topics))
         yield web
@@ -79,9 +79,9 @@ def test_jobs_whose_ids_are_markup_can_be_acted_on(marked: Web) -> None:
         assert marked.form(page, to, act=act, id=id, number="1").status_code == 200
     marked.form("/recurring", f"/recurring/{quote(_XSS, safe='')}/remove")
 
-    assert [row["id"] for row in marked.inspector.failed()] == ["bad"]
-    assert [row["id"] for row in marked.inspector.scheduled()] == ["6"]
-    assert marked.inspector.recurring() == []
+    assert [row["id"] for row in marked.inspector.failed.list()] == ["bad"]
+    assert [row["id"] for row in marked.inspector.scheduled.list()] == ["6"]
+    assert marked.inspector.recurring.list() == []
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_of_large_jobs_that_wait_the_pages_show_the_previews(web: Web) -> None:
         assert "&#39;x&#39; 7" in web.http.get(page).text
     *many, last = web.http.get("/api/queues/mail/jobs", params={"limit": 50}).json()["rows"]
     assert [row["args"] for row in many] == [None] * 30
-    assert last["args"] == web.inspector.jobs("mail", offset=30).rows[0]["args"]
+    assert last["args"] == web.inspector.jobs.list("mail", offset=30).rows[0]["args"]
 
 
 def test_a_traceback_of_very_many_lines_is_taken_apart_in_one_pass() -> None:

@@ -68,7 +68,7 @@ def test_jobs_are_requeued_with_changes_or_by_their_ids(web: Web, caplog: pytest
 
     assert (asked.status_code, '"unserved": true' in asked.json()["error"]) == (409, True)
     assert (done.status_code, done.json()["taken"]) == (200, 1)
-    assert [row["args"] for row in web.inspector.jobs("slow")] == [["right"]]
+    assert [row["args"] for row in web.inspector.jobs.list("slow")] == [["right"]]
     assert (row["taken"], row["gone"], row["outcome"]) == (2, 1, "Requeued 2 jobs, 1 had gone.")
     assert web.ids("failed") == ["0", "2", "4"]
     assert "requeue by=local" in caplog.text
@@ -128,7 +128,7 @@ def test_nobody_is_shown_a_secret_and_an_edited_job_keeps_it(web: Web) -> None:
     changed = {**row["kwargs"], "user": "bob"}
     web.form("/failures/1/edit", "/failures/1/edit", args="[1]", kwargs=json.dumps(changed), queue="")
 
-    [waiting] = web.inspector.jobs("mail").rows
+    [waiting] = web.inspector.jobs.list("mail").rows
     assert waiting["kwargs"] == {"password": "hunter2", "user": "bob"}
 
 
@@ -155,15 +155,15 @@ def test_nobody_finds_out_by_searching_what_is_hidden(settings: Settings, serve:
         assert "Job 1" not in web.http.get("/failures", params={"text": wanted}).text
         filter = FailedFilter(text=wanted)
         if not alone:
-            assert (web.inspector.failed(filter=filter).rows, web.inspector.groups(filter)) == ([], [])
-            assert web.inspector.count_failed(filter) == 0
+            assert (web.inspector.failed.list(filter=filter).rows, web.inspector.failed.groups(filter)) == ([], [])
+            assert web.inspector.failed.count(filter) == 0
     assert MASK in web.api("failed")["rows"][0]["preview"]
     assert discarded(web, "hunter2") == 0
     # What is shown is found.
     assert (
         web.ids("failed", text="ann")
         == ["1"]
-        == [row["id"] for row in web.inspector.failed(filter=FailedFilter(text="ann"))]
+        == [row["id"] for row in web.inspector.failed.list(filter=FailedFilter(text="ann"))]
     )
     assert discarded(web, "ann") == 1
 
@@ -177,7 +177,7 @@ def test_very_many_are_discarded_by_typing_their_number(web: Web, monkeypatch: p
     assert web.press(page, "/failures/act", typed="5").status_code == 422
     assert web.press(page, "/failures/act", typed="6 jobs").status_code == 200
 
-    assert web.inspector.size(FAILED_QUEUE) == 0
+    assert web.inspector.queues.size(FAILED_QUEUE) == 0
 
 
 # -- in quorum queues, which are never read in order to be shown
@@ -195,19 +195,19 @@ def test_failed_jobs_in_quorum_queues_are_shown_and_none_is_handed_out(
     assert web.ids("failed", newest=True, limit=2) == ["5", "4"]
     assert web.ids("failed", error="KeyError") == ["1", "3", "5"]
     assert [group["count"] for group in web.api("failed/groups")["rows"]] == [3, 3]
-    assert web.api("failed/3") == web.inspector.failed_job("3")
-    assert web.api("failed")["total"] == web.inspector.failed(limit=1).total == 6
+    assert web.api("failed/3") == web.inspector.failed.show("3")
+    assert web.api("failed")["total"] == web.inspector.failed.list(limit=1).total == 6
     shown = web.shown("/failures")
     assert ("shop.Refused" in shown, "quorum" in shown) == (True, False)
     assert web.http.get("/jobs/3").status_code == 200
-    assert len(web.inspector.groups()) == 2
+    assert len(web.inspector.failed.groups()) == 2
     assert deliveries(settings) == 0
 
     assert web.http.post("/api/failed/1/requeue", json={}).json()["taken"] == 1
     ended(web, web.http.post("/api/failed/discard", json={"ids": ["3"]}))
     left = ["0", "2", "4", "5"]
     assert sorted(web.ids("failed")) == left
-    assert sorted(row["id"] for row in web.inspector.failed()) == left
+    assert sorted(row["id"] for row in web.inspector.failed.list()) == left
     another = serve(settings)
     eventually(lambda: sorted(another.ids("failed")) == left)
 
@@ -218,7 +218,7 @@ def test_failed_jobs_in_quorum_queues_are_shown_and_none_is_handed_out(
         channel.basic_publish("", f"{exchange}.{FAILED_QUEUE}", b"[]")
     eventually(lambda: "1 failed job in quorum queues is not shown" in web.shown("/failures"))
     assert web.api("failed")["total"] == 4
-    eventually(lambda: web.inspector.failed().unseen == 1)
+    eventually(lambda: web.inspector.failed.list().unseen == 1)
 
 
 def deliveries(settings: Settings) -> int:

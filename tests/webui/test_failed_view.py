@@ -99,19 +99,19 @@ def test_looking_takes_nothing_and_leaves_the_order(client: Client, inspector: I
     assert view.update(20).ready
 
     assert ids(view) == [str(n) for n in reversed(range(50))]
-    assert [row["id"] for row in inspector.failed(limit=1_000)] == [str(n) for n in range(50)]
+    assert [row["id"] for row in inspector.failed.list(limit=1_000)] == [str(n) for n in range(50)]
 
 
 def test_new_failures_appear_and_what_others_took_disappears(
     client: Client, inspector: Inspector, read: FailedView, clock: Clock
 ) -> None:
-    inspector.discard("1")
+    inspector.failed.discard("1")
     fail_another(client)
-    inspector.requeue(["0"], queue="elsewhere")
+    inspector.failed.requeue(["0"], queue="elsewhere")
     assert ids(later(read, clock)) == ["new", "2"]
 
     # The count does not tell of this change.
-    inspector.discard("2")
+    inspector.failed.discard("2")
     fail_another(client, "newer")
     assert ids(later(read, clock, 600)) == ["newer", "new"]
 
@@ -171,7 +171,7 @@ def test_a_requeue_is_known_at_once_and_costs_no_reading(
 
     assert (done.taken, done.gone) == (2, 1)
     assert (ids(read), state.at, state.behind) == (["1"], at, 0)
-    assert [row["id"] for row in inspector.jobs("mail")] == ["0", "2"]
+    assert [row["id"] for row in inspector.jobs.list("mail")] == ["0", "2"]
 
 
 def test_a_job_that_cannot_be_requeued_is_told_of_and_stays(read: FailedView, operations: Operations) -> None:
@@ -199,7 +199,7 @@ def test_a_command_is_stopped_and_what_it_has_not_come_to_stays(
 
     assert operation.wait(HANGS)
     assert (operation.status, operation.taken, len(ids(read))) == ("stopped", 0, 3)
-    assert inspector.size(FAILED_QUEUE) == 3
+    assert inspector.queues.size(FAILED_QUEUE) == 3
 
 
 def test_a_command_runs_while_the_queue_is_being_read(
@@ -211,7 +211,7 @@ def test_a_command_runs_while_the_queue_is_being_read(
     finished(operations, "discard", ["399"], expected=1)
 
     eventually(lambda: view.update(0.5).ready)
-    assert view.index.count(ALL) == inspector.size(FAILED_QUEUE) == 399
+    assert view.index.count(ALL) == inspector.queues.size(FAILED_QUEUE) == 399
 
 
 def test_a_look_during_a_reading_does_not_wait_behind_it_for_a_count(
@@ -276,5 +276,5 @@ def test_a_view_that_is_closed_while_it_reads_gives_everything_back(client: Clie
 
     view.close()
 
-    eventually(lambda: inspector.size(FAILED_QUEUE) == 400)
+    eventually(lambda: inspector.queues.size(FAILED_QUEUE) == 400)
     assert not [thread for thread in threading.enumerate() if thread.name == "palermo-failed"]

@@ -65,7 +65,7 @@ def test_each_error_of_an_enqueue_is_at_its_field_and_what_was_typed_stays(web: 
     assert focused(again) == ["job"]
     for typed in ('value="a*"', 'value="12"', 'value="soon"', ">[</textarea>", ">[]</textarea>"):
         assert typed in again.text, typed
-    assert web.inspector.queues()[0]["name"] == "failed"
+    assert web.inspector.queues.list()[0]["name"] == "failed"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_each_error_of_an_enqueue_is_at_its_field_and_what_was_typed_stays(web: 
     ],
 )
 def test_an_error_of_a_recurring_job_is_at_its_field(web: Web, wrong: dict[str, str], field: str, said: str) -> None:
-    web.inspector.put_recurring("taken", "shop.sweep", every=60)
+    web.inspector.recurring.put("taken", "shop.sweep", every=60)
 
     again = web.form("/recurring", "/recurring/add", **{"name": "new", "job": "shop.kept", "every": "5m", **wrong})
 
@@ -95,7 +95,7 @@ def test_an_error_of_a_recurring_job_is_at_its_field(web: Web, wrong: dict[str, 
     assert list(found := problems_at(again)) == [field]
     assert said in found[field]
     assert focused(again) == [field]
-    assert len(web.inspector.recurring()) == 1
+    assert len(web.inspector.recurring.list()) == 1
 
 
 def test_wrong_arguments_are_refused_at_their_field(web: Web, resize: str) -> None:
@@ -157,18 +157,18 @@ def test_an_edit_to_a_queue_that_no_worker_serves_is_asked_about_once(web: Web) 
 
     asked = web.form("/jobs/later/edit", "/jobs/later/edit", **fields)
     assert "slow" in problems_at(asked)["queue"]
-    assert web.inspector.scheduled().rows[0]["queue"] == "mail"
+    assert web.inspector.scheduled.list().rows[0]["queue"] == "mail"
     done = web.press(asked, "/jobs/later/edit", **fields)
 
     assert "Changed 1 job." in text_of(done)
-    [row] = web.inspector.scheduled().rows
+    [row] = web.inspector.scheduled.list().rows
     assert (row["args"], row["queue"]) == (["new"], "slow")
 
 
 def test_an_edit_of_a_removed_recurring_job_becomes_the_form_that_adds_it(web: Web) -> None:
-    web.inspector.put_recurring("nightly", "store.Nightly", cron="0 3 * * *")
+    web.inspector.recurring.put("nightly", "store.Nightly", cron="0 3 * * *")
     opened = web.http.get("/recurring/nightly").text
-    web.inspector.remove_recurring("nightly")
+    web.inspector.recurring.remove("nightly")
 
     def answer() -> httpx.Response:
         late = sent(web.http, opened, "/recurring/nightly/edit", cron="5 4 * * *")
@@ -223,7 +223,7 @@ def test_forms_offer_the_jobs_and_queues_that_are_known(web: Web, resize: str) -
 
 def test_the_forms_with_a_time_offer_time_zones(web: Web) -> None:
     schedule(web.client, due("later", DAY, 1))
-    web.inspector.put_recurring("sweep", "shop.sweep", every=60)
+    web.inspector.recurring.put("sweep", "shop.sweep", every=60)
 
     for page in ("/enqueue", "/recurring", "/recurring/sweep", "/jobs/later", "/jobs/later/edit"):
         assert offered(web, page, "zones") == list(time_zones()), page
@@ -233,7 +233,7 @@ def test_the_forms_with_a_time_offer_time_zones(web: Web) -> None:
 
 def test_a_job_is_scheduled_and_moved_to_a_time_of_a_time_zone(web: Web) -> None:
     def told() -> tuple[str, datetime]:
-        [row] = web.inspector.scheduled().rows
+        [row] = web.inspector.scheduled.list().rows
         return row["id"], datetime.fromisoformat(str(row["run_at"]))
 
     values = {"args": '["a@b.c"]', "kwargs": '{"subject": "<b>", "password": "secret"}', "priority": "3"}
@@ -241,7 +241,7 @@ def test_a_job_is_scheduled_and_moved_to_a_time_of_a_time_zone(web: Web) -> None
     done = web.form("/enqueue", "/enqueue", job="shop.never_here", queue="mail", **values, **at)
     assert "Scheduled shop.never_here to mail." in text_of(done)
     assert ("a@b.c" in done.text, "secret" in done.text) == (True, False)
-    [row] = web.inspector.scheduled().rows
+    [row] = web.inspector.scheduled.list().rows
     assert (row["args"], row["kwargs"]) == (["a@b.c"], {"subject": "<b>", "password": "secret"})
     assert row["priority"] == 3
     id, first = told()
@@ -269,7 +269,7 @@ def test_a_job_is_scheduled_and_moved_to_a_time_of_a_time_zone(web: Web) -> None
 )
 def test_a_time_that_cannot_be_is_refused_at_its_field(web: Web, fields: dict[str, str], field: str, said: str) -> None:
     schedule(web.client, due("later", DAY, 1))
-    before = web.inspector.scheduled().rows
+    before = web.inspector.scheduled.list().rows
 
     for page, to in (
         ("/jobs/later", "/jobs/later/due/move"),
@@ -279,7 +279,7 @@ def test_a_time_that_cannot_be_is_refused_at_its_field(web: Web, fields: dict[st
         assert again.status_code == 422
         assert list(found := problems_at(again)) == [field]
         assert said in found[field]
-    assert web.inspector.scheduled().rows == before
+    assert web.inspector.scheduled.list().rows == before
 
 
 def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web) -> None:
@@ -293,7 +293,7 @@ def test_a_mask_that_was_moved_is_refused_and_never_becomes_an_argument(web: Web
     assert problems_at(refused) == {
         "args": f"These arguments still hold {MASK}: write the hidden values in their places."
     }
-    assert [row["id"] for row in web.inspector.failed()] == ["bad"]
+    assert [row["id"] for row in web.inspector.failed.list()] == ["bad"]
 
 
 def test_the_answer_to_a_form_stays_until_it_is_read(web: Web) -> None:
@@ -313,7 +313,7 @@ def test_queues_that_are_gone_are_named_and_the_others_paused(web: Web) -> None:
 
     assert "Paused mail. Running jobs continue. gone is not there any more." in text_of(paused)
     assert "No queue was resumed. gone is not there any more." in text_of(resumed)
-    assert [row["name"] for row in web.inspector.queues() if row["paused"]] == ["mail"]
+    assert [row["name"] for row in web.inspector.queues.list() if row["paused"]] == ["mail"]
 
 
 def test_a_message_of_any_letters_fits_into_its_cookie(web: Web) -> None:
@@ -321,7 +321,7 @@ def test_a_message_of_any_letters_fits_into_its_cookie(web: Web) -> None:
 
     for letter in ("x", "ж", "写", "💥", '"', "\\"):
         answer = web.form("/queues", "/queues/mail/pause", reason=letter * 500)
-        web.inspector.resume("mail")
+        web.inspector.queues.resume("mail")
 
         [sent] = answer.history
         assert sent.headers["set-cookie"].startswith("palermo_message=")

@@ -95,7 +95,7 @@ def test_all_job_classes_are_listed_the_busiest_first_and_found_by_name(web: Web
 
 
 def test_the_options_are_shown_of_a_job_whose_code_is_imported(web: Web, send: str) -> None:
-    web.inspector.put_recurring("letters at night", send, cron="0 2 * * *", args=["all"])
+    web.inspector.recurring.put("letters at night", send, cron="0 2 * * *", args=["all"])
     eventually(lambda: send in shown(web, "/classes"))
 
     page = html.unescape(shown(web, f"/classes/{send}"))

@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import encode
+from palermo.inspector.jobs import Jobs
+from palermo.inspector.scheduled import ScheduledJobs
 from palermo.jobs.redaction import MASK
 from palermo.settings.settings import Settings
 from palermo.webui.pages.job import CHILDREN
-from palermo.webui.state import job as job_state
-from palermo.webui.state import scheduled_view
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.inspector.jobs import failure, message, publish, publish_failed
@@ -45,7 +45,7 @@ def test_an_ended_job_shows_its_arguments_and_runs_again(web: Web, rig: Rig) -> 
     done = rig.enqueue("note", notes, "done", priority=3)
     dropped = rig.enqueue("discards", "gone", module="crew_results")
     cancelled = rig.enqueue("note", notes, "cancelled")
-    rig.inspector.cancel(cancelled)
+    rig.inspector.jobs.cancel(cancelled)
     rig.burst(modules=("crew", "crew_results"))
     assert rig.lines() == ["done"]
 
@@ -120,7 +120,7 @@ def test_a_job_runs_again_with_changes_and_the_arguments_that_are_hidden(web: We
     changed = {"args": f'[{{"password": "{MASK}", "to": "bob"}}]', "priority": "5", "when": "2d"}
     answer = web.form("/jobs/a/again", "/jobs/a/again/edited", queue="slow", unserved="slow", **changed)
 
-    (new,) = web.inspector.scheduled()
+    (new,) = web.inspector.scheduled.list()
     assert (new["id"], new["args"], new["kwargs"]) == (new_id(answer), [{"password": "hunter2", "to": "bob"}], {})
     assert (new["queue"], new["priority"], new["tenant"]) == ("slow", 5, "acme")
 
@@ -147,7 +147,7 @@ def test_a_job_never_runs_again_with_arguments_that_are_not_its_own(
     assert (asked.url.path, said in asked.text) == ("/jobs/a/again", True)
     for wrong in ({"args": f'["{MASK}", 7]'}, {}):
         assert web.form("/jobs/a/again", "/jobs/a/again/edited", **wrong).status_code == 422
-    assert not any(row["pending"] for row in web.inspector.queues())
+    assert not any(row["pending"] for row in web.inspector.queues.list())
 
     whole = web.form("/jobs/a/again", "/jobs/a/again/edited", args='["hunter2", 7]', kwargs="{}")
     assert row_of(web, new_id(whole))["args"] == ["hunter2", 7]
@@ -156,14 +156,14 @@ def test_a_job_never_runs_again_with_arguments_that_are_not_its_own(
 def test_a_job_that_is_over_is_looked_for_in_no_queue_and_no_schedule(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting, scheduled, listed = list[str](), list[Any](), scheduled_view.listed
+    waiting, scheduled, listed = list[str](), list[Any](), ScheduledJobs.list
 
-    def look(context: Any, chosen: ScheduledFilter, **page: int) -> Any:
+    def look(jobs: ScheduledJobs, chosen: ScheduledFilter, **page: int) -> Any:
         scheduled.append(chosen.ids)
-        return listed(context, chosen, **page)
+        return listed(jobs, chosen, **page)
 
-    monkeypatch.setattr(job_state, "waiting_job", lambda inspector, id, queue: waiting.append(id))
-    monkeypatch.setattr(scheduled_view, "listed", look)
+    monkeypatch.setattr(Jobs, "waiting", lambda jobs, id, queue: waiting.append(id))
+    monkeypatch.setattr(ScheduledJobs, "list", look)
     schedule(web.client, due("later", 900))
     write(web, "over")
     write(web, "tried", "retried")
@@ -192,7 +192,7 @@ def test_a_job_that_still_waits_is_not_run_again(web: Web) -> None:
 
     assert "not over" in web.form("/queues/mail?ask=clear", "/jobs/a/again").text
 
-    assert [row["id"] for row in web.inspector.jobs("mail")] == ["a"]
+    assert [row["id"] for row in web.inspector.jobs.list("mail")] == ["a"]
 
 
 # -- edit
@@ -206,12 +206,12 @@ def test_a_waiting_job_is_changed_or_put_off_and_keeps_its_id(web: Web) -> None:
     web.form("/jobs/m-2/edit?queue=mail", "/jobs/m-2/edit?queue=mail", when="2d")
 
     assert "Changed 1 job." in done.text
-    eventually(lambda: [row["id"] for row in web.inspector.jobs("mail")] == ["m-0"])
-    (changed,) = web.inspector.jobs("slow")
+    eventually(lambda: [row["id"] for row in web.inspector.jobs.list("mail")] == ["m-0"])
+    (changed,) = web.inspector.jobs.list("slow")
     assert (changed["id"], changed["args"], changed["priority"], changed["retries"]) == ("m-1", [42], 4, 2)
-    (later,) = eventually(lambda: web.inspector.scheduled().rows)
+    (later,) = eventually(lambda: web.inspector.scheduled.list().rows)
     assert (later["id"], later["args"], later["queue"]) == ("m-2", [2], "mail")
-    (_, told) = eventually(lambda: [row for row in web.inspector.audit() if row["action"] == "edit"])
+    (_, told) = eventually(lambda: [row for row in web.inspector.history.audit() if row["action"] == "edit"])
     assert (told["ids"], told["queue"], told["what"]) == (["m-1"], "slow", "with other arguments")
     assert web.form("/queues", "/jobs/nobody/edit", args="[1]").status_code == 404
 
@@ -227,7 +227,7 @@ def test_a_scheduled_retrying_or_failed_job_is_changed(web: Web) -> None:
     web.form("/jobs/again/edit", "/jobs/again/edit", priority="7", when="5d")
     web.form("/failures/bad/edit", "/failures/bad/edit", args="[5]", priority="6", when="2d")
 
-    rows = {row["id"]: row for row in web.inspector.scheduled()}
+    rows = {row["id"]: row for row in web.inspector.scheduled.list()}
     assert list(rows)[2:] == ["bad", "again"]
     assert (rows["later"]["args"], rows["later"]["kwargs"], rows["later"]["queue"]) == (["new"], {"fast": True}, "slow")
     assert (rows["other"]["args"], rows["other"]["queue"]) == ([2], "mail")
@@ -235,7 +235,7 @@ def test_a_scheduled_retrying_or_failed_job_is_changed(web: Web) -> None:
     assert (again["args"], again["priority"], again["state"]) == ([3], 7, "retrying")
     assert [one["message"] for one in again["attempts"]] == ["try 1", "try 2"]
     assert (bad["args"], bad["priority"], bad["retries"]) == ([5], 6, 1)
-    assert web.inspector.failed().rows == []
+    assert web.inspector.failed.list().rows == []
 
 
 def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
@@ -250,6 +250,6 @@ def test_a_program_runs_jobs_again_and_edits_them(web: Web) -> None:
 
     assert (asked.status_code, "No worker serves" in asked.json()["error"]) == (409, True)
     assert (again.status_code, refused.status_code) == (201, 422)
-    assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(again.json()["id"], [1])]
+    assert [(row["id"], row["args"]) for row in web.inspector.jobs.list("slow")] == [(again.json()["id"], [1])]
     assert edited.json() == {"id": "later", "job": "shop.send", "queue": "mail"}
-    assert [(row["args"], row["priority"]) for row in web.inspector.scheduled()] == [([2], 3)]
+    assert [(row["args"], row["priority"]) for row in web.inspector.scheduled.list()] == [([2], 3)]

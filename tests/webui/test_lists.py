@@ -246,4 +246,4 @@ def test_a_page_of_jobs_with_long_ids_is_selected_as_a_whole(web: Web) -> None:
         assert (asked.status_code, asked.history) == (200, []), page
         assert done in web.press(asked, f"{to}/act").text, page
 
-    assert (len(web.inspector.failed()), len(web.inspector.scheduled())) == (1, 51)
+    assert (len(web.inspector.failed.list()), len(web.inspector.scheduled.list())) == (1, 51)

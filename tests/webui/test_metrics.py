@@ -58,7 +58,7 @@ def test_events_are_counted_from_zero_and_queues_measured(rig: Rig, serve: Serve
     for _ in range(2):
         rig.enqueue("raises", "no")
         rig.enqueue("note", "x", "y", queue="mail")
-    rig.inspector.pause("mail")
+    rig.inspector.queues.pause("mail")
     rig.burst("-c", "2")
 
     def told() -> Scraped:

@@ -69,7 +69,7 @@ def test_many_queues_without_a_worker_are_one_problem(web: Web) -> None:
 
 def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web) -> None:
     publish(web.client, message("1"))
-    web.inspector.pause("mail")
+    web.inspector.queues.pause("mail")
     counts = {"queue": "mail", "job": "shop.send", "succeeded": 20, "failed": 5}
     write(web.client, [{"kind": "counts", "at": time.time(), **counts}])
 
@@ -82,8 +82,8 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web
 
 def test_a_job_that_waits_too_long_is_late(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(web.client, message("1", created_at=int(time.time()) - 2_000))
-    rows = [{**row, "workers": 1} for row in web.inspector.queues()]
-    monkeypatch.setattr("palermo.inspector.context._queue_rows", lambda found: rows)
+    rows = [{**row, "workers": 1} for row in web.inspector.queues.list()]
+    monkeypatch.setattr("palermo.inspector.context.queue_rows", lambda found: rows)
 
     [row] = web.http.get("/api/problems").json()["rows"]
 

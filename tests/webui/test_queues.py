@@ -27,7 +27,8 @@ def queue_rows(monkeypatch: pytest.MonkeyPatch, *rows: Row) -> None:
     """Let the broker tell of these queues; each has a worker and ten waiting jobs, unless its row says otherwise."""
     usual = {"pending": 10, "in_progress": 0, "workers": 1, "paused": False}
     whole = sorted((usual | row for row in rows), key=lambda row: row["name"])
-    monkeypatch.setattr("palermo.inspector.context._queue_rows", lambda found: whole)
+    for module in ("context", "queues"):
+        monkeypatch.setattr(f"palermo.inspector.{module}.queue_rows", lambda found: whole)
 
 
 def many(count: int) -> list[str]:
@@ -35,7 +36,7 @@ def many(count: int) -> list[str]:
 
 
 def paused(web: Web) -> list[str]:
-    return [row["name"] for row in web.inspector.queues() if row["paused"]]
+    return [row["name"] for row in web.inspector.queues.list() if row["paused"]]
 
 
 # -- one queue
@@ -53,7 +54,7 @@ def test_a_queue_of_any_name_is_purged_by_the_api_and_by_its_form(served: Web, n
     assert (done.status_code, done.json()) == (200, {"removed": 1})
     assert "Removed 1 job from" in page.text
     assert f'hx-get="{path}"' in page.text
-    assert served.inspector.size(name) == 0
+    assert served.inspector.queues.size(name) == 0
 
 
 def test_only_the_page_of_an_address_that_there_may_be_looks_again(web: Web) -> None:
@@ -121,7 +122,7 @@ def test_who_paused_and_why_is_shown_until_it_is_resumed(web: Web, which: str) -
     assert ("/queues/mail/resume" in web.http.get("/queues/mail").text) == bool(which)
     assert not why_after("resume", 4)
     assert not why_after("pause", 5)
-    assert {row["by"] for row in web.inspector.audit().rows} == {"local"}
+    assert {row["by"] for row in web.inspector.history.audit().rows} == {"local"}
 
 
 def test_selected_queues_are_paused_and_resumed_and_page_and_filter_stay(web: Web) -> None:
@@ -141,7 +142,7 @@ def test_selected_queues_are_paused_and_resumed_and_page_and_filter_stay(web: We
 
     for action, whether in (("pause", True), ("resume", False)):
         assert web.http.post(f"/api/queues/{action}").json() == {"all_paused": whether}
-        assert web.inspector.all_paused() == whether
+        assert web.inspector.queues.all_paused() == whether
         rows = web.api("queues")["rows"]
         assert [row["name"] for row in rows if row["paused"]] == (["mail", *many(150)] if whether else ["q-121"])
 

@@ -16,7 +16,7 @@ from tests.webui.server import Web, text_of
 
 def add(web: Web, name: str = "sweep", **more: Any) -> None:
     times = {} if "cron" in more else {"every": 3_600}
-    web.inspector.put_recurring(name, more.pop("job", "shop.sweep"), **times, **more)
+    web.inspector.recurring.put(name, more.pop("job", "shop.sweep"), **times, **more)
 
 
 def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.LogCaptureFixture) -> None:
@@ -30,13 +30,13 @@ def test_one_is_added_run_disabled_enabled_and_removed(web: Web, caplog: pytest.
     assert changed.json()["words"] == "Every hour"
     done = http.post("/api/recurring/sweep/run").json()
     assert (done["job"], done["queue"]) == ("shop.sweep", "slow")
-    assert [(row["id"], row["args"]) for row in web.inspector.jobs("slow")] == [(done["id"], ["eu"])]
+    assert [(row["id"], row["args"]) for row in web.inspector.jobs.list("slow")] == [(done["id"], ["eu"])]
     with caplog.at_level(logging.INFO, logger="palermo.audit"):
         off = http.post("/api/recurring/sweep/disable").json()
         assert (off["enabled"], off["next_run"]) == (False, None)
         assert http.post("/api/recurring/sweep/enable").json()["enabled"] is True
         assert http.delete("/api/recurring/sweep").json() == {"removed": 1}
-    assert web.inspector.recurring() == []
+    assert web.inspector.recurring.list() == []
     for action in ("disable", "enable", "remove"):
         assert f"{action} recurring by=local role=admin from=127.0.0.1 name=sweep" in caplog.messages
 
@@ -50,14 +50,14 @@ def test_everything_is_done_on_the_page(web: Web) -> None:
     path = f"/recurring/{quote('a b/c', safe='')}"
     assert "Enqueued a b/c now" in web.form("/recurring", f"{path}/run").text
     assert "Enqueued a b/c now" in web.form(path, f"{path}/run", own="1").text
-    assert [row["args"] for row in web.inspector.jobs("slow")] == [["eu"]] * 2
+    assert [row["args"] for row in web.inspector.jobs.list("slow")] == [["eu"]] * 2
     assert "Disabled a b/c" in web.form("/recurring", f"{path}/disable").text
     assert "Enable a b/c" in web.http.get("/recurring").text
     assert "Enabled a b/c." in web.form("/recurring", f"{path}/enable").text
     ask = re.findall(r'href="/recurring\?ask=(remove-\w+)#', web.http.get("/recurring").text)[0]
     assert f'<dialog id="{ask}" aria-labelledby="{ask}-title" open>' in web.http.get(f"/recurring?ask={ask}").text
     assert "Removed a b/c." in web.form("/recurring", f"{path}/remove").text
-    assert web.inspector.recurring() == []
+    assert web.inspector.recurring.list() == []
 
 
 def test_a_recurring_job_has_a_page_with_its_next_times_and_its_past_runs(web: Web) -> None:
@@ -106,25 +106,27 @@ def test_the_list_has_a_small_chart_of_the_last_runs_of_each(web: Web) -> None:
 
 def test_one_is_run_once_with_other_arguments_and_edited_on_its_page(web: Web) -> None:
     add(web, "a b/c", args=["eu", 1], kwargs={"password": "hunter2", "deep": False}, queue="slow")
-    web.inspector.switch_recurring("a b/c", on=False)
-    before = web.inspector.recurring()
+    web.inspector.recurring.switch("a b/c", on=False)
+    before = web.inspector.recurring.list()
     own = f"/recurring/{quote('a b/c', safe='')}"
     page = web.http.get(own).text
     assert ("hunter2" in page, "3600" in page) == (False, True)
 
     ran = web.form(own, f"{own}/run-with", args='["us"]', kwargs=json.dumps({"password": MASK}))
     assert "Enqueued shop.sweep, as job" in ran.text
-    assert [(row["args"], row["kwargs"]) for row in web.inspector.jobs("slow")] == [(["us"], {"password": "hunter2"})]
+    assert [(row["args"], row["kwargs"]) for row in web.inspector.jobs.list("slow")] == [
+        (["us"], {"password": "hunter2"})
+    ]
     for action, wrong, said in (("edit", "{}", "must be a JSON list"), ("run-with", "[", "are not JSON")):
         again = web.form(own, f"{own}/{action}", every="5m", args=wrong)
         assert (again.status_code, said in text_of(again)) == (422, True)
         assert f'<dialog id="{action}" aria-labelledby="{action}-title" open>' in again.text
-    assert web.inspector.recurring() == before
+    assert web.inspector.recurring.list() == before
 
     fields = {"cron": "*/5 * * * *", "tz": "Europe/Rome", "every": "", "queue": "fast", "args": '["us", 1]'}
     done = web.form(own, f"{own}/edit", **fields, kwargs=json.dumps({"password": MASK, "deep": True}))
     assert "Saved a b/c." in done.text
-    [row] = web.inspector.recurring()
+    [row] = web.inspector.recurring.list()
     assert (row["job"], row["cron"], row["every"], row["tz"]) == ("shop.sweep", "*/5 * * * *", None, "Europe/Rome")
     assert (row["queue"], row["enabled"], row["args"]) == ("fast", False, ["us", 1])
     assert row["kwargs"] == {"password": "hunter2", "deep": True}

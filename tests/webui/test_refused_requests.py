@@ -152,7 +152,7 @@ def filled(served: Web) -> Web:
     publish_failed(served.client, (message("bad"), failure()))
     publish(served.client, message("wait"))
     schedule(served.client, due("later", DAY), retrying("again", 2 * DAY))
-    served.inspector.put_recurring("sweep", "shop.sweep", every=3_600)
+    served.inspector.recurring.put("sweep", "shop.sweep", every=3_600)
     assert served.api("stats")["processed"] == 0
     return served
 
@@ -168,7 +168,7 @@ def unchanged(filled: Web) -> Iterator[Web]:
     before = rows()
     yield filled
     assert rows() == before
-    assert [row["name"] for row in filled.inspector.queues()] == ["failed", "mail"]
+    assert [row["name"] for row in filled.inspector.queues.list()] == ["failed", "mail"]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

@@ -97,7 +97,7 @@ def test_each_answer_says_what_happened(web: Web, caplog: pytest.LogCaptureFixtu
     assert told(web, "scheduled/run", {"ids": ["2"]}) == {"2": "enqueued"}
     assert told(web, "scheduled/3/run") == {"3": "enqueued"}
     assert told(web, "scheduled/3/cancel") == {"3": GONE}
-    assert {row["id"] for row in web.inspector.jobs("mail")} == {"2", "3"}
+    assert {row["id"] for row in web.inspector.jobs.list("mail")} == {"2", "3"}
     plain = {"filter": {"queue": "mail", "retries": False}}
     assert told(web, "scheduled/cancel", plain) == {"4": "cancelled", "5": "cancelled"}
     assert told(web, "scheduled/run", {"filter": {}}) == {"r": "enqueued", "s": "enqueued"}
@@ -142,8 +142,8 @@ def test_retries_are_run_now_or_given_up_and_nothing_else_is(
     assert "Nothing was changed" in web.form("/scheduled", "/retries/act", act="cancel", id="plain").text
 
     assert web.ids("scheduled") == ["plain"]
-    assert web.inspector.size(f"{FAILED_QUEUE}:mail") == 4
-    failed = {row["id"]: row for row in web.inspector.failed()}
+    assert web.inspector.queues.size(f"{FAILED_QUEUE}:mail") == 4
+    failed = {row["id"]: row for row in web.inspector.failed.list()}
     assert sorted(failed) == ["2", "4", "5", "6"]
     assert [one["message"] for one in failed["2"]["attempts"]] == ["try 1", "try 2", "try 3"]
     assert (failed["2"]["retries"], failed["2"]["error"]["message"]) == (2, "try 3")
@@ -220,7 +220,7 @@ def test_jobs_of_a_stretch_of_time_are_moved_by_a_delay(web: Web, monkeypatch: p
 
     moved = confirmed(web, "/scheduled/confirm?act=move&all=1&retries=no&due_from=1h&due_until=3h", when="+1h30m")
     assert "Moved 2 jobs." in moved.text
-    rows = web.inspector.scheduled().rows
+    rows = web.inspector.scheduled.list().rows
     hours = {row["id"]: round((datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600, 1) for row in rows}
     assert hours == {"job-0": 0.2, "job-1": 2.7, "job-2": 3.7, "job-3": 3.2, "again": 1.2}
     late = confirmed(web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")

@@ -293,4 +293,4 @@ def test_jobs_are_found_by_their_arguments_and_never_by_hidden_ones(settings: Se
         f"'Zoë', password='{MASK}'",
     }
     assert "done-1" in web.http.get("/history?text=1058").text
-    assert [row["id"] for row in web.inspector.history(HistoryFilter(text="1058"))] == ["over-1", "done-1"]
+    assert [row["id"] for row in web.inspector.history.list(HistoryFilter(text="1058"))] == ["over-1", "done-1"]

@@ -159,7 +159,7 @@ def test_saying_that_one_is_an_administrator_makes_nobody_one(guarded: Web) -> N
     for query, refusal in (("", 403), ("?role=admin", 422)):
         answer = guarded.http.post(f"/api/queues/mail/purge{query}", headers=forged, auth=EVE)
         assert answer.status_code == refusal
-    assert guarded.inspector.size("mail") == 1
+    assert guarded.inspector.queues.size("mail") == 1
 
 
 def test_users_who_are_taken_out_of_the_file_are_out_at_once(guarded: Web, users: tuple[Path, str]) -> None:
@@ -214,7 +214,7 @@ def test_who_may_only_read_can_change_nothing(
     web.client.enqueue("shop.mail", queue="mail")
     publish_failed(web.client, (message("bad", queue="slow"), failure()))
     schedule(web.client, due("later", 900), retrying("again", 900))
-    web.inspector.put_recurring("nightly", "shop.sweep", every=3_600)
+    web.inspector.recurring.put("nightly", "shop.sweep", every=3_600)
     token = "" if read_only else token_in(web.http.get("/queues", auth=ADA).text)
 
     asked = list(changing())
@@ -229,7 +229,11 @@ def test_who_may_only_read_can_change_nothing(
         assert (page.status_code, '<form method="post"' in page.text, 'name="id"' in page.text) == (200, False, False)
     assert web.http.get("/enqueue").status_code == 403
     assert len(asked) > 70
-    assert (web.inspector.size("mail"), len(web.inspector.failed()), len(web.inspector.scheduled())) == (1, 1, 2)
+    assert (
+        web.inspector.queues.size("mail"),
+        len(web.inspector.failed.list()),
+        len(web.inspector.scheduled.list()),
+    ) == (1, 1, 2)
 
 
 def test_a_host_application_says_who_it_is(settings: Settings, serve: Serve) -> None:
@@ -263,7 +267,7 @@ def test_a_form_without_its_own_browsers_token_is_refused(web: Web) -> None:
     with httpx.Client(base_url=web.url, timeout=60) as other:
         other.get("/queues")
         assert other.post("/queues/mail/purge", data={"token": token}).status_code == 403
-    assert web.inspector.size("mail") == 1
+    assert web.inspector.queues.size("mail") == 1
     assert web.http.post("/queues/mail/purge", data={"token": token}).status_code == 303
 
 

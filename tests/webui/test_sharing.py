@@ -41,16 +41,16 @@ def test_tenants_are_listed_and_cleared(web: Web) -> None:
     assert web.http.delete(f"/api/{one}").status_code == 404
     answer = web.form("/tenants?queue=mail", "/tenants/mail/clear", tenant="zebra")
     assert "Removed 1 job of zebra from mail." in answer.text
-    assert web.inspector.size("mail") == 0
+    assert web.inspector.queues.size("mail") == 0
 
 
 def test_all_jobs_of_tenants_in_a_paused_queue_are_shown_on_each_page(web: Web, rig: Rig) -> None:
-    web.inspector.pause("mail")
+    web.inspector.queues.pause("mail")
     for tenant, count in (("acme", 3), ("zebra", 1)):
         web.client.enqueue_many([("shop.mail", [n], {}) for n in range(count)], queue="mail", tenant=tenant)
     rig.ready(rig.worker())
 
-    assert web.inspector.shared() == {"mail": 4}
+    assert web.inspector.tenants.totals() == {"mail": 4}
     assert "acme" in web.http.get("/tenants").text
     page = web.http.get("/queues/mail").text
     assert ("4 jobs of tenants" in page, "acme" in page, "zebra" in page) == (True, True, True)
@@ -68,7 +68,7 @@ def test_keys_are_listed_filtered_and_freed(web: Web) -> None:
     enqueue(web, "us")
 
     answer = web.api("unique")
-    assert answer == {"rows": web.inspector.unique_keys(), "total": 2, "page": 1, "limit": 100}
+    assert answer == {"rows": web.inspector.keys.list(), "total": 2, "page": 1, "limit": 100}
     row = answer["rows"][0]
     assert (row["key"], row["id"], row["state"], row["unique"]) == (KEY, id, "waiting", "until_done")
     assert [row["key"] for row in web.api("unique?text=us")["rows"]] == ["shop.sync:us"]
@@ -78,7 +78,7 @@ def test_keys_are_listed_filtered_and_freed(web: Web) -> None:
     assert "Freed shop.sync:us" in web.form("/unique", "/unique/free", key="shop.sync:us").text
     assert web.http.post("/api/unique/free", json={"keys": [KEY]}).json() == {"freed": [KEY]}
     assert web.http.post("/api/unique/free", json={"keys": [KEY]}).status_code == 404
-    assert web.inspector.unique_keys() == []
+    assert web.inspector.keys.list() == []
 
 
 def test_the_page_of_a_job_shows_the_next_job_of_its_key(web: Web) -> None:
@@ -118,18 +118,18 @@ def test_rows_are_those_of_the_library_and_can_be_acted_on(web: Web) -> None:
 
     answer = web.api("topics")
 
-    assert answer["rows"] == web.inspector.topics()
+    assert answer["rows"] == web.inspector.events.groups()
     assert [each["group"] for each in answer["rows"]] == ["audit", "mail"]
     assert (answer["gateway"], answer["distributor"]) == ("palermo_gateway", "palermo_distributor")
     assert (answer["kept"], answer["unsubscribed"], answer["total"]) == (3, "keep", 2)
     assert answer["rows"][1]["pending"] == 3
     assert web.http.post("/api/topics/mail/replay", json={}).json() == {"told": 3}
     assert web.http.post("/api/topics/mail/replay", json={"topic": "bill.*", "age": 60}).json() == {"told": 0}
-    assert web.inspector.size("palermo_mail") == 6
+    assert web.inspector.queues.size("palermo_mail") == 6
     assert web.http.post("/api/topics/mail/replay", json={"topic": "a..b"}).status_code == 422
     assert web.http.delete("/api/topics/mail").json() == {"removed": 1}
     assert web.http.delete("/api/topics/mail").status_code == 404
-    assert [each["group"] for each in web.inspector.topics()] == ["audit"]
+    assert [each["group"] for each in web.inspector.events.groups()] == ["audit"]
 
 
 def test_groups_of_another_prefix_are_listed_and_not_drawn_at_this_gateway(web: Web) -> None:
@@ -159,11 +159,11 @@ def test_the_page_draws_the_wiring_with_counts_and_tells_old_events_again(web: W
 
     said = web.form("/topics", "/topics/mail/replay", age="hour")
     assert "Replayed 1 event to mail." in said.text
-    assert web.inspector.size("palermo_mail") == 2
+    assert web.inspector.queues.size("palermo_mail") == 2
     assert web.form("/topics", "/topics/mail/replay", topic="order.pa*").status_code == 422
     assert web.form("/topics", "/topics/mail/replay", age="year").status_code == 422
     assert "mail gets no more events." in web.form("/topics", "/topics/mail/remove").text
-    assert web.inspector.topics() == []
+    assert web.inspector.events.groups() == []
 
 
 def test_events_that_are_refused_are_neither_counted_nor_told_again(settings: Any, serve: Serve) -> None:

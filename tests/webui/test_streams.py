@@ -117,7 +117,7 @@ def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
 
     # The first look may be followed by one at a worker or a queue that was not seen yet.
     assert until(stream, ": \n\n").count("event: change") >= 2
-    web.inspector.put_recurring("sweep", "shop.sweep", every=3_600)
+    web.inspector.recurring.put("sweep", "shop.sweep", every=3_600)
     assert until(stream, ": \n\n").count("event: change") >= 2
 
 

@@ -35,7 +35,7 @@ def fill(web: Web) -> Web:
 
 
 def listed(web: Web, queue: str = "mail") -> list[str]:
-    return [row["id"] for row in web.inspector.jobs(queue).rows]
+    return [row["id"] for row in web.inspector.jobs.list(queue).rows]
 
 
 def act(web: Web, query: str, **more: Any) -> str:
@@ -58,7 +58,7 @@ def test_all_that_match_the_filter_of_the_page_are_meant_and_no_others(filled: W
     assert "No waiting job matches that any more." in text_of(hidden)
 
     assert "Cancelled 1 job." in act(filled, "act=cancel&all=1&text=TO-2")
-    states = {row["id"]: row["state"] for row in filled.inspector.jobs("mail").rows}
+    states = {row["id"]: row["state"] for row in filled.inspector.jobs.list("mail").rows}
     assert [id for id, state in states.items() if state == "cancelled"] == ["j2"]
 
     asked = filled.shown(f"{CONFIRM}?act=discard&all=1&job=shop.mail.*")
@@ -114,7 +114,7 @@ def test_a_move_to_no_queue_or_a_mistyped_one_asks_and_makes_no_queue(filled: We
         assert 'name="queue" aria-invalid="true" aria-describedby="confirm-queue-problem" autofocus' in answer.text
 
     assert len(listed(filled)) == 6
-    assert "legcy" not in [row["name"] for row in filled.inspector.queues()]
+    assert "legcy" not in [row["name"] for row in filled.inspector.queues.list()]
     again = filled.press(answer, "/queues/mail/act", queue="other")
     assert "No worker serves queue 'other'." in text_of(again)
     assert "Moved 1 job." in text_of(filled.press(again, "/queues/mail/act", queue="other"))

@@ -123,7 +123,9 @@ def test_several_workers_are_stopped_when_their_number_is_typed(
     [line] = [text for text in caplog.messages if text.startswith("worker stop by=local")]
     assert ids[0] in line
     assert sum(process.alive for process in processes) >= 1
-    [action] = eventually(lambda: [row for row in rig.inspector.audit().rows if row["action"] == "stop workers"])
+    [action] = eventually(
+        lambda: [row for row in rig.inspector.history.audit().rows if row["action"] == "stop workers"]
+    )
     assert (action["by"], action["count"], ids[1] in action["what"]) == ("local", 2, True)
     eventually(lambda: ">2 workers</span>" in web.http.get("/audit").text)
 
@@ -222,7 +224,7 @@ def test_a_worker_shows_its_stacks_and_killed_leaves_a_trace_everywhere(
     assert "executor.py" in folded
     assert "\n\nworker:\n" in folded
     eventually(lambda: "Running" in web.http.get(f"/jobs/{id}").text)
-    eventually(lambda: [row["kind"] for row in rig.inspector.life(id)] == ["enqueued", "started"])
+    eventually(lambda: [row["kind"] for row in rig.inspector.history.timeline(id)] == ["enqueued", "started"])
 
     worker.send(signal.SIGKILL)
     other = rig.worker("-q", "jobs")

@@ -200,5 +200,5 @@ def test_a_worker_runs_batches(any_rig: Rig) -> None:
 
     assert sorted(one for each in batches for one in each if one != "bad") == list(range(25))
     assert max(len(each) for each in batches) == 10
-    assert "crew_batches.gather" in {row["job"] for row in rig.inspector.failed(limit=100)}
+    assert "crew_batches.gather" in {row["job"] for row in rig.inspector.failed.list(limit=100)}
     eventually(lambda: rig.pending() == 0)

@@ -62,8 +62,8 @@ def test_a_job_that_runs_through_a_lost_session_ends_once(rig: Rig, keep_result:
     eventually(lambda: "connection lost" in worker.log)
     eventually(lambda: "job settled with the result of another worker" in worker.log)
     state = "failed" if raises else "done"
-    eventually(lambda: [row["state"] for row in rig.inspector.history().rows if row["id"] == id] == [state])
-    *_, end = rig.inspector.life(id)
+    eventually(lambda: [row["state"] for row in rig.inspector.history.list().rows if row["id"] == id] == [state])
+    *_, end = rig.inspector.history.timeline(id)
     assert (end["kind"], end["worker"]) == (
         "failed" if raises else "succeeded",
         f"{rig.only_worker()['id']}/worker-1",

@@ -34,7 +34,7 @@ def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig
 
     eventually(each_once)
     # A job that is killed before it is acknowledged runs again.
-    eventually(lambda: not any(row["pending"] + row["in_progress"] for row in rig.inspector.queues()))
+    eventually(lambda: not any(row["pending"] + row["in_progress"] for row in rig.inspector.queues.list()))
     for worker in workers:
         worker.end()
 
@@ -46,22 +46,22 @@ def test_each_group_handles_each_event_once_and_gets_what_it_missed(any_rig: Rig
     assert seen(rig)["flaky", "tracker.broken", "'x'"] == 2, log
     assert all(f"id={id}@notifications" in workers[0].log + workers[1].log for id in ids)
     assert "subscribed group=audit topics=tracker.#" in log
-    (failed,) = rig.inspector.failed(limit=10)
+    (failed,) = rig.inspector.failed.list(limit=10)
     prefix = rig.settings.prefix
     assert (failed["job"], failed["queue"], failed["retries"]) == ("flaky", f"{prefix}_flaky", 1)
     assert failed["error"]["message"] == "cannot do x"
 
-    rig.inspector.requeue(failed["id"])
+    rig.inspector.failed.requeue(failed["id"])
     rig.burst(modules=(MODULE,))
 
     assert seen(rig)["flaky", "tracker.broken", "'x'"] == 4
     assert seen(rig)["audit", "tracker.broken", "'x'"] == 1
-    assert rig.inspector.replay("notifications", topic="tracker.artifact.deleted") == 1
+    assert rig.inspector.events.replay("notifications", topic="tracker.artifact.deleted") == 1
     rig.burst(modules=(MODULE,))
     assert seen(rig)["notifications", "tracker.artifact.deleted", "None"] == 1
     assert seen(rig)["audit", "tracker.artifact.deleted", "None"] == 1
 
-    rows = {row["group"]: row for row in rig.inspector.topics()}
+    rows = {row["group"]: row for row in rig.inspector.events.groups()}
     assert list(rows) == ["audit", "flaky", "notifications"]
     assert rows["flaky"]["topics"] == ["tracker.broken", "tracker.hurt"]
     assert (rows["audit"]["function"], rows["audit"]["pending"]) == (f"{MODULE}.Audit", 0)

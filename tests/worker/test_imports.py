@@ -49,8 +49,7 @@ def imported(program: str) -> set[str]:
         (BEFORE, f"hashlib ctypes uvloop pika palermo.client.client palermo.worker.parent.worker {DECLARING}"),
         (
             TEMPLATE,
-            "uvloop pika palermo.worker.parent.worker palermo.worker.child.shared_slots"
-            " palermo.worker.pools.child",
+            "uvloop pika palermo.worker.parent.worker palermo.worker.child.shared_slots palermo.worker.pools.child",
         ),
         (
             PARENT,

@@ -51,7 +51,7 @@ def test_a_job_that_was_not_started_in_time_runs_when_requeued(rig: Rig) -> None
     assert "was not started in time" in text
     assert len(rig.lines()) == 1
     assert timely != late
-    rig.inspector.requeue([late])
+    rig.inspector.failed.requeue([late])
     rig.burst(modules=LIMITS)
     assert rig.errors() == {}
     assert len(rig.lines()) == 2

@@ -269,5 +269,5 @@ def test_each_failed_run_has_its_traceback_and_attempt_in_the_log(rig: Rig) -> N
     assert f"WARNING hello there id={own} job=crew.logs queue=jobs attempt=1 customer=7" in log
     assert f"INFO as libraries do id={own} job=crew.logs" in log
 
-    rig.inspector.requeue(failed)
+    rig.inspector.failed.requeue(failed)
     assert f"ERROR job failed id={failed} job=crew.raises queue=jobs attempt=2 slot=1 duration=" in rig.burst()

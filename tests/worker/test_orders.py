@@ -79,7 +79,7 @@ def test_memory_and_processor_time_are_those_of_all_its_processes(rig: Rig, monk
     have_patience(monkeypatch)
     worker = rig.worker("--max-jobs", "1")
     rig.ready(worker)
-    before = rig.inspector.worker(rig.only_worker()["id"])
+    before = rig.inspector.workers.show(rig.only_worker()["id"])
     assert before["memory"] > 10_000_000
     assert before["cpu"] > 0
 
@@ -88,8 +88,8 @@ def test_memory_and_processor_time_are_those_of_all_its_processes(rig: Rig, monk
     eventually(lambda: rig.only_worker()["processed"] == 3)
 
     # A process that has ended counts on.
-    eventually(lambda: [each["cpu"] for each in rig.inspector.usage() if each["cpu"] > before["cpu"]])
-    assert rig.inspector.usage(["pid:0@nowhere"]) == rig.inspector.usage([]) == []
+    eventually(lambda: [each["cpu"] for each in rig.inspector.workers.usage() if each["cpu"] > before["cpu"]])
+    assert rig.inspector.workers.usage(["pid:0@nowhere"]) == rig.inspector.workers.usage([]) == []
 
 
 def test_cancel_ends_the_job_that_runs_and_outcome_tells(rig: Rig) -> None:

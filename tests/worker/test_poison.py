@@ -76,7 +76,7 @@ def test_a_requeued_job_begins_to_count_anew(any_rig: Rig) -> None:
     crew.keep(lambda: list(any_rig.errors()) == [id])
 
     before = any_rig.lines().count("poison")
-    any_rig.inspector.requeue([id])
+    any_rig.inspector.failed.requeue([id])
 
     crew.keep(lambda: any_rig.lines().count("poison") > before and list(any_rig.errors()) == [id])
     assert eventually(lambda: any_rig.errors()[id])[1].startswith("1 worker died")

@@ -25,7 +25,7 @@ def burst(rig: Rig, pool: str, *arguments: str) -> str:
 
 
 def attempts(rig: Rig, id: str) -> list[tuple[int, str, str]]:
-    return [(one["attempt"], one["class"], one["message"]) for one in rig.inspector.failed_job(id)["attempts"]]
+    return [(one["attempt"], one["class"], one["message"]) for one in rig.inspector.failed.show(id)["attempts"]]
 
 
 @POOLS
@@ -36,7 +36,7 @@ def test_a_job_with_three_retries_runs_four_times(rig: Rig, pool: str, a: str) -
 
     assert rig.lines() == ["x 1", "x 2", "x 3", "x 4", "x exhausted by x in try 4"]
     assert attempts(rig, id) == [(number, "ValueError", f"x in try {number}") for number in (1, 2, 3, 4)]
-    assert rig.inspector.failed_job(id)["retries"] == 3
+    assert rig.inspector.failed.show(id)["retries"] == 3
     assert log.count("retry_in=0.0") == 3
     assert f"job failed id={id} job={MODULE}.{a}fails queue=jobs attempt=4" in log
 
@@ -52,7 +52,7 @@ def test_many_failing_jobs_run_exactly_four_times_each(any_rig: Rig) -> None:
     counted = Counter(rig.lines())
     wanted = {f"{name} {number}" for name in names for number in (1, 2, 3, 4)}
     assert counted == Counter(wanted | {f"{name} exhausted by {name} in try 4" for name in names})
-    rows = list(rig.inspector.failed(limit=2_000))
+    rows = list(rig.inspector.failed.list(limit=2_000))
     assert len(rows) == JOBS
     assert {tuple(one["attempt"] for one in row["attempts"]) for row in rows} == {(1, 2, 3, 4)}
 

@@ -41,7 +41,7 @@ def test_a_job_that_fails_is_in_failed_with_its_traceback(rig: Rig) -> None:
 
     log = rig.burst()
 
-    row = rig.inspector.failed_job(id)
+    row = rig.inspector.failed.show(id)
     assert (row["error"]["class"], row["error"]["message"]) == ("ValueError", "no\nway")
     assert "in raises" in row["error"]["traceback"]
     assert str(PACKAGE) not in row["error"]["traceback"]

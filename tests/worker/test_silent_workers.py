@@ -29,7 +29,7 @@ def silent(inspector: Inspector) -> Row:
     """The only worker, once it does not answer any more."""
 
     def found() -> Row:
-        (row,) = inspector.workers()
+        (row,) = inspector.workers.list()
         return {} if row["answers"] else row
 
     return eventually(found)
@@ -79,7 +79,7 @@ def test_a_worker_that_is_stopped_is_shown_with_its_job_and_its_counts(any_rig: 
         assert seen["last_seen"] >= before["started_at"]
         assert {name: seen[name] for name in counted} == {name: before[name] for name in counted}
     assert silent_text([row]).startswith(f"1 worker does not answer: {row['id']} (queues jobs, other; 1 job held;")
-    queue = {each["name"]: each for each in rig.inspector.queues()}["jobs"]
+    queue = {each["name"]: each for each in rig.inspector.queues.list()}["jobs"]
     assert (queue["in_progress"], queue["workers"]) == (1, 0)
     status = rig.client.job_by_id(id).status()
     assert (status, status.worker) == ("working", row["id"])

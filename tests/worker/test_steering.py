@@ -24,24 +24,24 @@ def test_a_busy_worker_takes_no_more_while_its_queue_is_paused(any_rig: Rig) -> 
     rig.hold()
     eventually(lambda: rig.lines() == ["held begins"])
 
-    rig.inspector.pause("jobs")
+    rig.inspector.queues.pause("jobs")
     rig.enqueue("note", str(rig.notes_path), "next")
     rig.open_gate()
     eventually(lambda: rig.lines() == ["held begins", "held ends"])
     eventually(lambda: rig.only_worker()["processed"] == 1)
 
     assert rig.lines() == ["held begins", "held ends"]
-    assert {row["name"]: row["paused"] for row in rig.inspector.queues()}["jobs"]
-    rig.inspector.resume("jobs")
+    assert {row["name"]: row["paused"] for row in rig.inspector.queues.list()}["jobs"]
+    rig.inspector.queues.resume("jobs")
     eventually(lambda: rig.lines()[-1] == "next")
 
 
 def test_cancelled_jobs_are_dropped_and_the_others_keep_their_order(any_rig: Rig) -> None:
     rig = any_rig
     ids = [rig.enqueue("note", str(rig.notes_path), str(number)) for number in range(10)]
-    rows = rig.inspector.cancel(ids[1::2], by="anna@desk")
+    rows = rig.inspector.jobs.cancel(ids[1::2], by="anna@desk")
     assert [(row["id"], row["state"], row["worker"]) for row in rows] == [(id, "marked", None) for id in ids[1::2]]
-    assert [row["state"] for row in rig.inspector.jobs("jobs")] == ["pending", "cancelled"] * 5
+    assert [row["state"] for row in rig.inspector.jobs.list("jobs")] == ["pending", "cancelled"] * 5
 
     log = rig.burst("--log-level", "debug")
 
@@ -93,7 +93,7 @@ def test_a_cancel_that_races_with_the_start_drops_or_ends_the_job(any_rig: Rig) 
 
     def race(number: int) -> str:
         id = rig.enqueue("note", str(rig.notes_path), str(number))
-        rig.inspector.cancel(id)
+        rig.inspector.jobs.cancel(id)
         return id
 
     with ThreadPoolExecutor(8) as threads:
@@ -114,7 +114,7 @@ def test_marks_survive_a_worker_that_is_killed_in_the_middle(any_rig: Rig) -> No
     rig = any_rig
     calls = [("crew.note", (str(rig.notes_path), str(number)), {}) for number in range(400)]
     ids = [job.id for job in rig.client.enqueue_many(calls)]
-    rig.inspector.cancel(ids[1::2])
+    rig.inspector.jobs.cancel(ids[1::2])
     worker = rig.worker("-c", "2")
     eventually(lambda: len(rig.lines()) > 30)
 

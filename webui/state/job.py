@@ -168,7 +168,7 @@ def _failed(site: Site, id: str) -> FoundJob | None:
 
 def _waiting(site: Site, id: str, queue: str) -> tuple[Row, Message] | None:
     try:
-        return site.inspector.jobs.list.waiting(id, queue)
+        return site.inspector.jobs.waiting(id, queue)
     except BrokerUnavailable:
         return None  # The queues are so long that reading them takes long.
 

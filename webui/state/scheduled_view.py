@@ -122,7 +122,7 @@ class ScheduledView:
 
     def progress(self) -> tuple[int, int] | None:
         """How many jobs have been read for the listing under way, and how many are read; None if that is not known."""
-        asked = start_thread(self._reading_inspector.scheduled.list.progress, "palermo-progress")
+        asked = start_thread(self._reading_inspector.scheduled.progress, "palermo-progress")
         try:
             return asked.result(_SHORT_TIMEOUT)
         except (TimeoutError, PalermoError):
@@ -189,7 +189,7 @@ class ScheduledView:
         Jobs are moved to the instant `at`, or each so many seconds `later` than it is due. The future gets the rows of
         palermo.inspector.scheduled.
         """
-        acting = self._acting_inspector.on_behalf_of(actor).scheduled.list
+        acting = self._acting_inspector.on_behalf_of(actor).scheduled
         done_by: dict[str, Callable[[Which], list[Row]]] = {
             CANCEL: acting.cancel,
             RUN: acting.run_now,

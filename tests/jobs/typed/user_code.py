@@ -173,27 +173,27 @@ def busiest(queues: list[palermo.QueueRow]) -> str:
 
 def look() -> None:
     inspector = palermo.inspector()
-    for failed in inspector.failed(limit=10):
+    for failed in inspector.failed.list(limit=10):
         assert_type(failed["id"], str)
         assert_type(failed["args"], list[Any] | None)
         if failed["error"] is not None:
             assert_type(failed["error"]["message"], str)
             print(failed["error"]["mesage"])  # wrong
         print(failed["faild_at"])  # wrong
-    for queue in inspector.queues():
+    for queue in inspector.queues.list():
         assert_type(queue["pending"], int)
         print(queue["pendng"])  # wrong
-    for job in inspector.jobs("mail"):
+    for job in inspector.jobs.list("mail"):
         print(job["created"])  # wrong
-    for later in inspector.scheduled():
+    for later in inspector.scheduled.list():
         assert_type(later["run_at"], str | None)
         print(later["runs_at"])  # wrong
-    for worker in inspector.workers():
+    for worker in inspector.workers.list():
         for running in worker["jobs"]:
             assert_type(running["progress"], float | None)
             print(running["job_id"])  # wrong
         print(worker["host"], worker["hostname"])  # wrong
-    print(inspector.worker("pid:1@here")["memory"], busiest(inspector.queues()))
-    inspector.pause("mail")
+    print(inspector.workers.show("pid:1@here")["memory"], busiest(inspector.queues.list()))
+    inspector.queues.pause("mail")
     with palermo.start_worker(["shop.tasks"], queues=["mail"], burst=True):
         pass

@@ -19,7 +19,7 @@ Start = Callable[..., WorkerHandle]
 
 
 def failed_count(web: Web) -> int:
-    pending: int = next(row["pending"] for row in web.inspector.queues() if row["name"] == FAILED_QUEUE)
+    pending: int = next(row["pending"] for row in web.inspector.queues.list() if row["name"] == FAILED_QUEUE)
     return pending
 
 
@@ -60,7 +60,7 @@ def test_a_failed_job_is_found_read_mended_requeued_and_seen_to_succeed(
     # A requeue that takes its time is shown going on, and leads there by a link.
     if path_of(page) != f"/jobs/{job.id}":
         assert path_of(page).startswith("/failures/operations/")
-    eventually(lambda: sum(row["processed"] for row in web.inspector.workers()) == 2)
+    eventually(lambda: sum(row["processed"] for row in web.inspector.workers.list()) == 2)
     assert failed_count(web) == 0
     page.goto(f"{web.url}/failures")
     expect(page.get_by_text("Nothing has failed.")).to_be_visible()
@@ -84,8 +84,8 @@ def test_a_large_group_is_requeued_once_its_number_is_typed(
     button.click()
 
     expect(page.get_by_text("Requeued 20 jobs.")).to_be_visible()
-    assert eventually(lambda: web.inspector.size("mail") == 20)
-    assert [row["id"] for row in web.inspector.failed()] == ["other"]
+    assert eventually(lambda: web.inspector.queues.size("mail") == 20)
+    assert [row["id"] for row in web.inspector.failed.list()] == ["other"]
 
 
 def checked(page: Page) -> list[str]:
@@ -114,7 +114,7 @@ def test_jobs_are_selected_with_shift_by_the_page_and_all_that_match(web: Web, o
     page.get_by_role("button", name="Discard selected").click()
     dialog.get_by_role("button", name="Discard 3 jobs").click()
     expect(page.get_by_text("Discarded 3 jobs.")).to_be_visible()
-    assert not {"27", "25", "24"} & {row["id"] for row in web.inspector.failed()}
+    assert not {"27", "25", "24"} & {row["id"] for row in web.inspector.failed.list()}
 
     page.get_by_label("Select this page").click()
     assert len(checked(page)) == 20
@@ -125,7 +125,7 @@ def test_jobs_are_selected_with_shift_by_the_page_and_all_that_match(web: Web, o
     expect(page.get_by_text("no worker serves queue 'elsewhere'")).to_be_visible()
     page.get_by_role("button", name="Requeue 27 jobs").click()
     expect(page.get_by_text("Requeued 27 jobs.")).to_be_visible()
-    assert eventually(lambda: web.inspector.size("elsewhere") == 27)
+    assert eventually(lambda: web.inspector.queues.size("elsewhere") == 27)
 
 
 def test_a_selection_is_there_again_for_who_comes_back(web: Web, open_page: Open) -> None:
@@ -150,7 +150,7 @@ def test_new_failures_appear_except_during_a_selection(web: Web, open_page: Open
     publish_failed(web.client, (message("new"), failure(at=1_800_000_000)))
     expect(page.locator("tbody tr")).to_have_count(3)
     page.get_by_label("Select new", exact=True).click()
-    web.inspector.discard("0")
+    web.inspector.failed.discard("0")
     expect(page.locator(".live-state")).to_have_text("Held")
     expect(page.locator(".live-state[data-pending]")).to_have_text("Held")
     expect(page.locator("tbody tr")).to_have_count(3)
@@ -177,5 +177,5 @@ def test_several_are_selected_and_discarded_without_script(web: Web, open_page: 
     dialog.get_by_role("button", name="Discard 2 jobs").click()
 
     expect(page.get_by_text("Discarded 2 jobs.")).to_be_visible()
-    assert [row["id"] for row in web.inspector.failed()] == ["1", "3"]
+    assert [row["id"] for row in web.inspector.failed.list()] == ["1", "3"]
     assert page.url == f"{web.url}/failures?queue=mail"

@@ -66,7 +66,7 @@ def worker(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     fill(web, folder)
     with workers(folder, web.client.settings) as start:
         start(concurrency=2)
-        [worker] = eventually(lambda: [row for row in web.inspector.workers() if len(row["jobs"]) == 2])
+        [worker] = eventually(lambda: [row for row in web.inspector.workers.list() if len(row["jobs"]) == 2])
         eventually(lambda: "done-7" in web.http.get("/history").text)
         yield str(worker["id"])
 
@@ -77,13 +77,13 @@ def fill(web: Web, folder: Path) -> None:
         bad = message(f"bad-{nth}", queue="billing", job="shop.payments.ChargeTheCustomer")
         publish_failed(web.client, (bad, failure("json.decoder.JSONDecodeError", text)))
     schedule(web.client, *(due(f"later-{nth}", 9_000 + nth) for nth in range(30)), retrying("again-1", 9_000, times=3))
-    web.inspector.put_recurring("monthly invoice run", "shop.reports.Monthly", cron="30 2 1 * *", tz="Europe/Rome")
-    web.inspector.put_recurring("stock levels", "shop.sweep", every=21_600)
-    web.inspector.switch_recurring("stock levels", on=False)
+    web.inspector.recurring.put("monthly invoice run", "shop.reports.Monthly", cron="30 2 1 * *", tz="Europe/Rome")
+    web.inspector.recurring.put("stock levels", "shop.sweep", every=21_600)
+    web.inspector.recurring.switch("stock levels", on=False)
     web.client.enqueue("shop.images.Resize", ["/uploads/cat.png"], {"width": 640}, queue="images")
     web.client.enqueue("shop.images.Resize", ["/uploads/cat.png"], queue="images", tenant="acme", share=2)
     web.client.enqueue("shop.images.Resize", ["/uploads/cat.png"], queue="images", unique="until_done")
-    web.inspector.pause("images")
+    web.inspector.queues.pause("images")
     at = time.time() - 99
     counted = encode("w", [encode_record({"kind": "worker_up", "at": at, "release": "1.4.2"})])
     web.client.run(lambda broker: broker.journal.append(counted))

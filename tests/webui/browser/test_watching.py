@@ -120,7 +120,7 @@ def test_the_page_of_a_deleted_queue_recovers_with_the_queue(web: Web, open_page
     page = open_page("/queues/mail")
     expect(page.get_by_text("first@example.com")).to_be_visible()
 
-    web.inspector.delete_queue("mail")
+    web.inspector.queues.delete("mail")
 
     expect(page.locator("h1")).to_have_text("Not found")
     # Two, since the server compares counts, and may not have looked while the queue was gone.
