@@ -109,10 +109,8 @@ def method(channel: int, what: Any) -> bytes:
     return cast(bytes, frame.Method(channel, what).marshal())
 
 
-def delivery(channel: int, tag: int, body: bytes, *, consumer: str = "", redelivered: bool = False) -> list[bytes]:
-    """Its frames."""
-    properties = Properties(headers={"id": f"{tag}", "n": tag}, message_id=f"{tag}", delivery_mode=2)
-    said = spec.Basic.Deliver(consumer or f"tag-{channel}", tag, redelivered, "palermo", "mail")
+def parts(channel: int, said: Any, properties: spec.BasicProperties, body: bytes) -> list[bytes]:
+    """The frames of a message, as pika writes them."""
     pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
     return [
         method(channel, said),
@@ -121,64 +119,145 @@ def delivery(channel: int, tag: int, body: bytes, *, consumer: str = "", redeliv
     ]
 
 
+def properties_of(tag: int) -> Properties:
+    return Properties(headers={"id": f"{tag}", "n": tag}, message_id=f"{tag}", delivery_mode=2)
+
+
+def delivery(channel: int, tag: int, body: bytes, *, consumer: str = "", redelivered: bool = False) -> list[bytes]:
+    """Its frames."""
+    said = spec.Basic.Deliver(consumer or f"tag-{channel}", tag, redelivered, "palermo", "mail")
+    return parts(channel, said, properties_of(tag), body)
+
+
+def answer(channel: int, tag: int, body: bytes, *, redelivered: bool = False) -> list[bytes]:
+    """Its frames."""
+    return parts(channel, spec.Basic.GetOk(tag, redelivered, "palermo", "mail", 17), properties_of(tag), body)
+
+
+EMPTY = method(1, spec.Basic.GetEmpty(""))
+
 SIZES = st.sampled_from([0, 1, 100, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1])
 
 
+class Asker(Client):
+    """Asks the queue "mail" on channel 1, and again after each answer, acknowledging what came."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, directly: bool) -> None:
+        super().__init__(loop, directly=False)
+        self._directly = directly
+        self.channel = self.channels[0]
+        self.hear(method(1, spec.Basic.Cancel("tag-1")))
+        self.channel.add_callback(self._on_empty, [spec.Basic.GetEmpty], False)
+        if directly:
+            self.connection.answers_to(self.channel, self._on_read)
+        self.events.clear()
+        self.line.sent = b""
+        self.ask()
+
+    def ask(self, acked: int = 0) -> None:
+        if not self.channel.is_open:
+            return
+        if self._directly:
+            self.connection.get(self.channel, "mail", self._on_got, acked=acked)
+            return
+        if acked:
+            self.channel.basic_ack(acked)
+        self.channel.basic_get("mail", self._on_got)
+        self.connection.flush()
+
+    def _on_read(self, found: Delivered, data: bytes) -> None:
+        if not found.tag:
+            self._on_empty(None)
+            return
+        properties = read_properties(data, found.properties)
+        said = (found.exchange, found.routing_key, properties.get("headers"), properties.get("message_id"))
+        self._tell(found.tag, found.redelivered, *said, found.body)
+
+    def _on_got(self, _: object, method: Any, properties: Any, body: bytes) -> None:
+        said = (method.exchange, method.routing_key, properties.headers, properties.message_id)
+        self._tell(method.delivery_tag, method.redelivered, *said, body)
+
+    def _tell(self, tag: int, *said: object) -> None:
+        self.events.append(("got", tag, *said))
+        self.ask(acked=tag)
+
+    def _on_empty(self, _: object) -> None:
+        self.events.append(("empty",))
+        self.ask()
+
+
 @st.composite
-def scripts(draw: st.DrawFn) -> bytes:
+def streams(draw: st.DrawFn, kinds: list[str], channels: set[int], message: Callable[..., list[bytes]]) -> bytes:
+    """What a broker sends to somebody who gets messages on these channels."""
     frames: list[bytes] = []
-    alive = {1, 2}
+    alive = set(channels)
     for tag in range(1, draw(st.integers(1, 8)) + 1):
-        kind = draw(st.sampled_from(["message"] * 6 + ["confirm", "heartbeat", "blocked", "flow", "close", "stray"]))
         channel = draw(st.sampled_from(sorted(alive)))
-        if kind == "message":
-            again = draw(st.booleans())
-            pieces = delivery(channel, tag, bytes([tag]) * draw(SIZES), redelivered=again)
-            for number, piece in enumerate(pieces):
-                frames.append(piece)
-                if number < len(pieces) - 1 and draw(st.integers(0, 9)) == 0:
-                    frames.append(HEARTBEAT if draw(st.booleans()) else method(3, spec.Basic.Ack(tag)))
-        elif kind == "confirm":
-            frames.append(method(3, spec.Basic.Ack(tag)))
-        elif kind == "heartbeat":
-            frames.append(HEARTBEAT)
-        elif kind == "blocked":
-            frames.append(method(0, spec.Connection.Blocked("memory")))
-        elif kind == "flow":
-            frames.append(method(channel, spec.Channel.Flow(False)))
-        elif kind == "stray":
-            frames += delivery(channel, tag, b"for nobody", consumer="another")
-        elif len(alive) > 1:
-            frames.append(method(channel, spec.Channel.Close(406, "enough", 0, 0)))
-            alive.discard(channel)
+        match draw(st.sampled_from(["message"] * 6 + ["heartbeat", "blocked", "flow", "close"] + kinds)):
+            case "message":
+                pieces = message(channel, tag, bytes([tag]) * draw(SIZES), redelivered=draw(st.booleans()))
+                for number, piece in enumerate(pieces):
+                    frames.append(piece)
+                    if number < len(pieces) - 1 and draw(st.integers(0, 9)) == 0:
+                        frames.append(HEARTBEAT if draw(st.booleans()) else method(3, spec.Basic.Ack(tag)))
+            case "heartbeat":
+                frames.append(HEARTBEAT)
+            case "blocked":
+                frames.append(method(0, spec.Connection.Blocked("memory")))
+            case "flow":
+                frames.append(method(channel, spec.Channel.Flow(False)))
+            case "confirm":
+                frames.append(method(3, spec.Basic.Ack(tag)))
+            case "stray":
+                frames += delivery(channel, tag, b"for nobody", consumer="another")
+            case "empty":
+                frames.append(EMPTY)
+            case "close":
+                frames.append(method(channel, spec.Channel.Close(406, "enough", 0, 0)))
+                alive.discard(channel)
+                if not alive:
+                    break
     return b"".join(frames)
 
 
-@given(whole=scripts(), data=st.data())
+def same(ours: Client, theirs: Client) -> None:
+    assert ours.events == theirs.events
+    for client in (ours, theirs):
+        client.connection.flush()
+    assert ours.line.sent == theirs.line.sent
+    for name in ("bytes_received", "frames_received", "bytes_sent", "frames_sent"):
+        assert getattr(ours.connection, name) == getattr(theirs.connection, name), name
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["deliveries", "answers"])
+@given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_what_is_taken_directly_is_what_pika_would_have_given(
-    whole: bytes, data: st.DataObject, loop: asyncio.AbstractEventLoop
+    asks: bool, data: st.DataObject, loop: asyncio.AbstractEventLoop
 ) -> None:
-    theirs, ours = Client(loop, directly=False), Client(loop, directly=True)
+    make = Asker if asks else Client
+    given = (["empty"] * 3, {1}, answer) if asks else (["confirm", "stray"], {1, 2}, delivery)
+    whole = data.draw(streams(*given))
+    theirs, ours = make(loop, directly=False), make(loop, directly=True)
     theirs.hear(whole)
     cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12).map(sorted))
     for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
         ours.hear(whole[start:end])
-    assert ours.events == theirs.events
-    assert ours.connection.bytes_received == theirs.connection.bytes_received
-    assert ours.connection.frames_received == theirs.connection.frames_received
+    same(ours, theirs)
 
 
 @pytest.mark.parametrize("spoilt", [0, 1, 2])
+@pytest.mark.parametrize("asks", [False, True], ids=["delivery", "answer"])
 def test_a_frame_that_does_not_end_where_it_says_is_an_error_as_in_pika(
-    spoilt: int, loop: asyncio.AbstractEventLoop
+    spoilt: int, asks: bool, loop: asyncio.AbstractEventLoop
 ) -> None:
-    frames = delivery(1, 1, b"body")
+    frames = (answer if asks else delivery)(1, 1, b"body")
     frames[spoilt] = frames[spoilt][:-1] + b"\x00"
-    client = Client(loop, directly=True)
-    with pytest.raises(exceptions.InvalidFrameError):
-        client.hear(b"".join(frames))
-    assert not [event for event in client.events if event[0] == "message"]
+    for stream in (b"".join(frames), EMPTY[:-1] + b"\x00"):
+        client = (Asker if asks else Client)(loop, directly=True)
+        with pytest.raises(exceptions.InvalidFrameError):
+            client.hear(stream)
+        assert not [event for event in client.events if event[0] in ("message", "got", "empty")]
 
 
 def test_bytes_that_are_no_frame_are_pikas_to_refuse(loop: asyncio.AbstractEventLoop) -> None:
@@ -259,133 +338,13 @@ def test_a_version_of_pika_that_was_not_tested_is_refused(monkeypatch: pytest.Mo
 
 # -- questions and answers of a worker on several queues
 
-EMPTY = method(1, spec.Basic.GetEmpty(""))
-
-
-class Asker(Client):
-    """Asks the queue "mail" on channel 1, and again after each answer, acknowledging what came."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, directly: bool) -> None:
-        super().__init__(loop, directly=False)
-        self._directly = directly
-        self.channel = self.channels[0]
-        self.hear(method(1, spec.Basic.Cancel("tag-1")))
-        self.channel.add_callback(self._on_empty, [spec.Basic.GetEmpty], False)
-        if directly:
-            self.connection.answers_to(self.channel, self._on_read)
-        self.events.clear()
-        self.line.sent = b""
-        self.ask()
-
-    def ask(self, acked: int = 0) -> None:
-        if not self.channel.is_open:
-            return
-        if self._directly:
-            self.connection.get(self.channel, "mail", self._on_got, acked=acked)
-            return
-        if acked:
-            self.channel.basic_ack(acked)
-        self.channel.basic_get("mail", self._on_got)
-        self.connection.flush()
-
-    def _on_read(self, found: Delivered, data: bytes) -> None:
-        if not found.tag:
-            self._on_empty(None)
-            return
-        properties = read_properties(data, found.properties)
-        said = (found.exchange, found.routing_key, properties.get("headers"), properties.get("message_id"))
-        self._tell(found.tag, found.redelivered, *said, found.body)
-
-    def _on_got(self, _: object, method: Any, properties: Any, body: bytes) -> None:
-        said = (method.exchange, method.routing_key, properties.headers, properties.message_id)
-        self._tell(method.delivery_tag, method.redelivered, *said, body)
-
-    def _tell(self, tag: int, *said: object) -> None:
-        self.events.append(("got", tag, *said))
-        self.ask(acked=tag)
-
-    def _on_empty(self, _: object) -> None:
-        self.events.append(("empty",))
-        self.ask()
-
-
-def answer(tag: int, body: bytes, *, redelivered: bool = False) -> list[bytes]:
-    """Its frames."""
-    properties = Properties(headers={"n": tag}, message_id=f"{tag}", delivery_mode=2)
-    pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
-    return [
-        method(1, spec.Basic.GetOk(tag, redelivered, "palermo", "mail", 17)),
-        frame.Header(1, len(body), properties).marshal(),
-        *(frame.Body(1, piece).marshal() for piece in pieces),
-    ]
-
-
-@st.composite
-def streams(draw: st.DrawFn) -> bytes:
-    frames: list[bytes] = []
-    for tag in range(1, draw(st.integers(1, 8)) + 1):
-        kind = draw(st.sampled_from(["job"] * 5 + ["empty"] * 3 + ["heartbeat", "blocked", "flow", "close"]))
-        if kind == "job":
-            pieces = answer(tag, bytes([tag]) * draw(SIZES), redelivered=draw(st.booleans()))
-            for number, piece in enumerate(pieces):
-                frames.append(piece)
-                if number < len(pieces) - 1 and draw(st.integers(0, 9)) == 0:
-                    frames.append(HEARTBEAT)
-        elif kind == "empty":
-            frames.append(EMPTY)
-        elif kind == "heartbeat":
-            frames.append(HEARTBEAT)
-        elif kind == "blocked":
-            frames.append(method(0, spec.Connection.Blocked("memory")))
-        elif kind == "flow":
-            frames.append(method(1, spec.Channel.Flow(False)))
-        else:
-            frames.append(method(1, spec.Channel.Close(404, "no queue", 60, 70)))
-            break
-    return b"".join(frames)
-
-
-def same(ours: Asker, theirs: Asker) -> None:
-    assert ours.events == theirs.events
-    for asker in (ours, theirs):
-        asker.connection.flush()
-    assert ours.line.sent == theirs.line.sent
-    for name in ("bytes_received", "frames_received", "bytes_sent", "frames_sent"):
-        assert getattr(ours.connection, name) == getattr(theirs.connection, name), name
-
-
-@given(whole=streams(), data=st.data())
-@settings(max_examples=60, deadline=None)
-def test_questions_and_answers_are_those_of_pika(
-    whole: bytes, data: st.DataObject, loop: asyncio.AbstractEventLoop
-) -> None:
-    theirs, ours = Asker(loop, directly=False), Asker(loop, directly=True)
-    theirs.hear(whole)
-    cuts = data.draw(st.lists(st.integers(0, len(whole)), max_size=12).map(sorted))
-    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
-        ours.hear(whole[start:end])
-    same(ours, theirs)
-
 
 def test_an_ack_and_the_next_question_leave_in_one_write(loop: asyncio.AbstractEventLoop) -> None:
     asker = Asker(loop, directly=True)
     writes: list[bytes] = []
     asker.line.write = lambda data: writes.append(bytes(data))  # type: ignore[method-assign]
-    asker.hear(b"".join(answer(1, b"body")))
+    asker.hear(b"".join(answer(1, 1, b"body")))
     assert writes == [method(1, spec.Basic.Ack(1)) + method(1, spec.Basic.Get(queue="mail"))]
-
-
-@pytest.mark.parametrize("spoilt", [0, 1, 2])
-def test_an_answer_that_does_not_end_where_it_says_is_an_error_as_in_pika(
-    spoilt: int, loop: asyncio.AbstractEventLoop
-) -> None:
-    frames = answer(1, b"body")
-    frames[spoilt] = frames[spoilt][:-1] + b"\x00"
-    for spoilt_stream in (b"".join(frames), EMPTY[:-1] + b"\x00"):
-        asker = Asker(loop, directly=True)
-        with pytest.raises(exceptions.InvalidFrameError):
-            asker.hear(spoilt_stream)
-        assert not asker.events
 
 
 def test_questions_are_pikas_byte_for_byte() -> None:
@@ -401,7 +360,7 @@ def test_a_count_is_incomplete_at_every_byte_but_the_last() -> None:
     for short_of in range(8, len(counted)):
         assert read_counted(counted[:short_of], 0, 1) == INCOMPLETE
     assert read_counted(b"..." + counted, 3, 1) == Counted(3 + len(counted), 70_000, 3)
-    assert read_counted(b"".join(answer(9, b"body")), 0, 1) is None
+    assert read_counted(b"".join(answer(1, 9, b"body")), 0, 1) is None
     assert read_got(counted, 0, 1) is None
 
 
@@ -410,9 +369,7 @@ def test_a_count_is_incomplete_at_every_byte_but_the_last() -> None:
 def test_what_was_got_goes_on_with_the_properties_that_it_came_with(id: str | None, body: bytes) -> None:
     headers = {"share": 2.0, "job-class": "shop.mail"}
     properties = Properties(headers=headers, message_id=id, delivery_mode=2, priority=3, app_id="theirs")
-    frames = [method(1, spec.Basic.GetOk(7, False, "palermo", "mail", 0)), frame.Header(1, len(body), properties)]
-    frames += [frame.Body(1, body)] if body else []
-    data = b"before" + b"".join(one if isinstance(one, bytes) else one.marshal() for one in frames)
+    data = b"before" + b"".join(parts(1, spec.Basic.GetOk(7, False, "palermo", "mail", 0), properties, body))
     found = read_got(data, 6, 1)
     assert isinstance(found, Delivered)
 
@@ -423,13 +380,6 @@ def test_what_was_got_goes_on_with_the_properties_that_it_came_with(id: str | No
 
 
 # -- messages that are published, and their confirms
-
-
-def by_pika(channel: int, exchange: str, key: str, properties: spec.BasicProperties, body: bytes) -> bytes:
-    publish = spec.Basic.Publish(exchange=exchange, routing_key=key, mandatory=True)
-    pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)]
-    parts = [frame.Method(channel, publish), frame.Header(channel, len(body), properties)]
-    return b"".join(part.marshal() for part in [*parts, *(frame.Body(channel, piece) for piece in pieces)])
 
 
 def ack(channel: int, tag: int, multiple: bool = False) -> bytes:
@@ -447,12 +397,12 @@ def acks(data: bytes) -> tuple[int, list[tuple[int, bool]]]:
 @pytest.mark.parametrize(("channel", "key"), [(1, "mail"), (65_535, "é" * 100)])
 def test_a_message_is_what_pika_makes_of_it(size: int, channel: int, key: str) -> None:
     properties = Properties(content_type="application/json", delivery_mode=2, message_id="1", headers={"id": "1"})
-    body = bytes(range(256)) * (size // 256 + 1)
-    body = body[:size]
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
 
     pieces = frames.message(channel, "palermo", key, b"".join(properties.encode()), body, frame_max=FRAME_MAX)
 
-    assert b"".join(pieces) == by_pika(channel, "palermo", key, properties, body)
+    publish = spec.Basic.Publish(exchange="palermo", routing_key=key, mandatory=True)
+    assert b"".join(pieces) == b"".join(parts(channel, publish, properties, body))
 
 
 def test_a_name_that_amqp_cannot_hold_is_refused() -> None:
