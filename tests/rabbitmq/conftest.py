@@ -8,17 +8,33 @@ from typing import Any
 import pika
 import pytest
 from msgspec.structs import replace
+from pika.exceptions import ChannelClosedByBroker
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
+from palermo.brokers.rabbitmq.publishing.declarer import Declarer
+from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
-from tests.contract.tools import PATIENT
+from palermo.errors import PalermoError
+from tests.contract.tools import PATIENT, until
 from tests.harness.rig import Rig
 from tests.rabbitmq.patience import have_patience
+from tests.rabbitmq_node import Node
+from tests.rabbitmq_tidy import Tidy
+from tests.tcp_proxy import TcpProxy
 
 #: Opens a session, with some parameters changed.
 Open = Callable[..., Awaitable[RabbitmqBroker]]
+
+
+async def becomes(probe: Callable[[], object], wanted: object = True) -> None:
+    """Wait for the probe, which asks nobody, to give this."""
+
+    async def asked() -> object:
+        return probe()
+
+    await until(asked, wanted)
 
 
 #: Runs a test on queues of both kinds, where the kind decides.
@@ -73,10 +89,47 @@ def connection(runner: asyncio.Runner, session: SessionParameters) -> Iterator[C
     runner.run(connection.close())
 
 
+def outbox_on(connection: Connection, session: SessionParameters) -> Outbox:
+    """What publishes on this connection, and writes no names of queues down."""
+
+    async def register(queue: str) -> None:
+        pass
+
+    declarer = Declarer(
+        connection, session.exchange, kind="classic", register=register, register_found=lambda queue: None
+    )
+    return Outbox(session, connection, declarer)
+
+
 @pytest.fixture
 def small(session: SessionParameters) -> dict[str, Any]:
     """What makes a session with small frames, for `another`."""
     return {"address": replace(session.address, options=(("frame_max", "8192"),))}
+
+
+@pytest.fixture
+def errors(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Gets each error by which RabbitMQ closes a channel: it logs each."""
+    found, translated = list[BaseException](), Connection.translated
+
+    def noted(connection: Connection, error: BaseException) -> PalermoError:
+        if isinstance(error, ChannelClosedByBroker):
+            found.append(error)
+        return translated(connection, error)
+
+    monkeypatch.setattr(Connection, "translated", noted)
+    return found
+
+
+@pytest.fixture
+def proxy(session: SessionParameters) -> Iterator[TcpProxy]:
+    with TcpProxy(*session.address.hosts[0]) as proxy:
+        yield proxy
+
+
+def by_way_of(session: SessionParameters, port: int) -> dict[str, Any]:
+    """What makes a session over this port, for `another`."""
+    return {"address": replace(session.address, hosts=(("127.0.0.1", port),))}
 
 
 @pytest.fixture
@@ -90,6 +143,13 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop = asyncio.new_event_loop()
     yield loop
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def shared_node(request: pytest.FixtureRequest, rabbitmq_url: str, tidy: Tidy) -> Node:
+    """The node that all share, where a test may make users and stop a process. If it is not ours, the module's own."""
+    node: Node = tidy.nodes.get(rabbitmq_url) or request.getfixturevalue("module_node")
+    return node
 
 
 @pytest.fixture
