@@ -1,30 +1,17 @@
-"""Messages and records of hostile programs: each is read, shown, failed, requeued and settled once, or skipped."""
+"""Messages of hostile programs: each is read, shown, failed, requeued and settled once."""
 
-import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any
 from urllib.parse import quote
 
-import pika
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.messages import read_properties
-from palermo.brokers.rabbitmq.broker import RabbitmqBroker
-from palermo.client.client import Client
-from palermo.core.election import Duty
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.inspector.inspector import Inspector
-from palermo.settings.settings import Settings
 from tests import hostile
-from tests.contract.timing import time_kept
-from tests.contract.tools import PATIENT, until
 from tests.harness.rig import Rig
 from tests.helpers import eventually, has_traceback
 from tests.raw_amqp import RawClient, long, nested, properties, short, table_of, text
@@ -73,50 +60,46 @@ BLOCKING = {
 }
 
 
-def test_messages_that_cannot_be_read_or_written_again_fail_and_others_run(rig: Rig) -> None:
-    rig.client.enqueue("hostile.note", ("first",), {})
-    with client(rig) as publisher:
-        for number, raw in enumerate(BLOCKING.values()):
-            publisher.publish("", f"{rig.exchange}.jobs", raw, b'["n%d"]' % number)
-    rig.client.enqueue("hostile.note", ("last",), {})
-
-    log = work(rig)
-
-    assert sorted(rig.lines()) == ["first", "last"]
-    assert sorted(tokens_in(rig)) == sorted(f"n{number}" for number in range(len(BLOCKING)))
-    assert (log.count(" connected "), has_traceback(log)) == (1, False)
-    with client(rig) as reader:
-        failed = [raw for raw, _ in reader.messages(f"{rig.exchange}.failed")]
-    dropped = {read_properties(one, 0)["headers"].get("dropped-headers") for one in failed}
-    assert dropped == {None, "large", "job-class"}
-    assert any(nested(600) in one for one in failed)
-    classes = {row["error"]["class"] for row in rig.inspector.failed(limit=100).rows}
-    assert {len(name) for name in classes if "Long" in name} == {500}
-
-
 @pytest.mark.timeout(scaled(400, 7_200))
-def test_hostile_messages_are_settled_once_by_one_session_and_others_run(rig: Rig) -> None:
+def test_hostile_messages_are_shown_and_settled_once_and_others_run(rig: Rig) -> None:
     rig.client.enqueue("hostile.note", ("first",), {})
+    blocking = [f"n{number:05}" for number in range(len(BLOCKING))]
+    with client(rig) as publisher:
+        for token, raw in zip(blocking, BLOCKING.values(), strict=True):
+            publisher.publish("", f"{rig.exchange}.jobs", raw, f'["{token}"]'.encode())
     tokens = publish(rig, COUNT)
     rig.client.enqueue("hostile.note", ("last",), {})
     assert len(tokens) > COUNT * 0.95
-    shown = rig.inspector.jobs("jobs", limit=COUNT + 2).rows
-    json.dumps(shown, ensure_ascii=False).encode()
-    assert len(shown) == len(tokens) + 2
+    waiting = json.loads(seen(rig, "jobs", "jobs", "--limit", str(2 * COUNT), "--json"))
+    assert len(waiting) == len(blocking) + len(tokens) + 2
 
-    log = work(rig)
+    with Web(rig.settings) as web:
+        shown(web, ["/", "/queues", "/queues/jobs", "/api/queues", "/api/queues/jobs/jobs?limit=500"])
+        # What came without an id has another at each look.
+        shown(web, [f"/jobs/{quote(row['id'], safe='')}" for row in waiting[:15] if "-" not in row["id"]])
 
-    assert (log.count(" connected "), has_traceback(log)) == (1, False)
-    assert "connection lost" not in log
-    ran, failed = Counter(rig.lines()), Counter(tokens_in(rig))
-    assert (ran.pop("first"), ran.pop("last")) == (1, 1)
-    assert ran + failed == Counter(tokens), f"seed {SEED}"
+        log = work(rig)
+
+        assert (log.count(" connected "), has_traceback(log), "connection lost" in log) == (1, False, False)
+        ran, failed = Counter(rig.lines()), Counter(tokens_in(rig))
+        assert (ran.pop("first"), ran.pop("last")) == (1, 1)
+        assert ran + failed == Counter([*blocking, *tokens]), f"seed {SEED}"
+        assert {failed[token] for token in blocking} == {1}
+        all_shown(rig, web, failed.total())
+    with client(rig) as reader:
+        raw = {body[2:-2].decode(): raw for raw, body in reader.messages(f"{rig.exchange}.failed")}
+    dropped = {read_properties(raw[token], 0)["headers"].get("dropped-headers") for token in blocking}
+    assert dropped == {None, "large", "job-class"}
+    assert any(nested(600) in raw[token] for token in blocking)
+    classes = {row["error"]["class"] for row in rig.inspector.failed(limit=2 * COUNT).rows}
+    assert {len(name) for name in classes if "Long" in name} == {500}
 
     assert len(rig.inspector.requeue(FailedFilter())) == failed.total()
     log = work(rig)
 
     assert (log.count(" connected "), has_traceback(log)) == (1, False)
-    assert Counter(rig.lines()) + Counter(tokens_in(rig)) == Counter([*tokens, "first", "last"]), f"seed {SEED}"
+    everything = Counter([*blocking, *tokens, "first", "last"])
+    assert Counter(rig.lines()) + Counter(tokens_in(rig)) == everything, f"seed {SEED}"
 
 
 def client(rig: Rig) -> RawClient:
@@ -144,50 +127,26 @@ def publish(rig: Rig, count: int) -> set[str]:
     return taken
 
 
-def test_hostile_messages_are_shown_by_commands_pages_and_api(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PALERMO_JOURNAL", "all")
-    rig.client.enqueue("hostile.note", ("first",), {})
-    count = 1 + len(publish(rig, 50))
-    with Web(rig.settings) as web:
-        seen(rig, ["jobs", "jobs", "--limit", "1000"])
-        waiting = json.loads(seen(rig, ["jobs", "jobs", "--limit", "1000", "--json"]))
-        assert len(waiting) == count
-        shown(web, ["/", "/queues", "/queues/jobs", "/api/queues", "/api/queues/jobs/jobs?limit=500"])
-        # What came without an id has another at each look.
-        shown(web, [f"/jobs/{quote(row['id'], safe='')}" for row in waiting[:15] if "-" not in row["id"]])
-
-        work(rig)
-
-        rows = json.loads(seen(rig, ["failed", "list", "--limit", "1000", "--json"]))
-        seen(rig, ["failed", "list", "--limit", "1000"])
-        seen(rig, ["failed", "groups"])
-        seen(rig, ["history"])
-        seen(rig, ["queues"])
-        assert count / 2 < len(rows) < count
-        for row in rows[:2]:
-            seen(rig, ["failed", "show", row["id"]])
-            seen(rig, ["status", row["id"]])
-        eventually(lambda: web.http.get("/api/failed?limit=500").json()["total"] == len(rows))
-        shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/tenants", "/workers", "/statistics"])
-        shown(web, ["/api/failed/groups", "/api/history?limit=500", "/api/audit", "/metrics"])
-        for row in rows[:15]:
-            shown(web, [f"/jobs/{quote(row['id'], safe='')}", f"/api/failed/{quote(row['id'], safe='')}"])
-        for row in rows[-5:]:
-            id = quote(row["id"], safe="")
-            shown(web, [f"/api/jobs/{id}/status", f"/failures/{id}/edit"])
+def all_shown(rig: Rig, web: Web, count: int) -> None:
+    """So many failed jobs, by commands, pages and the API."""
+    rows = json.loads(seen(rig, "failed", "list", "--limit", str(2 * COUNT), "--json"))
+    assert len(rows) == count
+    for command in (["list"], ["groups"], ["show", rows[0]["id"]]):
+        seen(rig, "failed", *command)
+    eventually(lambda: web.http.get("/api/failed?limit=500").json()["total"] == count)
+    shown(web, ["/", "/failures", "/failures?limit=100", "/history", "/tenants", "/workers", "/statistics"])
+    shown(web, ["/api/failed/groups", "/api/history?limit=500", "/api/audit", "/metrics"])
+    for row in rows[:15]:
+        shown(web, [f"/jobs/{quote(row['id'], safe='')}", f"/api/failed/{quote(row['id'], safe='')}"])
+    for row in rows[-5:]:
+        shown(web, [f"/api/jobs/{quote(row['id'], safe='')}/status", f"/failures/{quote(row['id'], safe='')}/edit"])
 
 
-def seen(rig: Rig, command: list[str]) -> str:
+def seen(rig: Rig, *command: str) -> str:
     """What a command prints, which has no byte in it that could drive a terminal."""
-    done = subprocess.run(
-        [sys.executable, "-m", "palermo", *command],
-        env={**os.environ, "PALERMO_URL": rig.settings.url, "PALERMO_EXCHANGE": rig.exchange},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, (command, done.stderr.decode())
-    assert not re.search(r"[\x00-\x08\x0b-\x1f]", done.stdout.decode()), command
-    return done.stdout.decode()
+    printed = rig.palermo(*command)
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", printed), command
+    return printed
 
 
 def shown(web: Web, pages: list[str]) -> None:
@@ -197,133 +156,3 @@ def shown(web: Web, pages: list[str]) -> None:
         assert answer.status_code == 200, (page, answer.text[:2_000])
         if page.startswith("/api/"):
             answer.json()
-
-
-# -- records in Palermo's own queues stop no process that reads them
-
-Connect = Callable[[], Client]
-
-Connect = Callable[[], Client]
-
-
-@pytest.fixture
-def connect(rabbitmq_url: str, exchange: str) -> Connect:
-    return lambda: Client(Settings(url=rabbitmq_url, exchange=exchange, publish_timeout=PATIENT))
-
-
-@pytest.mark.parametrize("rate", ["often", "1/0s"])
-async def test_the_leader_continues_after_a_rate_that_means_nothing(
-    broker: RabbitmqBroker, rabbitmq_url: str, exchange: str, rate: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    question = {"ask": "limits", "do": "ask", "key": "k", "limit": 1, "rate": rate, "id": "a", "worker": "b"}
-    async with time_kept(broker):
-        assert await broker.limits() == []
-        await asyncio.to_thread(_write, rabbitmq_url, f"{exchange}.~leader", json.dumps(question).encode())
-        assert await broker.limits() == []
-        await until(lambda: asyncio.sleep(0, "cannot be read" in caplog.text), True)
-        assert Duty.TIME in broker.duties
-
-
-#: What a leader writes into `~unique`, with one value that no version of Palermo writes.
-_KEY: Mapping[str, Any] = {
-    "name": "k",
-    "serial": 1,
-    "holder": {
-        **dict.fromkeys(("id", "call", "job", "queue"), "a"),
-        **dict.fromkeys(("serial", "starts", "since"), 1),
-        "mode": "until_done",
-        "phase": "running",
-    },
-}
-_END = {"key": "k", "id": "a", "how": "done", "serial": 1, "starts": 1, "at": 5.0}
-_BATCH = {"n": 9, "by": "x", "sure": 0}
-_ODD_KEYS: tuple[Mapping[str, Any], ...] = (
-    *({**_BATCH, "keys": {"k": {**_KEY, **odd}}, "jobs": []} for odd in ({"serial": []}, {"due": "x"})),
-    *(
-        {**_BATCH, "keys": {"k": {**_KEY, "holder": {**_KEY["holder"], **odd}}}, "jobs": []}
-        for odd in ({"until": "x"}, {"starts": "x"}, {"since": None}, {"content": []}, {"run_at": {}})
-    ),
-    {**_BATCH, "keys": {"k": {**_KEY, "closed": {"until": "x", "id": "a"}}}, "jobs": []},
-    {
-        "n": 9,
-        "by": "x",
-        "sure": 0,
-        "keys": {"k": {**_KEY, "ended": [{"id": "a", "call": "c", "until": "x"}]}},
-        "jobs": [],
-    },
-    {**_BATCH, "keys": {"k": []}, "jobs": []},
-    {**_BATCH, "keys": {}, "jobs": [1, {"id": "z"}]},
-    {**_BATCH, "keys": {}, "jobs": [], "all": "x"},
-    {**_BATCH, "keys": {}, "jobs": [], "owed": 1},
-    {"n": "x", "end": _END},
-    *({"end": {**_END, **odd}} for odd in ({"at": "x"}, {"starts": "x"}, {"run_at": []}, {"how": 7}, {"key": []})),
-)
-
-
-def test_records_of_keys_with_values_of_other_types_stop_no_leader(
-    connect: Connect, rabbitmq_url: str, exchange: str
-) -> None:
-    def write_all() -> None:
-        for record in _ODD_KEYS:
-            _write(rabbitmq_url, f"{exchange}.~unique", json.dumps(record).encode())
-
-    with connect() as client:
-        assert client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
-    write_all()
-    with connect() as client:
-        assert not client.enqueue("shop.mail", queue="mail", unique="until_done").enqueued
-        write_all()
-        assert client.enqueue("shop.sms", queue="mail", unique="until_done").enqueued
-        assert not client.enqueue("shop.sms", queue="mail", unique="until_done").enqueued
-
-
-#: Of the state of a recurring job, parts with a value that no version of Palermo writes.
-_ODD_STATES: tuple[tuple[str, Any], ...] = (
-    *(("since", odd) for odd in (1e300, -1.0, "nan", [])),
-    *(("version", odd) for odd in (float("inf"), "x")),
-    ("last_run", float("nan")),
-    *(("message.content_type", odd) for odd in (7, None)),
-    ("message.headers", [1]),
-    ("message.properties", {"correlation_id": 7}),
-    ("recurring.every", 1e-9),
-)
-
-
-def test_recurring_states_with_values_of_other_types_stop_no_leader(
-    connect: Connect, rabbitmq_url: str, exchange: str
-) -> None:
-    with connect() as client:
-        inspector = Inspector(client)
-        inspector.put_recurring("sweep", "shop.sweep", every=86_400)
-        stored = json.dumps(_taken(rabbitmq_url, f"{exchange}.~recurring"))
-        inspector.put_recurring("other", "shop.other", every=86_400)
-        for part, odd in _ODD_STATES:
-            state = json.loads(stored) | {"version": 1_000}
-            *folders, name = part.split(".")
-            place = state
-            for folder in folders:
-                place = place[folder]
-            place[name] = odd
-            _write(rabbitmq_url, f"{exchange}.~recurring", json.dumps(state).encode())
-
-            assert [row["name"] for row in inspector.recurring()] == ["other", "sweep"], part
-            assert inspector.run_recurring("other"), part
-
-
-def _taken(url: str, queue: str) -> dict[str, Any]:
-    """The one record that is in the queue; it stays there."""
-
-    def take() -> dict[str, Any]:
-        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-            _, _, body = connection.channel().basic_get(queue)
-            found: dict[str, Any] = json.loads(body or b"{}")
-            return found
-
-    return eventually(take)
-
-
-def _write(url: str, queue: str, body: bytes) -> None:
-    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        channel.basic_publish("", queue, body, mandatory=True)

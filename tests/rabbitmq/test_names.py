@@ -33,11 +33,10 @@ def registered(channel: Any, exchange: str) -> list[dict[str, str]]:
     return records
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\x01b"])
-def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: str, channel: Any, name: str) -> None:
+def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: str, channel: Any) -> None:
     rig.enqueue("note", str(rig.notes_path), "ran")
-    properties = pika.BasicProperties(delivery_mode=2)
-    for record in ({"queue": name}, {"queue": ["no", "name"]}, {"queue": 7}, {"queue": "n" * 300}):
+    properties, name = pika.BasicProperties(delivery_mode=2), "a\nb"
+    for record in ({"queue": name}, {"queue": "a\x01b"}, {"queue": ["no", "name"]}, {"queue": 7}, {"queue": "n" * 300}):
         channel.basic_publish("", f"{exchange}.~registry", json.dumps(record).encode(), properties)
 
     assert [row["name"] for row in rig.inspector.queues()] == ["failed", "jobs"]
@@ -72,13 +71,13 @@ def test_due_jobs_of_impossible_queue_names_fail_and_those_behind_them_run(
     rig.enqueue("note", str(rig.notes_path), "there")
     worker = rig.worker()
     rig.ready(worker)
-    due = time.time() + 8
+    due = time.time() + 4
     behind = rig.enqueue("note", str(rig.notes_path), "behind", run_at=due)
     odd = {"odd": "a\nb", "odder": "a\x01b"}
     for id, queue in odd.items():
         headers = {"job-class": "crew.note", "queue": queue, "run-at": 1}
         properties = pika.BasicProperties(message_id=id, headers=headers, delivery_mode=2)
-        channel.basic_publish("", f"{exchange}.~later.{time_slot_of(due, due - 8)}", b"[]", properties)
+        channel.basic_publish("", f"{exchange}.~later.{time_slot_of(due, due - 4)}", b"[]", properties)
 
     eventually(lambda: rig.lines() == ["there", "behind"])
     for id in odd:
@@ -90,13 +89,3 @@ def test_due_jobs_of_impossible_queue_names_fail_and_those_behind_them_run(
         rig.inspector.requeue(FailedFilter())
     rig.inspector.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
     eventually(lambda: rig.lines() == ["there", "behind", "again"])
-
-
-def test_a_job_for_an_impossible_queue_name_is_refused_and_nothing_written(
-    rig: Rig, exchange: str, channel: Any
-) -> None:
-    rig.enqueue("note", str(rig.notes_path), "there")
-
-    with pytest.raises(QueueNameInvalid):
-        rig.client.enqueue("crew.note", (), {}, queue="a\nb")
-    eventually(lambda: registered(channel, exchange) == [{"version": 1}, {"queue": "jobs"}])

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
 
+from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.core.topology import amqp_queue
 from palermo.inspector.doctor import broker_findings
+from tests.contract.tools import consume, message, take_and_ack
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 
@@ -66,3 +69,18 @@ def test_a_worker_waits_for_a_queue_in_use_and_the_doctor_says_why(rig: Rig) -> 
     assert worker.log.count("INFO connected") == 1, worker.log
     assert (found.level, "for itself" in found.text) == ("problem", True)
     assert "set_permissions" not in found.text + found.advice
+
+
+async def test_a_queue_that_is_made_anew_for_another_program_ends_no_session(
+    broker: RabbitmqBroker, exchange: str, channel: Any
+) -> None:
+    consumer = await consume(broker, "a,b")
+    for queue in ("a", "b"):
+        await broker.publish(message(queue, queue))
+        assert (await take_and_ack(consumer)).id == queue
+    channel.queue_delete(amqp_queue(exchange, "a"))
+    channel.queue_declare(amqp_queue(exchange, "a"), exclusive=True)
+
+    for number in range(20):
+        await broker.publish(message(f"{number}", "b"))
+        assert (await take_and_ack(consumer)).id == f"{number}"
