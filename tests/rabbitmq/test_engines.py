@@ -1,8 +1,6 @@
 """The engines under the adapter: a mutex between processes, probes, declarations and gets, requests and replies."""
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,33 +10,16 @@ from msgspec.structs import replace
 from palermo.brokers.rabbitmq import RabbitmqBroker
 from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
-from palermo.brokers.rabbitmq.amqp.many_queues import declare_all, probe_all
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import Part, Responder, Rpc, Send
 from palermo.contract.broker import SessionParameters
-from palermo.core.topology import CLASSIC, amqp_queue, internal
+from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
 from tests.contract.tools import PATIENT, consume, message, take_and_ack
+from tests.rabbitmq.conftest import Open, by_way_of
 from tests.tcp_proxy import TcpProxy
-
-#: Takes the lock and says so; holds it until it is killed.
-HOLDER = """
-import asyncio, sys
-from palermo.brokers.rabbitmq.amqp.connection import open_connection
-from palermo.brokers.rabbitmq.amqp.mutex import Mutex
-from palermo.contract.broker import SessionParameters
-from palermo.core.address import parse_url
-
-async def main():
-    connection = await open_connection(SessionParameters(address=parse_url(sys.argv[1]), exchange="any"), "holder")
-    async with Mutex(sys.argv[2]).held(connection):
-        print("held", flush=True)
-        await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture
@@ -67,6 +48,10 @@ async def test_one_session_and_one_of_its_tasks_at_a_time_holds_a_mutex(
             assert not another_task
     async with theirs.held(second, patience=0.0) as after:
         assert after
+        second.raw.abort()
+        # As the kernel ends a process that is killed.
+        async with ours.held(connection, patience=60.0) as at_last:
+            assert at_last
 
 
 async def test_tasks_that_share_a_mutex_hold_it_until_the_last_one_ends(
@@ -78,18 +63,6 @@ async def test_tasks_that_share_a_mutex_hold_it_until_the_last_one_ends(
             assert both
         assert (await second.probe(lock)).locked
     assert not (await second.probe(lock)).exists
-
-
-async def test_a_mutex_is_free_when_its_holder_was_killed(connection: Connection, rabbitmq_url: str, lock: str) -> None:
-    command = (sys.executable, "-c", HOLDER, rabbitmq_url, lock)
-    holder = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    assert holder.stdout is not None
-    assert await holder.stdout.readline() == b"held\n"
-    assert (await connection.probe(lock)).locked
-    holder.kill()
-    async with Mutex(lock).held(connection, patience=60.0) as ours:
-        assert ours
-    await holder.wait()
 
 
 async def test_a_session_that_gave_up_waiting_leaves_no_lock_behind(
@@ -132,24 +105,13 @@ async def test_a_probe_says_what_there_is_and_leaves_the_connection_usable(
     assert await connection.purge(lock) is None
 
 
-async def test_a_declaration_says_how_an_existing_queue_differs(connection: Connection, lock: str) -> None:
-    await connection.declare(lock, {"x-max-length": 5})
-    difference = await connection.declare(lock, {"x-max-length": 6})
-    assert difference is not None
-    assert difference.argument == "x-max-length"
-    assert "6" in difference.ours
-    assert "5" in difference.theirs
-    await connection.delete(lock)
-
-
 def test_a_session_is_lost_though_its_end_settles_another_message(
     runner: asyncio.Runner, session: SessionParameters, lock: str
 ) -> None:
     """As when the leader gives back a tenant's job whose publish was not confirmed."""
 
     async def go(proxy: TcpProxy) -> tuple[list[bool], bool]:
-        address = replace(session.address, hosts=(("127.0.0.1", proxy.port),))
-        connection = await open_connection(replace(session, address=address), "test")
+        connection = await open_connection(replace(session, **by_way_of(session, proxy.port)), "test")
         await connection.declare(lock)
         publisher, holder = await Publisher.open(connection), await connection.channel()
         await publisher.send("", lock, PERSISTENT_JSON, b"{}")
@@ -256,42 +218,12 @@ def filled(runner: asyncio.Runner, broker: RabbitmqBroker, exchange: str, channe
     return broker
 
 
-async def test_each_of_many_is_known_whether_there_or_missing(
-    filled: RabbitmqBroker, session: SessionParameters, connection: Connection
+async def test_all_are_listed_looked_at_and_served(
+    filled: RabbitmqBroker, another: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = [amqp_queue(session.exchange, name) for name in ("none", *NAMES, "nothing")]
-
-    found = await probe_all(connection, asked)
-
-    assert list(found) == asked
-    missing = {amqp_queue(session.exchange, name) for name in ("none", "nothing", DELETED)}
-    assert {name for name, probe in found.items() if not probe.exists} == missing
-    assert {probe.messages for probe in found.values() if probe.exists} == {1}
-    assert await probe_all(connection, []) == {}
-
-
-async def test_those_that_differ_stay_as_they_are_and_the_others_are_bound(
-    filled: RabbitmqBroker, session: SessionParameters, connection: Connection, channel: Any
-) -> None:
-    for name in NAMES[:5]:
-        channel.queue_declare(amqp_queue(session.exchange, name), durable=True)
-        channel.queue_unbind(amqp_queue(session.exchange, name), session.exchange, name)
-    named = {amqp_queue(session.exchange, name): name for name in NAMES}
-
-    made = await declare_all(connection, named, session.exchange, {"x-queue-type": CLASSIC})
-
-    assert sorted(named[name] for name, probe in made.items() if probe.error) == [SHORT, QUORUM]
-    for name in NAMES:
-        channel.basic_publish(session.exchange, name, b"[]")
-    counts = {name: channel.queue_declare(amqp_queue(session.exchange, name), passive=True) for name in NAMES}
-    assert {name: found.method.message_count for name, found in counts.items()} == {
-        name: 1 if name == DELETED else 2 for name in NAMES
-    }
-
-
-async def test_all_are_listed_looked_at_and_served(filled: RabbitmqBroker) -> None:
     there = [name for name in NAMES if name != DELETED]
-    assert {info.name: info.pending for info in await filled.queues()} == dict.fromkeys(there, 1)
+    assert any("x-expires" in record.getMessage() for record in caplog.get_records("setup"))
+    assert {info.name: info.pending for info in await (await another()).queues()} == dict.fromkeys(there, 1)
     levels = {finding.check: finding.level for finding in await filled.diagnose()}
     expected = {f"queue {name}": "ok" for name in there}
     expected |= {f"queue {SHORT}": "problem", f"queue {QUORUM}": "warning"}

@@ -21,7 +21,7 @@ from palermo.core.topology import amqp_queue
 from palermo.core.unique_keys import Mode, UniqueLock, with_lock
 from palermo.errors import DeliveryLost
 from tests.contract.tools import Report, empty_looks_are_forgotten, message, until
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, becomes
 
 
 def test_plain_is_what_asks_nobody() -> None:
@@ -37,13 +37,6 @@ def test_plain_is_what_asks_nobody() -> None:
 
 def jobs(count: int, queue: str, **fields: Any) -> list[Message]:
     return [message(f"{queue}-{number}", queue, **fields) for number in range(count)]
-
-
-def answer(probe: Callable[[], object]) -> Callable[[], Awaitable[object]]:
-    async def asked() -> object:
-        return probe()
-
-    return asked
 
 
 class Served:
@@ -66,9 +59,9 @@ class Served:
         self.waiting = asyncio.ensure_future(self.consumer.receive(1, self.take))
 
     async def put(self, one: Message) -> None:
-        """Publish a job once the consumer is subscribed to its one queue and asks for a job."""
+        """Publish a job once the consumer asks for one."""
         slot = self.consumer._source.slots[0]
-        await until(answer(lambda: slot._asked is not None), True)
+        await becomes(lambda: slot._asked is not None)
         await self.publisher.publish(one)
 
     async def next(self) -> Delivery:
@@ -105,9 +98,6 @@ class Served:
         names = {self.name_of(queue): queue for queue in self.consumer._source.queues}
         probes = await probe_all(self._asking, names)
         return [names[name] for name, probe in probes.items() if probe.subscribed]
-
-    async def exists(self, queue: str) -> bool:
-        return (await self._asking.probe(self.name_of(queue))).exists
 
     async def waiting_in(self, queue: str) -> int:
         return (await self._asking.probe(self.name_of(queue))).messages
@@ -160,8 +150,9 @@ async def test_plain_jobs_pass_one_after_another_while_receive_waits(serve: Star
     assert await at.pending() == 0
 
 
-async def test_what_is_not_taken_or_not_plain_or_cancelled_comes_by_receive(serve: Start) -> None:
-    at = await serve("jobs")
+@pytest.mark.parametrize("queues", ["jobs", "a,jobs"])
+async def test_what_is_not_taken_or_not_plain_or_cancelled_comes_by_receive(serve: Start, queues: str) -> None:
+    at = await serve(queues)
     at.wants = False
     await at.put(message("declined"))
     delivery = await at.waiting
@@ -178,7 +169,7 @@ async def test_what_is_not_taken_or_not_plain_or_cancelled_comes_by_receive(serv
     unwanted = message("cancelled", created_at=int(time.time()))
     await at.publisher.cancel(["cancelled"])
     checked = at.consumer._steering.checked
-    await until(answer(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled), True)
+    await becomes(lambda: checked(Delivery(message=unwanted, slot=1)).cancelled)
     at.receive()
     await at.put(unwanted)
     cancelled = await at.waiting
@@ -211,14 +202,11 @@ async def test_a_taken_job_outlives_rest_and_a_pause_and_then_jobs_come_again(se
 @pytest.mark.parametrize("queues", ["jobs", "a,jobs"])
 async def test_a_taken_job_whose_channel_ends_is_lost_and_comes_again_first(serve: Start, queues: str) -> None:
     at = await serve(queues)
-    if queues == "jobs":
-        await at.put(message("first"))
-    else:
-        await at.publisher.publish(message("first"))
+    await at.put(message("first"))
     delivery = await at.next()
     channel, tag = delivery.token
     channel.raw.basic_ack(tag + 100)  # which the broker answers by closing the channel
-    await until(answer(lambda: channel.is_open), False)
+    await becomes(lambda: channel.is_open, False)
     await at.publisher.publish(message("second"))
     await until(at.pending, 2)
     assert not at.waiting.done()
@@ -263,23 +251,6 @@ async def test_a_queue_that_fills_while_another_is_served_has_its_turn(serve: St
     # And while it goes on without a pause, soon.
     await at.publisher.publish_many(jobs(1, "high"))
     assert sorted(await at.run(24)) == sorted(["high-0", *[f"low-{number}" for number in range(7, 30)]])
-
-
-async def test_of_several_queues_too_what_is_not_plain_comes_by_receive(serve: Start) -> None:
-    at = await serve("a,b")
-    at.consumer.acknowledge(await at.busy(*jobs(1, "a", extra={"limit": 3}), *jobs(3, "b")))
-    limited = await at.waiting
-    assert limited.message.id == "a-0"
-    await at.consumer.settle(limited, Ack())
-    at.wants = False
-    at.receive()
-    declined = await at.waiting
-    assert (declined.message.id, at.shown.qsize()) == ("b-0", 1)
-    await at.consumer.settle(declined, Ack())
-    at.shown.get_nowait()
-    at.wants = True
-    at.receive()
-    assert await at.run(2) == ["b-1", "b-2"]
 
 
 async def test_a_job_that_was_asked_for_too_many_goes_back_to_its_place(serve: Start) -> None:
@@ -329,33 +300,14 @@ async def test_a_paused_queue_is_left_alone_and_then_served_again(serve: Start) 
     assert await at.run(1) == ["a-0"]
     held = await at.next()
     await at.publisher.pause("a")
-    await until(answer(paused), True)
+    await becomes(paused)
     at.consumer.acknowledge(held)
     assert [held.message.id, *await at.run(3)] == ["a-1", "b-0", "b-1", "b-2"]
     held = await at.next()
     await at.publisher.resume("a")
-    await until(answer(paused), False)
+    await becomes(paused, False)
     at.consumer.acknowledge(held)
     assert await at.run(2) == ["a-2", "a-3"]
-
-
-async def test_queues_that_are_emptied_or_deleted_by_others_do_no_harm(serve: Start, connection: Connection) -> None:
-    at = await serve("a,b")
-    at.consumer.acknowledge(await at.busy(*jobs(3, "a"), *jobs(3, "b")))
-    held = await at.next()
-    await connection.purge(at.name_of("a"))
-    at.consumer.acknowledge(held)
-    assert await at.run(1) == ["b-0"]
-    held = await at.next()
-    for queue in ("a", "b"):
-        await connection.delete(at.name_of(queue))
-    at.consumer.acknowledge(held)
-    # It makes both again, as it was told to serve them.
-    for queue in ("a", "b"):
-        await until(partial(at.exists, queue), True)
-    await connection.purge(at.name_of("b"))
-    await at.publisher.publish_many(jobs(1, "a"))
-    assert await at.run(1) == ["a-0"]
 
 
 # -- from so many that a worker keeps its subscriptions while a job runs

@@ -23,7 +23,7 @@ from tests.contract.timing import time_kept
 from tests.contract.tools import Report, consume, counts, ids, take, until
 from tests.contract.unique_jobs import ask, holders, keyed
 from tests.helpers import HANGS
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, becomes
 
 
 @pytest.fixture
@@ -50,9 +50,6 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
         await go_on.wait()
         return found
 
-    async def written() -> bool:
-        return logs[0]._rewriting is None
-
     monkeypatch.setattr(key_log, "parts", parts)
     monkeypatch.setattr(key_log, "CODED_AT_ONCE", 3)
     monkeypatch.setattr(unique_keys, "_TIDY_EVERY", 0.1)
@@ -67,7 +64,7 @@ async def test_jobs_with_keys_are_enqueued_while_the_leader_writes_all_keys_anew
         await broker.keys.free(["before 0", "beside 0"])
         monkeypatch.setattr(key_log, "_MOST", 1_000_000)
         go_on.set()
-        await until(written, True)
+        await becomes(lambda: logs[0]._rewriting is None)
     await broker.close()
 
     left = [f"before {number}" for number in range(1, 8)] + [f"beside {number}" for number in range(1, 4)]
@@ -158,7 +155,7 @@ async def test_keys_whose_queue_was_deleted_are_written_again(
         for number in range(3):
             await ask(broker, keyed(f"{number}"), key=f"key {number}")
         await connection.delete(key_log.key_log_queue(exchange))
-        await until(lambda: asyncio.sleep(0, "was deleted" in caplog.text), True)
+        await becomes(lambda: "was deleted" in caplog.text)
         assert (await ask(broker, keyed("again"), key="key 0")).outcome == "duplicate"
     await broker.close()
 

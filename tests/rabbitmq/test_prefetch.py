@@ -18,7 +18,7 @@ from palermo.core.prefetch import MAX_WAIT_BEHIND, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import QUORUM
 from tests.contract.tools import Report, until
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, becomes
 
 
 class Worker:
@@ -93,12 +93,6 @@ async def test_another_slot_takes_what_waited_behind_a_long_job(work: Start) -> 
     assert await at.pending() == 0
 
 
-async def test_short_jobs_come_from_what_is_held_in_their_order(work: Start) -> None:
-    at = await work("16")
-    ids = await at.put(300)
-    assert [await at.run() for _ in range(300)] == ids
-
-
 async def test_auto_holds_more_than_one_only_while_jobs_are_short(work: Start) -> None:
     at = await work("auto")
     ids = await at.put(2_000)
@@ -118,67 +112,28 @@ async def test_auto_holds_more_than_one_only_while_jobs_are_short(work: Start) -
     assert ran == ids[: len(ran)]
 
 
-async def test_whoever_takes_at_once_is_shown_the_next_job_once_it_is_free(work: Start) -> None:
-    at = await work("8")
-    shown: list[str] = []
-
-    def take(delivery: Delivery) -> bool:
-        shown.append(delivery.message.id)
-        asyncio.get_running_loop().call_soon(end, delivery)
-        return True
-
-    def end(delivery: Delivery) -> None:
-        at.consumer.acknowledge(delivery)
-
-    ids, ordinary = list[str](), list[str]()
-    # What comes before anybody waits goes the ordinary way, and so does what was given back on a busy machine.
-    while len(shown) <= 3:
-        ids += await at.put(100)
-        while len(shown) + len(ordinary) < len(ids):
-            waiting = asyncio.ensure_future(at.consumer.receive(1, take))
-            while not waiting.done() and len(shown) + len(ordinary) < len(ids):
-                await asyncio.wait({waiting}, timeout=0.05)
-            if waiting.done():
-                ordinary.append(await at.end(waiting.result()))
-        waiting.cancel()
-        await asyncio.wait({waiting})
-    assert sorted([*shown, *ordinary]) == sorted(ids)
-
-
-async def test_what_is_held_goes_back_when_the_slot_rests_or_the_worker_ends(
-    work: Start,
-) -> None:
+@pytest.mark.parametrize("event", ["rest", "pause", "park", "end"])
+async def test_what_is_held_goes_back_to_its_place_when_the_slot_takes_no_more(work: Start, event: str) -> None:
     at = await work("6")
-    ids = await at.put(10)
-    first = await at.end(await at.consumer.receive(1))
-    await at.consumer.pause_slot(1)
-    await until(at.pending, 9)
-    assert [first, await at.run()] == ids[:2]
-    last = await at.consumer.receive(1)
-    await at.consumer.close()
-    await until(at.pending, 8)
-    assert last.message.id == ids[2]
+    ids = await at.put(8)
+    held = await at.consumer.receive(1)
+    match event:
+        case "rest":
+            await at.end(held)
+            await at.consumer.pause_slot(1)
+        case "pause":
+            await at.broker.pause("mail")
+            await at.end(held)
+        case "park":
+            await at.consumer.free_slot(held)
+        case "end":
+            await at.consumer.close()
+    await until(at.pending, 8 if event == "end" else 7)
 
-
-async def test_what_is_held_goes_back_when_the_queue_is_paused(work: Start) -> None:
-    at = await work("6")
-    ids = await at.put(6)
-    first = await at.consumer.receive(1)
-    await at.broker.pause("mail")
-    await until(at.pending, 5)
-    await at.end(first)
-    await at.broker.resume("mail")
-    assert [await at.run() for _ in range(5)] == ids[1:]
-
-
-async def test_what_is_held_behind_a_parked_job_goes_back(work: Start) -> None:
-    at = await work("4")
-    ids = await at.put(5)
-    parked = await at.consumer.receive(1)
-    await at.consumer.free_slot(parked)
-    assert [await at.run() for _ in range(4)] == ids[1:]
-    assert await at.end(parked) == ids[0]
-    assert await at.pending() == 0
+    if event == "pause":
+        await at.broker.resume("mail")
+    if event != "end":
+        assert [await at.run() for _ in range(7)] == ids[1:]
 
 
 async def test_a_quorum_queue_counts_what_is_given_back_so_nothing_is_held(
@@ -200,9 +155,6 @@ def test_a_process_that_stood_still_is_excused_once(
 ) -> None:
     told: list[str] = []
 
-    async def heard() -> list[str]:
-        return told
-
     async def work() -> None:
         backlog = PrefetchBuffer(Prefetch(5), slow=lambda: told.append("slow"), resize=lambda: told.append("resize"))
         backlog.began()
@@ -215,13 +167,13 @@ def test_a_process_that_stood_still_is_excused_once(
         _stand_still()
         await asyncio.sleep(0)
         assert (backlog.wanted, told) == (5, [])
-        await until(heard, ["slow"])
+        await becomes(lambda: told, ["slow"])
         assert backlog.wanted == 1
 
         backlog.began()
         _stand_still()
         backlog.add(Delivery(message=Message(id="2", queue="mail", job="shop.send"), slot=1))
-        await until(heard, ["slow", "slow"])
+        await becomes(lambda: told, ["slow", "slow"])
 
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(work())

@@ -13,12 +13,12 @@ from palermo.brokers.rabbitmq.consuming import run_log
 from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
 from palermo.brokers.rabbitmq.consuming.run_log import key
 from palermo.contract.broker import Delivery, SessionParameters
-from palermo.contract.worker_info import RunningJob, WorkerInfo
+from palermo.contract.worker_info import RunningJob
 from palermo.core.lifecycle import Ack, Release
-from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import internal
-from tests.contract.tools import message, until
-from tests.rabbitmq.conftest import Open
+from palermo.errors import DeliveryLost
+from tests.contract.tools import Report, consume, message, take, until
+from tests.rabbitmq.conftest import Open, becomes
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -26,38 +26,23 @@ pytestmark = pytest.mark.usefixtures("patient")
 class Worker:
     """A worker's session with the broker, which can be cut."""
 
-    def __init__(self, broker: RabbitmqBroker, pid: int, since: float, onlooker: RabbitmqBroker) -> None:
+    def __init__(self, broker: RabbitmqBroker, consumer: Any, report: Report, onlooker: RabbitmqBroker) -> None:
         self.broker = broker
+        self.consumer = consumer
+        self.report = report
+        self.adapter: RabbitmqConsumer = consumer._consumer
         self._onlooker = onlooker
-        self.info = WorkerInfo(
-            id=f"pid:{pid}@h", host="h", pid=pid, queues=("jobs",), slots=1, state="idle", started_at=since
-        )
-        self.consumer: RabbitmqConsumer
-
-    async def begin(self) -> None:
-        self.consumer = await self.broker.consume(
-            QueueSelection.parse("jobs"), slots=1, tag=self.info.id, report=lambda: self.info
-        )
 
     async def take(self) -> Delivery:
         """A job, which runs here from then on as far as others can tell."""
-        async with asyncio.timeout(60):
-            delivery = await self.consumer.receive(1)
-        self.runs(delivery.message.id)
-        return delivery
-
-    def runs(self, *ids: str) -> None:
-        # Since long ago, so that the next look writes it down.
-        self.info = replace(
-            self.info, jobs=tuple(RunningJob(id=id, job="j", queue="jobs", slot=1, started_at=1.0) for id in ids)
-        )
+        return await take(self.consumer)
 
     async def written(self, *ids: str) -> None:
         """Wait until the record of this worker says so."""
 
         async def read() -> set[str]:
-            view = await self.consumer._run_log.view()
-            found = view.seen.get(key(self.info.id, self.info.started_at))
+            view = await self.adapter._run_log.view()
+            found = view.seen.get(key(self.report.info.id, self.report.info.started_at))
             return set(found.runs) if found is not None else set()
 
         await until(read, set(ids))
@@ -73,7 +58,7 @@ class Worker:
             assert connection is not None
             connection.raw.abort()
             await connection.lost.wait()
-        inbox = self.consumer._worker_control.inbox
+        inbox = self.adapter._worker_control.inbox
 
         async def is_there() -> bool:
             return (await self._onlooker._connection.probe(inbox)).exists
@@ -91,9 +76,9 @@ def join(runner: asyncio.Runner, another: Open, broker: RabbitmqBroker) -> Join:
     runner.run(broker.publish(message("a")))
 
     async def join(pid: int, since: float = 1_000.5) -> Worker:
-        worker = Worker(await another(), pid, since, broker)
-        await worker.begin()
-        return worker
+        session, report = await another(), Report("jobs", pid=pid)
+        report.info = replace(report.info, started_at=since)
+        return Worker(session, await consume(session, report=report), report, broker)
 
     return join
 
@@ -104,7 +89,7 @@ async def test_the_same_process_id_is_another_worker_once_it_was_started_again(j
 
     again = await join(1, since=2_000.5)
 
-    assert (await again.take()).deaths == ("pid:1@h",)
+    assert (await again.take()).deaths == ("pid:1@example",)
 
 
 async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(join: Join) -> None:
@@ -112,18 +97,17 @@ async def test_a_worker_whose_connection_was_cut_is_dead_only_until_it_is_back(j
     await first.die_at_work()
     second = await join(2)
     taken = await second.take()
-    assert taken.deaths == ("pid:1@h",)
+    assert taken.deaths == ("pid:1@example",)
 
     back = await join(1)
     await back.written()
     await second.consumer.settle(taken, Release())
-    second.runs()
 
     assert (await second.take()).deaths == ()
 
 
 async def test_a_job_given_back_in_good_order_counts_no_death(join: Join) -> None:
-    for pid in range(1, 6):
+    for pid in range(1, 4):
         worker = await join(pid)
         delivery = await worker.take()
         assert (delivery.deaths, delivery.running_at) == ((), "")
@@ -135,8 +119,8 @@ async def test_a_job_given_back_in_good_order_counts_no_death(join: Join) -> Non
 async def test_a_job_given_back_while_its_start_is_written_counts_no_death(join: Join) -> None:
     worker = await join(1)
     delivery = await worker.take()
-    worker.runs()
-    starts = worker.consumer._run_log
+    worker.report.info = replace(worker.report.info, jobs=())
+    starts = worker.adapter._run_log
     async with starts._writing:
         pass  # what it wrote when it began
     writing = asyncio.ensure_future(starts.begin(1, "a", {}))
@@ -158,11 +142,13 @@ async def test_a_worker_that_lives_and_runs_the_job_is_named(join: Join) -> None
     delivery.token[0].raw.close()
 
     taken = await second.take()
-    assert (taken.deaths, taken.running_at) == ((), "pid:1@h")
+    assert (taken.deaths, taken.running_at) == ((), "pid:1@example")
+    with pytest.raises(DeliveryLost):
+        await first.consumer.settle(delivery, Ack())
 
 
 async def test_deaths_are_known_from_the_record_of_the_next_worker_too(join: Join) -> None:
-    for pid, deaths in ((1, ()), (2, ("pid:1@h",)), (3, ("pid:1@h", "pid:2@h"))):
+    for pid, deaths in ((1, ()), (2, ("pid:1@example",)), (3, ("pid:1@example", "pid:2@example"))):
         worker = await join(pid)
         assert (await worker.take()).deaths == deaths
         await worker.written("a")
@@ -174,13 +160,12 @@ async def test_a_job_that_ended_is_no_longer_held_to_what_it_did(join: Join) -> 
     await first.die_at_work()
     second = await join(2)
     taken = await second.take()
-    assert taken.deaths == ("pid:1@h",)
+    assert taken.deaths == ("pid:1@example",)
 
     await second.consumer.settle(taken, Ack())
-    second.runs()
 
     async def known() -> list[Any]:
-        view = await second.consumer._run_log.view()
+        view = await second.adapter._run_log.view()
         return [*view.seen, *view.blamed]
 
     await until(known, [])
@@ -199,7 +184,6 @@ async def test_jobs_run_when_the_record_cannot_be_kept(
     await channel.call(channel.raw.queue_declare, internal(session.exchange, "starts"), exclusive=True)
     delivery = await worker.take()
     await worker.consumer.settle(delivery, Release())
-    worker.runs()
 
     again = await worker.take()
 
@@ -210,16 +194,14 @@ async def test_jobs_run_when_the_record_cannot_be_kept(
 
 async def test_the_log_of_a_lost_session_writes_no_more(join: Join) -> None:
     worker = await join(1)
-    log = worker.consumer._run_log
+    log = worker.adapter._run_log
 
-    async def is_at_rest() -> bool:
-        return log.ticking is None
-
-    await until(is_at_rest, True)
+    await becomes(lambda: log.ticking is None)
     await worker.die()
     await worker.consumer.close()
 
-    worker.runs("a")
+    running = RunningJob(id="a", job="j", queue="jobs", slot=1, started_at=1.0)
+    worker.report.info = replace(worker.report.info, jobs=(running,))
     log.watch()
 
     assert log.ticking is None

@@ -1,12 +1,10 @@
-"""The engine of state that outlives its leader: kills, refusals and lost sessions, on a node of its own."""
+"""The engine of state that outlives its leader: refusals, deletions, lost sessions, and what others write."""
 
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -25,24 +23,6 @@ from palermo.core.topology import CLASSIC, internal
 from palermo.errors import BrokerUnavailable, PalermoError, PublishRefused
 from tests.contract.tools import PATIENT, until
 from tests.rabbitmq_node import Node, binary, clear_policy, set_policy, url_of
-
-#: Leads, and appends one record after another until it is killed; says which of them are stored.
-ENDLESS = """
-import asyncio, sys
-from tests.rabbitmq.test_state_log import Leader, leading
-from palermo.contract.broker import SessionParameters
-from palermo.core.address import parse_url
-
-async def main():
-    async with leading(SessionParameters(address=parse_url(sys.argv[1]), exchange="any"), sys.argv[2]) as leader:
-        number, last = 0, []
-        while True:
-            last = await leader.log.replace(last, {"number": number})
-            print(number, flush=True)
-            number += 1
-
-asyncio.run(main())
-"""
 
 
 class Leader:
@@ -90,8 +70,8 @@ async def leading(session: SessionParameters, queue: str, kind: str = "classic")
 
 
 @pytest.fixture
-def session(module_node: Node, exchange: str) -> SessionParameters:
-    return SessionParameters(address=parse_url(url_of(module_node)), exchange=exchange, timeout=PATIENT)
+def session(shared_node: Node, exchange: str) -> SessionParameters:
+    return SessionParameters(address=parse_url(url_of(shared_node)), exchange=exchange, timeout=PATIENT)
 
 
 @pytest.fixture
@@ -102,15 +82,6 @@ def queue(exchange: str) -> str:
 @pytest.fixture(params=["classic", "quorum"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-async def refuse(node: Node, queue: str) -> None:
-    rule = {"max-length": 0, "overflow": "reject-publish"}
-    await asyncio.to_thread(set_policy, node, queue, f"^{re.escape(queue)}$", rule)
-
-
-async def take_again(node: Node, queue: str) -> None:
-    await asyncio.to_thread(clear_policy, node, queue)
 
 
 Lead = Callable[..., AbstractAsyncContextManager[Leader]]
@@ -133,26 +104,6 @@ async def test_the_next_leader_reads_what_was_appended_and_not_what_was_replaced
         assert second.values == [{"number": 4}]
 
 
-def test_a_leader_that_is_killed_loses_no_record_that_was_stored(
-    lead: Lead, runner: asyncio.Runner, module_node: Node, queue: str
-) -> None:
-    command = [sys.executable, "-c", ENDLESS, url_of(module_node), queue]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        told = [int(process.stdout.readline()) for _ in range(50)]
-        process.kill()
-        told += [int(line) for line in process.stdout if line.strip()]
-
-    async def main() -> list[int]:
-        async with lead() as leader:
-            return [value["number"] for value in leader.values]
-
-    found = runner.run(main())
-
-    assert max(found) >= told[-1]
-    assert len(found) <= 3  # the last one told, the next one, and one whose acknowledgement was on its way
-
-
 async def test_a_leader_that_dies_while_it_replaces_a_record_leaves_both(lead: Lead, kind: str) -> None:
     async with lead(kind) as first:
         await first.log.append({"name": "a", "version": 1})
@@ -165,37 +116,31 @@ async def test_a_leader_that_dies_while_it_replaces_a_record_leaves_both(lead: L
         assert third.values == [{"name": "a", "version": 3}]
 
 
-async def test_a_record_that_the_queue_refuses_replaces_none(lead: Lead, module_node: Node, queue: str) -> None:
+async def test_a_record_that_the_queue_refuses_replaces_none(lead: Lead, shared_node: Node, queue: str) -> None:
     async with lead() as first:
         old = await first.log.append({"number": 1})
-        await refuse(module_node, queue)
+        rule = {"max-length": 0, "overflow": "reject-publish"}
+        set_policy(shared_node, queue, f"^{re.escape(queue)}$", rule)
         with pytest.raises(PublishRefused):
             await first.log.replace(old, {"number": 2})
         assert first.log.is_open
         assert old[0].is_held
     async with lead() as second:
         assert second.values == [{"number": 1}]
-        await take_again(module_node, queue)
+        clear_policy(shared_node, queue)
         await second.log.replace(second.records, {"number": 2})
     async with lead() as third:
         assert third.values == [{"number": 2}]
 
 
-@pytest.mark.parametrize("trouble", ["refuses", "deleted"])
-async def test_a_list_of_names_outlives_a_queue_that_refuses_or_is_deleted(
-    session: SessionParameters, lead: Lead, module_node: Node, queue: str, trouble: str
+async def test_a_list_of_names_outlives_a_queue_that_is_deleted(
+    session: SessionParameters, lead: Lead, queue: str
 ) -> None:
     await write_names(lead, 60)
     async with leading(session, internal(session.exchange, "other")) as leader:
         names = list_of_names(leader, queue)
         await names.read()
-        if trouble == "refuses":
-            await refuse(module_node, queue)
-            for _ in range(3):
-                await names.tidy()
-            await take_again(module_node, queue)
-        else:
-            await leader.connection.delete(queue)
+        await leader.connection.delete(queue)
 
         async def tidied() -> int:
             await names.read()
@@ -292,15 +237,15 @@ async def test_a_leader_does_not_begin_while_another_reads_the_records(
 
 
 async def test_a_quorum_queue_that_is_slow_to_answer_is_not_taken_for_empty(
-    lead: Lead, module_node: Node, queue: str, monkeypatch: pytest.MonkeyPatch
+    lead: Lead, shared_node: Node, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     member = f"{{binary_to_atom({binary('%2F_' + queue)}), node()}}"
     consume = Channel.consume
 
     async def consume_and_stop(channel: Channel, *args: Any) -> str:
         tag = await consume(channel, *args)
-        module_node.evaluate(f"sys:suspend({member})")
-        asyncio.get_running_loop().call_later(1.0, module_node.evaluate, f"sys:resume({member})")
+        shared_node.evaluate(f"sys:suspend({member})")
+        asyncio.get_running_loop().call_later(1.0, shared_node.evaluate, f"sys:resume({member})")
         return tag
 
     async with lead("quorum") as first:
@@ -326,20 +271,6 @@ async def test_a_log_that_is_read_again_acknowledges_none_of_its_old_records(lea
         assert second.values == [{"number": 1}, {"number": 2}, {"number": 4}]
 
 
-async def test_a_log_whose_queue_is_deleted_closes_and_begins_anew(lead: Lead, queue: str, kind: str) -> None:
-    async with lead(kind) as leader:
-        await leader.log.append({"number": 1})
-        await leader.connection.delete(queue)
-
-        async def is_open() -> bool:
-            return leader.log.is_open
-
-        await until(is_open, False)
-        await leader.log.open()
-        assert leader.values == []
-        await leader.log.append({"number": 2})
-
-
 async def test_what_others_write_is_read_and_a_mark_comes_behind_it(
     lead: Lead, session: SessionParameters, queue: str, kind: str
 ) -> None:
@@ -356,23 +287,3 @@ async def test_what_others_write_is_read_and_a_mark_comes_behind_it(
             await publisher.send("", queue, PERSISTENT_JSON, b"{}")
             await leader.log.catch_up()
             assert len(leader.values) == 102
-
-
-async def test_records_outlive_a_broker_that_is_killed(
-    session: SessionParameters, module_node: Node, queue: str
-) -> None:
-    queues = {f"{queue}.{kind}": kind for kind in ("classic", "quorum")}
-
-    async with AsyncExitStack() as leaders:
-        firsts = [await leaders.enter_async_context(leading(session, *each)) for each in queues.items()]
-        # RabbitMQ 3.10.8 never opens a quorum queue again whose name was not on the disk when the node was killed.
-        await asyncio.to_thread(module_node.evaluate, "lists:map(fun dets:sync/1, dets:all())")
-        for first in firsts:
-            records = await first.log.append(*({"number": number} for number in range(20)))
-            await first.log.replace(records[:10], {"number": 20})
-        await asyncio.to_thread(module_node.kill9)
-    await asyncio.to_thread(module_node.start)
-    for name, kind in queues.items():
-        async with leading(session, name, kind) as second:
-            # Acknowledgements that were not on the disk are forgotten, records never.
-            assert {value["number"] for value in second.values} >= set(range(10, 21)), kind

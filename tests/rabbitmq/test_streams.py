@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import journal
 from palermo.brokers.rabbitmq.amqp.connection import Connection
@@ -18,7 +17,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.cluster import registry
 from palermo.brokers.rabbitmq.journal import StreamReader
 from palermo.brokers.rabbitmq.publishing import declarer
-from palermo.contract.broker import Broker, SessionParameters, open_broker
+from palermo.contract.broker import Broker, SessionParameters
 from palermo.contract.journal import FROM_START
 from palermo.core.address import parse_url
 from palermo.core.queue_selection import NONE_PAUSED
@@ -26,58 +25,11 @@ from palermo.core.topology import FAILED_QUEUE, amqp_queue, internal
 from palermo.errors import BrokerUnavailable
 from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
 from tests.helpers import HANGS
-from tests.rabbitmq.channel_errors import channel_errors
-from tests.rabbitmq.conftest import Open
+from tests.rabbitmq.conftest import Open, becomes, by_way_of
 from tests.rabbitmq_node import Node, add_user, set_permissions, url_of
-from tests.rabbitmq_tidy import delete_all
 from tests.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.usefixtures("patient")
-
-_AT_ONCE = 6
-_ROUNDS = 4
-
-
-def test_no_session_is_lost_when_several_are_the_first_of_an_exchange(rabbitmq_url: str, exchange: str) -> None:
-    async def enqueue(session: SessionParameters, queue: str) -> list[str]:
-        broker = await open_broker(session)
-        try:
-            await broker.publish(message(queue=queue))
-            return [info.name for info in await broker.queues()]
-        finally:
-            await broker.close()
-
-    async def begin(number: int) -> list[list[str]]:
-        session = SessionParameters(address=parse_url(rabbitmq_url), exchange=f"{exchange}-{number}", timeout=PATIENT)
-        async with asyncio.timeout(60):
-            return await asyncio.gather(*(enqueue(session, f"q{each}") for each in range(_AT_ONCE)))
-
-    for number in range(_ROUNDS):
-        try:
-            found = asyncio.run(begin(number))
-        finally:
-            delete_all(rabbitmq_url, f"{exchange}-{number}")
-        assert [f"q{each}" in found[each] for each in range(_AT_ONCE)] == [True] * _AT_ONCE
-
-
-async def test_each_listing_of_queues_is_current_even_if_the_stream_is_gone(
-    broker: RabbitmqBroker, another: Open, connection: Connection, exchange: str
-) -> None:
-    working = await another()
-
-    async def names() -> list[str]:
-        return [info.name for info in await broker.queues()]
-
-    assert await names() == []
-    for number in range(3):
-        await working.publish(message(queue=f"q{number}"))
-        assert await names() == [f"q{each}" for each in range(number + 1)]
-    await working.delete("q1")
-    assert await names() == ["q0", "q2"]
-
-    await connection.delete(internal(exchange, "registry"))
-    await working.publish(message(queue="q3"))
-    await until(names, ["q0", "q2", "q3"])
 
 
 async def test_a_question_on_a_connection_that_is_closing_ends_with_its_error(
@@ -132,7 +84,7 @@ async def test_a_reader_of_a_journal_that_was_made_anew_with_fewer_batches_ends(
 
 
 async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
-    session: SessionParameters, another: Open, connection: Connection, exchange: str
+    session: SessionParameters, another: Open, connection: Connection, exchange: str, proxy: TcpProxy
 ) -> None:
     """Else others would find it without a leader, and RabbitMQ 3.10 would close their connections."""
     name = internal(exchange, "starts")
@@ -143,22 +95,21 @@ async def test_a_stream_is_made_although_the_task_that_makes_it_is_cancelled(
     async def is_being_made() -> bool:
         return (await connection.probe(f"{name}.making")).exists
 
-    with TcpProxy(*session.address.hosts[0]) as proxy:
-        far = await another(address=replace(session.address, hosts=(("127.0.0.1", proxy.port),)))
-        proxy.delay = 0.1
-        making = asyncio.ensure_future(stream(far._connection).make())
-        await until(is_being_made, True)
-        making.cancel()
-        assert isinstance((await asyncio.gather(making, return_exceptions=True))[0], asyncio.CancelledError)
+    far = await another(**by_way_of(session, proxy.port))
+    proxy.delay = 0.1
+    making = asyncio.ensure_future(stream(far._connection).make())
+    await until(is_being_made, True)
+    making.cancel()
+    assert isinstance((await asyncio.gather(making, return_exceptions=True))[0], asyncio.CancelledError)
 
-        await until(is_being_made, False)
-        assert await stream(connection).end(connection) == 0
-        await far.close()
+    await until(is_being_made, False)
+    assert await stream(connection).end(connection) == 0
+    await far.close()
 
 
 # -- the names of queues
 
-_WORKERS = 40
+_WORKERS = 20
 
 
 async def records(connection: Connection, session: SessionParameters) -> list[Record]:
@@ -180,16 +131,17 @@ async def names(broker: Broker) -> list[str]:
     return [info.name for info in await broker.queues()]
 
 
-async def test_forty_workers_that_start_together_leave_few_records_of_each_queue(
+async def test_workers_that_start_together_leave_few_records_of_each_queue(
     another: Open, connection: Connection, session: SessionParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # None looks before the streams are made: on a busy machine RabbitMQ 4.3 needs longer for that than _SOON.
     monkeypatch.setattr(declarer, "_SOON", (HANGS, HANGS))
     monkeypatch.setattr(declarer, "_LAST_WORDS", HANGS)
-    brokers = [await another() for _ in range(_WORKERS)]
+    brokers = await asyncio.gather(*(another() for _ in range(_WORKERS)))
     await asyncio.gather(*(consume(broker, "mail,images") for broker in brokers))
     for broker in brokers:
         await broker._registration.done()
+        assert await names(broker) == ["images", "mail"]
 
     found = Counter(str(one["queue"]) for one in await records(connection, session) if "queue" in one)
     # One, as a rule. A session that misses the queue just before it is made may write another one.
@@ -260,16 +212,11 @@ async def test_names_that_are_written_again_are_no_news_to_a_worker(
     assert await broker._registry.write_again(connection) == 1  # there is no queue "images"
     await broker._registry.add("mail")
 
-    await until(lambda: asyncio.sleep(0, told), [{"images", "mail"}] * 2)
+    await becomes(lambda: told, [{"images", "mail"}] * 2)
     await followed.close()
 
 
 # -- what is not there yet
-
-
-@pytest.fixture
-def errors(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    return channel_errors(monkeypatch)
 
 
 @pytest.fixture
@@ -289,31 +236,21 @@ async def look(broker: RabbitmqBroker) -> None:
     await broker.events.subscriptions()
 
 
-@pytest.mark.parametrize("is_served", [False, True])
-async def test_looks_where_nothing_was_made_or_a_worker_waits_are_no_errors(
-    broker: RabbitmqBroker, maker: RabbitmqBroker, errors: list[BaseException], is_served: bool
+async def test_looks_before_there_is_anything_are_no_errors_and_hide_nothing(
+    broker: RabbitmqBroker, maker: RabbitmqBroker, errors: list[BaseException]
 ) -> None:
-    if is_served:
-        await consume(maker, "mail")
-    await look(broker)
-    errors.clear()
-
-    for _ in range(3):
+    for is_served in (False, True):
+        if is_served:
+            await consume(maker, "other")
         await look(broker)
-
-    assert errors == []
-
-
-async def test_a_session_that_looked_before_sees_the_first_of_everything_at_once(
-    broker: RabbitmqBroker, maker: RabbitmqBroker
-) -> None:
-    for _ in range(2):
-        await look(broker)
+        errors.clear()
+        for _ in range(3):
+            await look(broker)
+        assert errors == []
 
     await maker.pause("mail")
     await maker.publish(message("a", queue="mail"))
     await maker.publish(message("b", queue=FAILED_QUEUE))
-    await consume(maker, "other")
 
     assert [(each.name, each.pending, each.paused) for each in await broker.queues()] == [
         (FAILED_QUEUE, 1, False),
@@ -367,12 +304,12 @@ async def test_who_looks_leaves_no_message_in_a_copy_that_is_read(
 
 
 async def test_a_user_who_may_write_to_no_queue_sees_the_first_pause_too(
-    another: Open, module_node: Node, exchange: str
+    another: Open, shared_node: Node, exchange: str
 ) -> None:
-    add_user(module_node, "viewer", "secret")
-    set_permissions(module_node, "viewer", "^$", f"^{exchange}", ".*")
-    maker = await another(address=parse_url(url_of(module_node)))
-    viewer = await another(address=parse_url(url_of(module_node, user="viewer", password="secret")))
+    add_user(shared_node, "pauses", "secret")
+    set_permissions(shared_node, "pauses", "^$", f"^{exchange}", ".*")
+    maker = await another(address=parse_url(url_of(shared_node)))
+    viewer = await another(address=parse_url(url_of(shared_node, user="pauses", password="secret")))
     for _ in range(3):
         assert await viewer._pauses_and_cancels.paused() == NONE_PAUSED
 
