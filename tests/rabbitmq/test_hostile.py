@@ -18,6 +18,8 @@ from tests.raw_amqp import RawClient, long, nested, properties, short, table_of,
 from tests.scale import scaled
 from tests.webui.server import Web
 
+pytestmark = pytest.mark.slow
+
 SEED = int(os.environ.get("PALERMO_SOAK_SEED") or 20_261_122)
 COUNT = scaled(300, 10_000)
 

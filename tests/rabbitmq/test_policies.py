@@ -13,6 +13,8 @@ from tests.contract.tools import PATIENT
 from tests.helpers import eventually
 from tests.rabbitmq_node import LocalNode, find_server, free_port, url_of
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:

@@ -41,9 +41,9 @@ class Worker:
         await self.consumer.settle(delivery, Ack())
         return delivery.message.id
 
-    async def run(self, slot: int = 1) -> str:
+    async def run(self) -> str:
         """One job, which takes no time."""
-        return await self.end(await self.consumer.receive(slot))
+        return await self.end(await self.consumer.receive(1))
 
 
 Start = Callable[..., Awaitable[Worker]]
@@ -54,17 +54,10 @@ def work(runner: asyncio.Runner, another: Open) -> Iterator[Start]:
     """Starts a worker that holds this many jobs a slot."""
     consumers = list[Consumer]()
 
-    async def work(prefetch: str, slots: int = 1, **changes: Any) -> Worker:
-        broker, report = await another(**changes), Report("mail", slots=slots)
-        consumers.append(
-            await broker.consume(
-                QueueSelection.parse("mail"),
-                slots=slots,
-                tag=report.info.id,
-                report=report,
-                prefetch=Prefetch.parse(prefetch),
-            )
-        )
+    async def work(prefetch: str, **changes: Any) -> Worker:
+        broker, report = await another(**changes), Report("mail")
+        mail, held = QueueSelection.parse("mail"), Prefetch.parse(prefetch)
+        consumers.append(await broker.consume(mail, slots=1, tag=report.info.id, report=report, prefetch=held))
         return Worker(broker, consumers[-1])
 
     yield work
@@ -80,16 +73,6 @@ async def test_what_waits_behind_a_job_that_runs_long_goes_back_in_its_place(wor
     await until(at.pending, 7)
     assert list(at.consumer.held()) == [first]
     assert [await at.end(first), *[await at.run() for _ in range(7)]] == ids
-    assert await at.pending() == 0
-
-
-async def test_another_slot_takes_what_waited_behind_a_long_job(work: Start) -> None:
-    at = await work("4", slots=2)
-    ids = await at.put(4)
-    first = await at.consumer.receive(1)
-    others = [await at.run(slot=2) for _ in range(3)]
-    assert sorted([first.message.id, *others]) == ids
-    assert await at.end(first) == first.message.id
     assert await at.pending() == 0
 
 

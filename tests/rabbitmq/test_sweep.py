@@ -13,7 +13,7 @@ from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing.sweep import FailedTurn, Reader, sweep, waits
 from palermo.client.failed_queues import browse_failed
 from palermo.contract.broker import Broker
-from palermo.contract.sweep import Keep, Move, Remove, SweepDecision
+from palermo.contract.sweep import Move, Remove
 from palermo.core.address import parse_url
 from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
@@ -105,25 +105,6 @@ async def test_jobs_that_are_looked_at_during_a_sweep_are_swept(
 
     assert swept.moved == 30
     assert sorted(moved) == sorted(f"jobs-{number}" for number in range(30))
-
-
-async def test_two_sweeps_and_a_look_at_once_each_meet_all_failed_jobs(another: Open) -> None:
-    first, second, looks = [await another() for _ in range(3)]
-    await put_into_failed(first, messages(300))
-
-    async def every_third(broker: Broker, number: int) -> int:
-        def decide(job: Message) -> SweepDecision:
-            return Remove() if int(job.id.rpartition("-")[2]) % 3 == number else Keep()
-
-        return (await broker.sweep(FAILED_QUEUE, decide)).removed
-
-    taking = [asyncio.ensure_future(every_third(broker, number)) for number, broker in enumerate((first, second))]
-    totals = set()
-    while not all(task.done() for task in taking):
-        totals.add((await looks.browse(FAILED_QUEUE, limit=10)).total)
-
-    assert [task.result() for task in taking] == [100, 100]
-    assert totals <= {300, 200, 100}
 
 
 async def test_a_count_of_failed_jobs_does_not_wait_for_who_requeues_them(

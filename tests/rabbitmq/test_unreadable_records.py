@@ -1,4 +1,4 @@
-"""Readers of Palermo's own streams and queues skip and count what they cannot read."""
+"""Readers of Palermo's own streams and queues skip and count what they cannot read, and leaders refuse it."""
 
 import asyncio
 import json
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.browsing import failed_log
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedOffsets
@@ -17,16 +18,18 @@ from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.consuming.run_log import View
 from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import _parse_tenant_queue
+from palermo.brokers.rabbitmq.leadership.operations import ChangeRecurring, FreeKeys, Operation, from_plain
 from palermo.brokers.rabbitmq.unique.key_log import LogContent, RunEnd, _is_batch
 from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.recurring_entries import RecurringEntry
+from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.contract.worker_info import checked_worker
 from palermo.core.journal_records import decode
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
 from palermo.core.unique_keys import Key
+from palermo.errors import NotFound, OptionInvalid, PublishRefused
 from palermo.inspector.doctor import broker_findings
 from tests.chaos.junk import RECORDS
 from tests.harness.rig import Rig
@@ -312,3 +315,33 @@ def _publish(url: str, queue: str, bodies: tuple[bytes, ...]) -> bool:
         except pika.exceptions.UnroutableError:
             return False
     return True
+
+
+# -- questions to a leader, and its replies
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "name"),
+    [
+        (FreeKeys([]), PublishRefused, "refused"),
+        (ChangeRecurring(EntryChange(name="n", action="run")), NotFound, "missing"),
+    ],
+)
+def test_a_reply_may_be_an_error(operation: Operation[Any], error: type[Exception], name: str) -> None:
+    with pytest.raises(error, match="why"):
+        operation.reply_from_parts([Part({name: "why"})])
+
+
+@pytest.mark.parametrize("plain", [{}, {"ask": "keys"}, {"ask": ["keys"]}, {"ask": "keys", "do": "free", "names": 1}])
+def test_a_question_that_means_nothing_is_refused(plain: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no such operation"):
+        from_plain(plain)
+
+
+@pytest.mark.parametrize("rate", ["often", "1/0s"])
+def test_a_question_about_a_rate_that_means_nothing_is_refused(rate: str) -> None:
+    question = {"ask": "limits", "do": "ask", "key": "k", "limit": 1, "id": "a", "worker": "b"}
+    assert from_plain(question)
+
+    with pytest.raises(OptionInvalid, match="rate"):
+        from_plain({**question, "rate": rate})

@@ -20,6 +20,8 @@ from tests.rabbitmq_node import Node, add_user, set_permissions, url_of, version
 from tests.rabbitmq_tidy import Tidy
 from tests.webui.process import WebProcess
 
+pytestmark = pytest.mark.slow
+
 _GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "rabbitmq.md"
 
 #: Seconds within which anything must answer: five in truth, on a machine that others keep busy too.
