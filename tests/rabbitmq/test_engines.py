@@ -17,7 +17,7 @@ from palermo.brokers.rabbitmq.amqp.rpc import Part, Responder, Rpc, Send
 from palermo.contract.broker import SessionParameters
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
-from tests.contract.tools import PATIENT, consume, message, take_and_ack
+from tests.contract.tools import PATIENT, consume, message, take_and_ack, until
 from tests.rabbitmq.conftest import Open, by_way_of
 from tests.tcp_proxy import TcpProxy
 
@@ -223,7 +223,13 @@ async def test_all_are_listed_looked_at_and_served(
 ) -> None:
     there = [name for name in NAMES if name != DELETED]
     assert any("x-expires" in record.getMessage() for record in caplog.get_records("setup"))
-    assert {info.name: info.pending for info in await (await another()).queues()} == dict.fromkeys(there, 1)
+    onlooker = await another()
+
+    async def listed() -> dict[str, int]:
+        return {info.name: info.pending for info in await onlooker.queues()}
+
+    # The names of those that others have made are written a moment later.
+    await until(listed, dict.fromkeys(there, 1))
     levels = {finding.check: finding.level for finding in await filled.diagnose()}
     expected = {f"queue {name}": "ok" for name in there}
     expected |= {f"queue {SHORT}": "problem", f"queue {QUORUM}": "warning"}
