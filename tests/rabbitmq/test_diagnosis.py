@@ -121,7 +121,7 @@ def test_the_permissions_of_the_guide_are_enough_for_doctor_and_worker(
         client.enqueue("crew.raises", ["boom"], {}, queue="mail")
         worker = start_worker(["crew"], queues="mail", burst=True, settings=settings, log=log)
         assert worker.wait(100) == 0, (tmp_path / "log").read_text()
-        failed = Inspector(client).failed()
+        failed = Inspector(client).failed.list()
 
     assert [finding for finding in found.values() if finding.level == "problem"] == []
     assert "crew.raises" in [row["job"] for row in failed.rows]

@@ -93,10 +93,10 @@ def test_hostile_messages_are_shown_and_settled_once_and_others_run(rig: Rig) ->
     dropped = {read_properties(raw[token], 0)["headers"].get("dropped-headers") for token in blocking}
     assert dropped == {None, "large", "job-class"}
     assert any(nested(600) in raw[token] for token in blocking)
-    classes = {row["error"]["class"] for row in rig.inspector.failed(limit=2 * COUNT).rows}
+    classes = {row["error"]["class"] for row in rig.inspector.failed.list(limit=2 * COUNT).rows}
     assert {len(name) for name in classes if "Long" in name} == {500}
 
-    assert len(rig.inspector.requeue(FailedFilter())) == failed.total()
+    assert len(rig.inspector.failed.requeue(FailedFilter())) == failed.total()
     log = work(rig)
 
     assert (log.count(" connected "), has_traceback(log)) == (1, False)

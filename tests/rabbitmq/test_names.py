@@ -39,7 +39,7 @@ def test_a_control_character_in_a_queue_name_stops_nobody(rig: Rig, exchange: st
     for record in ({"queue": name}, {"queue": "a\x01b"}, {"queue": ["no", "name"]}, {"queue": 7}, {"queue": "n" * 300}):
         channel.basic_publish("", f"{exchange}.~registry", json.dumps(record).encode(), properties)
 
-    assert [row["name"] for row in rig.inspector.queues()] == ["failed", "jobs"]
+    assert [row["name"] for row in rig.inspector.queues.list()] == ["failed", "jobs"]
     rig.burst("-q", "*")
     assert rig.lines() == ["ran"]
 
@@ -86,6 +86,6 @@ def test_due_jobs_of_impossible_queue_names_fail_and_those_behind_them_run(
     assert behind not in rig.errors()
     assert "connection lost" not in worker.log
     with pytest.raises(QueueNameInvalid, match="2 such jobs stay in `failed`"):
-        rig.inspector.requeue(FailedFilter())
-    rig.inspector.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
+        rig.inspector.failed.requeue(FailedFilter())
+    rig.inspector.failed.requeue("odd", queue="jobs", args=(str(rig.notes_path), "again"))
     eventually(lambda: rig.lines() == ["there", "behind", "again"])

@@ -261,15 +261,15 @@ def test_workers_start_and_run_jobs_though_every_internal_queue_has_junk(
     with Rig(tmp_path, rabbitmq_url, exchange, module="shop") as rig:
         first = rig.worker("-c", "2")
         rig.ready(first)
-        rig.inspector.pause("mail")
-        rig.inspector.cancel("nobody")
+        rig.inspector.queues.pause("mail")
+        rig.inspector.jobs.cancel("nobody")
         unique = UniqueJob(name="shop.unique", options={"unique": "until_done"})
         group = Subscription(group="g", queue=f"{exchange}_g", topics=("a",))
         rig.client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
         rig.client.run(lambda broker: broker.events.subscribe(group))
         rig.enqueue("hold", "held")
         rig.await_lines(1)
-        rig.inspector.put_recurring("daily", "shop.note", every=86_400)
+        rig.inspector.recurring.put("daily", "shop.note", every=86_400)
         for more in ({}, {"delay": 1}, {"tenant": "a"}, {"unique": "until_done"}):
             rig.client.enqueue("shop.note", ("first",), **more)
         rig.await_lines(5)
