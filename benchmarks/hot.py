@@ -33,7 +33,7 @@ from palermo.settings.settings import Settings
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.slot import Slot
 from palermo.worker.ipc.batch_marks import BatchMarks
-from palermo.worker.ipc.frames import HEADER, SUCCESS, fields_of, load, pack, pack_reply, unpack_message
+from palermo.worker.ipc.frames import HEADER, SUCCESS, Ready, fields_of, load, pack, pack_answer, unpack_message
 from palermo.worker.ipc.pipes import BlockingPipe, SlotPipe
 from palermo.worker.limits import Limits
 from palermo.worker.options import WorkerOptions
@@ -103,7 +103,7 @@ class Unforked(Children):
         process.pipe = pipe = connect()
         pipe.connection_made(cast(asyncio.Transport, self.sent))
         self.pipes.append(pipe)
-        pipe.data_received(pack_reply({"ready": True}))
+        pipe.data_received(pack_answer(Ready()))
         await ready
 
     async def close(self) -> None:

@@ -7,13 +7,14 @@ clock, no broker, no log. The table in docs/reference/lifecycle.md is made from 
 import base64
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from palermo.core.failure import Attempt, Failure, append_attempt
 from palermo.core.message import JSON, Message, fit_headers
+from palermo.core.times import MAX_DELAY
 from palermo.core.topology import FAILED_QUEUE, failed_queue
 
 #: The most bytes that the setting max_result may allow: a batch of a few such values still fits one message.
@@ -97,7 +98,7 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
 )
 
 
-class Succeeded(Struct, frozen=True):
+class Succeeded(Struct, frozen=True, tag=True):
     """The job returned, or a before_process hook skipped it, which is no failure."""
 
     skipped: bool = False
@@ -107,31 +108,31 @@ class Succeeded(Struct, frozen=True):
     refused: str = ""
 
 
-class Raised(Struct, frozen=True):
+class Raised(Struct, frozen=True, tag=True):
     """The job raised, could not be run at all, or its process died; it does not run again by itself."""
 
     failure: Failure
 
 
-class Retrying(Struct, frozen=True):
+class Retrying(Struct, frozen=True, tag=True):
     """The job is to run again, after `delay` seconds."""
 
     #: Why; None for a job that snoozes, which does not count against its retries.
     failure: Failure | None
-    delay: float
+    delay: Annotated[float, Meta(ge=0, le=MAX_DELAY)]
 
 
-class Dropped(Struct, frozen=True):
+class Dropped(Struct, frozen=True, tag=True):
     """The job is thrown away: it asked for that itself, or its policy says so for its error."""
 
     reason: str
 
 
-class Interrupted(Struct, frozen=True):
+class Interrupted(Struct, frozen=True, tag=True):
     """The worker stopped the job before it ended; the job itself did nothing wrong."""
 
 
-class Cancelled(Struct, frozen=True):
+class Cancelled(Struct, frozen=True, tag=True):
     """A person cancelled the job, before it began or while it ran."""
 
 
@@ -141,7 +142,7 @@ INTERRUPTED, CANCELLED, SUCCEEDED = Interrupted(), Cancelled(), Succeeded()
 Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
-class BatchResult(Struct, frozen=True):
+class BatchResult(Struct, frozen=True, tag=True):
     """How each job of a batch ended, in their order."""
 
     results: tuple[Result, ...]

@@ -23,7 +23,7 @@ from palermo.worker.child.executor import Executor, OnError
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.reporting import Reporter
 from palermo.worker.child.shared_slots import is_awaitable
-from palermo.worker.ipc.frames import fields_of, unpack_message, unpack_report
+from palermo.worker.ipc.frames import Report, fields_of, unpack_message
 from palermo.worker.limits import Limits, lock_expired
 from palermo.worker.pools.pool import OnReport, OnResult, ignore_report
 from palermo.worker.registered import Registered
@@ -130,10 +130,9 @@ class LocalPool:
         self._failed(failures_of(messages, results_of_each(result, len(messages)), self._errors))
         self._loop.call_soon_threadsafe(self.end, run, result)
 
-    def report(self, run: "LocalRun", frame: dict[str, Any]) -> None:
+    def report(self, run: "LocalRun", report: Report) -> None:
         """Tell the worker's loop what the job reports."""
-        if (report := unpack_report(frame)) is not None:
-            self._loop.call_soon_threadsafe(self.on_report, run.slot, report)
+        self._loop.call_soon_threadsafe(self.on_report, run.slot, report)
 
     def _note_error(self, error: BaseException, messages: Sequence[Message]) -> None:
         self._errors |= {message.id: error for message in messages}
@@ -182,7 +181,7 @@ class LocalRun:
         if not self.awaitable:
             self._perform()
             return
-        reporter = Reporter(self)
+        reporter = Reporter(self, self.slot)
         result: RunResult = INTERRUPTED
         try:
             result = await self._pool.execute_async(self, reporter)
@@ -191,7 +190,7 @@ class LocalRun:
             self._pool.performed(self, result)
 
     def _perform(self) -> None:
-        reporter = Reporter(self)
+        reporter = Reporter(self, self.slot)
         result: RunResult = INTERRUPTED
         try:
             result = self._pool.execute(self, reporter)
@@ -205,5 +204,5 @@ class LocalRun:
 
     def deliver(self, reporter: Reporter, *, last: bool = False) -> None:
         """See palermo.worker.child.reporting.Sender."""
-        if (frame := reporter.take(last=last)) is not None:
-            self._pool.report(self, frame)
+        if (report := reporter.take(last=last)) is not None:
+            self._pool.report(self, report)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from palermo.core.failure import Failure
@@ -29,15 +30,15 @@ from palermo.worker.child.slot import Slot
 from palermo.worker.ipc.frames import (
     MAX_REPLY,
     SUCCESS,
+    Changed,
+    Ended,
     FrameBuffer,
     InvalidFrame,
     fields_of,
     pack,
-    pack_reply,
-    pack_result,
+    pack_answer,
+    unpack_answer,
     unpack_message,
-    unpack_reply,
-    unpack_result,
 )
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe, SlotPipe
 from palermo.worker.pools.pool import crash_result
@@ -74,13 +75,13 @@ LARGEST = Failure(exception_class="x" * 400, message="\u20ac" * 2_000, stack_tra
     ids=["failure", "JSON", "bytes"],
 )
 def test_the_largest_results_fit_the_limit_of_what_a_slot_may_send(result: Result) -> None:
-    assert len(pack_result(result, slot=500)) < MAX_REPLY
+    assert len(pack_answer(Ended(500, result))) < MAX_REPLY
 
 
-@pytest.mark.parametrize("payload", [b"", b"-", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_replies_that_are_no_json_object_are_garbage(payload: bytes) -> None:
+@pytest.mark.parametrize("payload", [b"", b"-", b"[1]", b"{", b"\xff\xfe", b"\x91" * 100_000])
+def test_answers_that_are_no_known_message_are_garbage(payload: bytes) -> None:
     with pytest.raises(InvalidFrame):
-        unpack_reply(payload)
+        unpack_answer(payload)
 
 
 FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…", failed_at=1)
@@ -114,28 +115,39 @@ FAILURE = Failure(exception_class="ValueError", message="no", stack_trace="…",
     ],
 )
 def test_a_result_reaches_the_parent_as_it_was(result: Result) -> None:
-    assert unpack_result(unpack_reply(pack_result(result)[4:])) == result
+    assert unpack_answer(pack_answer(Ended(1, result))[4:]) == Ended(1, result)
+
+
+def test_text_that_utf_8_cannot_hold_reaches_the_parent_with_question_marks() -> None:
+    assert unpack_answer(pack_answer(Ended(1, Dropped("\ud800 gone")))[4:]) == Ended(1, Dropped("? gone"))
 
 
 @pytest.mark.parametrize(
-    "reply",
+    "answer",
     [
         {},
-        {"failure": "x"},
-        {"failure": {"exception_class": 1}},
-        {"retry_in": -1, "because": None},
-        {"retry_in": True, "because": None},
-        {"retry_in": 1e300, "because": None},
-        {"retry_in": 1},
-        {"retry_in": 1, "because": {"message": "x"}},
-        {"dropped": 1},
-        {"interrupted": False},
-        {"skipped": False, "result": {"content_type": "application/json"}},
+        {"type": "Nothing"},
+        {"type": "Ended", "slot": 1, "result": "x"},
+        {"type": "Ended", "slot": "1", "result": {"type": "Interrupted"}},
+        {"type": "Ended", "slot": 1, "result": {"type": "Raised", "failure": {"exception_class": 1}}},
+        {"type": "Ended", "slot": 1, "result": {"type": "Retrying", "failure": None, "delay": -1.0}},
+        {"type": "Ended", "slot": 1, "result": {"type": "Retrying", "failure": None, "delay": 1e300}},
+        {"type": "Ended", "slot": 1, "result": {"type": "Retrying", "failure": None, "delay": float("nan")}},
+        {"type": "Ended", "slot": 1, "result": {"type": "Retrying", "failure": None}},
+        {"type": "Ended", "slot": 1, "result": {"type": "Succeeded", "value": {"content_type": "application/json"}}},
+        {"type": "Changed", "changes": "x" * 2_001},
+        {"type": "Reported", "slot": 1, "report": 3},
+        {"type": "Reported", "slot": 1, "report": {"fraction": 2.0}},
+        {"type": "Reported", "slot": 1, "report": {"lines": [3]}},
+        {"type": "Reported", "slot": 1, "report": {"lines": ["x" * 1_001]}},
+        {"type": "Reported", "slot": 1, "report": {"lines": ["x"] * 1_002}},
+        {"type": "Reported", "slot": 1, "report": {"text": "x" * 201}},
     ],
-    ids=str,
+    ids=lambda answer: str(answer)[:100],
 )
-def test_what_is_no_result_is_none(reply: dict[str, object]) -> None:
-    assert unpack_result(reply) is None
+def test_what_a_slot_sends_is_checked(answer: dict[str, object]) -> None:
+    with pytest.raises(InvalidFrame):
+        unpack_answer(msgpack.encode(answer))
 
 
 @pytest.mark.parametrize(
@@ -194,11 +206,11 @@ def _parent(*sent: bytes) -> tuple[list[object], bytes]:
 
 
 def test_the_parent_hears_successes_replies_and_the_end() -> None:
-    reply = pack_reply({"skipped": True})
+    frame = pack_answer(Changed("umask"))
 
-    seen, _ = _parent(SUCCESS, reply[:3], reply[3:], SUCCESS + reply)
+    seen, _ = _parent(SUCCESS, frame[:3], frame[3:], SUCCESS + frame)
 
-    assert seen == ["success", {"skipped": True}, "success", {"skipped": True}, ""]
+    assert seen == ["success", Changed("umask"), "success", Changed("umask"), ""]
 
 
 @pytest.mark.parametrize("sent", [b"\xff" * 64, b"\0\0\0\x02hi", b"\0\0\0\0"])

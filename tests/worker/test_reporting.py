@@ -12,26 +12,24 @@ from palermo import track
 from palermo.jobs import current
 from palermo.jobs.current import CurrentJob
 from palermo.worker.child.reporting import EVERY, Reporter, ReportSender
-from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, NO_MORE, Report, unpack_report
+from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, NO_MORE, Report, Reported, pack_answer, unpack_answer
 from tests.helpers import eventually
 
 
 class Parent:
-    """Takes frames as a worker does."""
+    """Takes reports as a worker does."""
 
     def __init__(self) -> None:
-        self.frames: list[dict[str, Any]] = []
+        self.reports: list[Report] = []
         self.times: list[float] = []
+        self.slots: list[int] = []
 
-    def __call__(self, frame: dict[str, Any]) -> None:
-        self.frames.append(frame)
+    def __call__(self, slot: int, report: Report) -> None:
+        sent = Reported(slot, report)
+        assert unpack_answer(pack_answer(sent)[4:]) == sent
+        self.reports.append(report)
         self.times.append(time.monotonic())
-
-    @property
-    def reports(self) -> list[Report]:
-        found = [unpack_report(frame) for frame in self.frames]
-        assert None not in found
-        return [report for report in found if report is not None]
+        self.slots.append(slot)
 
     @property
     def lines(self) -> list[str]:
@@ -48,11 +46,11 @@ def job(reporter: Reporter) -> CurrentJob:
 
 
 def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word(parent: Parent) -> None:
-    reporter = Reporter(ReportSender(parent))
+    reporter = Reporter(ReportSender(parent), 1)
     running = job(reporter)
     began = time.monotonic()
     done = 0
-    while time.monotonic() - began < 0.55 or len(parent.frames) < 3 or done < 1_000:
+    while time.monotonic() - began < 0.55 or len(parent.reports) < 3 or done < 1_000:
         done += 1
         running.progress(done / 10_000_000, f"{done}")
 
@@ -60,14 +58,14 @@ def test_a_tight_loop_tells_ten_times_a_second_and_its_last_word(parent: Parent)
     took = time.monotonic() - began
 
     assert parent.reports[-1] == Report(done / 10_000_000, f"{done}", moved=True)
-    assert len(parent.frames) <= took / EVERY + 2
+    assert len(parent.reports) <= took / EVERY + 2
 
 
 def test_the_end_waits_for_nothing(parent: Parent) -> None:
     sender = ReportSender(parent)
 
     def end() -> float:
-        reporter = Reporter(sender)
+        reporter = Reporter(sender, 1)
         job(reporter).progress(0.1)
         eventually(lambda: parent.reports and parent.reports[-1].fraction == 0.1)
         job(reporter).progress(0.2)
@@ -83,11 +81,11 @@ def test_the_end_waits_for_nothing(parent: Parent) -> None:
 def test_what_was_held_back_goes_out_though_the_job_says_nothing_more(parent: Parent) -> None:
     gaps = []
     for count in (2, 4, 6):
-        running = job(Reporter(ReportSender(parent)))
+        running = job(Reporter(ReportSender(parent), 1))
         running.progress(0.1)
-        eventually(lambda count=count: len(parent.frames) == count - 1)  # type: ignore[misc]
+        eventually(lambda count=count: len(parent.reports) == count - 1)  # type: ignore[misc]
         running.progress(0.2, "now it computes for an hour")
-        eventually(lambda count=count: len(parent.frames) == count)  # type: ignore[misc]
+        eventually(lambda count=count: len(parent.reports) == count)  # type: ignore[misc]
         assert parent.reports[-1].text == "now it computes for an hour"
         gaps.append(parent.times[-1] - parent.times[-2])
 
@@ -96,7 +94,7 @@ def test_what_was_held_back_goes_out_though_the_job_says_nothing_more(parent: Pa
 
 
 def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent) -> None:
-    reporter = Reporter(ReportSender(parent), slot=3)
+    reporter = Reporter(ReportSender(parent), 3)
     running = job(reporter)
 
     running.log("one\ntwo")
@@ -107,11 +105,11 @@ def test_lines_come_in_their_order_cut_and_no_more_than_are_kept(parent: Parent)
 
     assert parent.lines[:3] == ["one", "two", "x" * MAX_LINE]
     assert parent.lines[3:] == [*map(str, range(MAX_LINES - 3)), NO_MORE]
-    assert {frame["slot"] for frame in parent.frames} == {3}
+    assert set(parent.slots) == {3}
 
 
 def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None:
-    reporter = Reporter(ReportSender(parent))
+    reporter = Reporter(ReportSender(parent), 1)
     running = job(reporter)
     stop = threading.Event()
 
@@ -122,31 +120,31 @@ def test_nothing_comes_after_the_end_whoever_still_talks(parent: Parent) -> None
     threads = [threading.Thread(target=talk) for _ in range(4)]
     for thread in threads:
         thread.start()
-    eventually(lambda: parent.frames)
+    eventually(lambda: parent.reports)
     reporter.end()
-    count = len(parent.frames)
+    count = len(parent.reports)
     stop.set()
     for thread in threads:
         thread.join()
     reporter.end()
 
-    assert len(parent.frames) == count
+    assert len(parent.reports) == count
 
 
 def test_a_process_that_the_job_forked_tells_nothing(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
-    reporter = Reporter(ReportSender(parent))
+    reporter = Reporter(ReportSender(parent), 1)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     job(reporter).progress(0.5)
     monkeypatch.undo()
     job(reporter).progress(0.6)
 
-    eventually(lambda: parent.frames)
+    eventually(lambda: parent.reports)
     assert [report.fraction for report in parent.reports] == [0.6]
 
 
 @pytest.mark.parametrize(("fraction", "shown"), [(0.25, 0.25), (1.000001, 1.0), (-3, 0.0), (None, None)])
 def test_a_fraction_is_a_part_of_one(parent: Parent, fraction: float | None, shown: float | None) -> None:
-    reporter = Reporter(ReportSender(parent))
+    reporter = Reporter(ReportSender(parent), 1)
 
     job(reporter).progress(fraction, "so far")
     reporter.end()
@@ -188,19 +186,3 @@ def test_tracking_shows_how_many_are_done(
     assert items == list(track_it()) == list("abcd")[: len(items)]  # outside of a job too
     assert tuple(fraction for fraction, _ in told) == fractions
     assert told[-1][1] == texts
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"report": 3},
-        {"report": {"lines": [], "progress": [2.0, "x"]}},
-        {"report": {"lines": [], "progress": ["x", "x"]}},
-        {"report": {"lines": [3], "progress": None}},
-        {"report": {"lines": ["x" * (MAX_LINE + 1)], "progress": None}},
-        {"report": {"lines": [], "progress": [0.5, "x" * 201]}},
-        {"skipped": False},
-    ],
-)
-def test_what_a_slot_sends_is_checked(reply: dict[str, Any]) -> None:
-    assert unpack_report(reply) is None

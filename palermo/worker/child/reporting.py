@@ -12,23 +12,21 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 from palermo.core.failure import printable
-from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE
+from palermo.worker.ipc.frames import MAX_LINE, MAX_LINES, MAX_TEXT, NO_MORE, Report
 from palermo.worker.signals import block_in_this_thread
 
 #: Seconds between two reports of a job.
 EVERY = 0.1
 
-Frame = dict[str, Any]
-
 
 class ReportSender:
     """Sends the reports of all jobs of one process, in a thread that `start` or the first report starts."""
 
-    def __init__(self, send: Callable[[Frame], None]) -> None:
-        """`send` is called by one thread at a time."""
+    def __init__(self, send: Callable[[int, Report], None]) -> None:
+        """`send` gets the slot and its report. It is called by one thread at a time."""
         self._send = send
         #: The pid of the process that it serves.
         self.pid = os.getpid()
@@ -50,9 +48,9 @@ class ReportSender:
     def deliver(self, reporter: "Reporter", *, last: bool = False) -> None:
         """Send this reporter's report now. After the `last` time nothing is sent."""
         with self._lock:
-            frame = reporter.take(last=last)
-            if frame is not None:
-                self._send(frame)
+            report = reporter.take(last=last)
+            if report is not None:
+                self._send(reporter.slot, report)
 
     def _run(self) -> None:
         block_in_this_thread()
@@ -91,10 +89,9 @@ class Reporter:
     #: The earliest time to send the next report, by the monotonic clock.
     due = 0.0
 
-    def __init__(self, sender: Sender, slot: int | None = None) -> None:
-        """`slot` goes into the frames if several slots share the process."""
+    def __init__(self, sender: Sender, slot: int) -> None:
+        self.slot = slot
         self._sender = sender
-        self._slot = slot
 
     def progress(self, fraction: float | None, text: str) -> None:
         self._progress = fraction, printable(text[:MAX_TEXT])[:MAX_TEXT]
@@ -116,8 +113,8 @@ class Reporter:
         else:
             self._over = True
 
-    def take(self, *, last: bool) -> Frame | None:
-        """Take the frame to be sent; None if there is nothing to send."""
+    def take(self, *, last: bool) -> Report | None:
+        """Take the report to be sent; None if there is nothing to send."""
         if self._over:
             return None
         self._over = last
@@ -129,8 +126,8 @@ class Reporter:
         if progress is None and not lines:
             return None
         self.due = time.monotonic() + EVERY
-        report: Frame = {"report": {"progress": progress, "lines": lines}}
-        return report if self._slot is None else {"slot": self._slot, **report}
+        fraction, text = progress or (None, "")
+        return Report(fraction, text, moved=progress is not None, lines=tuple(lines))
 
     def _put(self) -> None:
         # A process that the job forked has no such thread, and must not write to the parent.

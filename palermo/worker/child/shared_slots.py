@@ -3,13 +3,12 @@
 It reads frames, runs their jobs, and answers with the number of the slot:
 
     parent -> child                               child -> parent
-    (first thing, unasked)                        {"ready": true}
-    ("run", message, slot)                        "+slot", or {"slot": …} and the result; {"changed": …} before it
-                                                  {"slot": …, "report": …} while it runs
-    ("crashed", message, failure, slot)           {"slot": …} and the result
+    (first thing, unasked)                        Ready
+    ("run", message, slot)                        "+slot", or Ended; Changed before it; Reported while it runs
+    ("crashed", message, failure, slot)           Ended
     ("tell", slot, class, text)
-    ("stack", slot)                               {"slot": …, "stack": text}
-    ("ping",)                                     {"pong": true}
+    ("stack", slot)                               Stack
+    ("ping",)                                     Pong
     end of file                                   exits
 
 The pool decides how a slot runs a message: `serve_threads` for the thread pool, `AsyncSlots` for the async pool. Plain
@@ -47,7 +46,20 @@ from palermo.worker.child.executor import Executor
 from palermo.worker.child.interrupts import SharedInterrupts
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
-from palermo.worker.ipc.frames import HEADER, FrameBuffer, load, pack_changes, pack_reply, pack_result, unpack_message
+from palermo.worker.ipc.frames import (
+    HEADER,
+    MAX_STACK,
+    Ended,
+    FrameBuffer,
+    Pong,
+    Ready,
+    Reported,
+    Stack,
+    changed,
+    load,
+    pack_answer,
+    unpack_message,
+)
 from palermo.worker.process import SharedTitle, exit_now, flush
 
 log = logging.getLogger("palermo.worker")
@@ -108,9 +120,6 @@ class JobThreads:
             # As a slot of a process pool does; the parent finds out whose job it was.
             os._exit(70)
 
-
-#: The most characters of a stack that are sent.
-_MAX_STACK = 100_000
 
 #: Seconds between two checks of the state of the process while jobs run in it.
 _LOOK_EVERY = 1.0
@@ -203,7 +212,7 @@ class SharedSlots:
         executor: Callable[[int, SharedInterrupts], Executor],
     ) -> None:
         self.outbox = Outbox(end)
-        self._sender = ReportSender(lambda frame: self.outbox.send(pack_reply(frame)))
+        self._sender = ReportSender(lambda slot, report: self.outbox.send(pack_answer(Reported(slot, report))))
         self._executor = executor
         self._threads = JobThreads(slots)
         self._slots: dict[int, SharedSlot] = {}
@@ -224,7 +233,7 @@ class SharedSlots:
         self.title.show(0)
         # Not at the first report of a job: an interrupt of that job could interrupt the start of the thread.
         self._sender.start()
-        self.outbox.send(pack_reply({"ready": True}))
+        self.outbox.send(pack_answer(Ready()))
 
     def obey(self, frame: tuple[Any, ...], start: Callable[[SharedSlot, Message], None]) -> None:
         """Do what a frame says; `start` has a slot run a message."""
@@ -241,9 +250,9 @@ class SharedSlots:
                 if number in self._busy:
                     self._busy[number].interrupts.interrupt(getattr(errors, name)(text))
             case ("stack", number):
-                self.outbox.send(pack_reply({"slot": number, "stack": self._stack(number)[:_MAX_STACK]}))
+                self.outbox.send(pack_answer(Stack(number, self._stack(number)[:MAX_STACK])))
             case ("ping",):
-                self.outbox.send(pack_reply({"pong": True}))
+                self.outbox.send(pack_answer(Pong()))
 
     def close(self) -> None:
         """Close the event loops of the slots that run nothing."""
@@ -276,11 +285,11 @@ class SharedSlots:
             return
         self.title.show(len(self._busy))
         if changes := self._changes():
-            send(pack_changes(changes))
+            send(changed(changes))
         if result is SUCCEEDED:
             send(slot.success)
         else:
-            send(pack_result(result, slot=slot.number))
+            send(pack_answer(Ended(slot.number, result)))
 
     def _changes(self) -> str:
         """The changes that jobs have left in the process; returned once. Checked when no job runs, and now and then."""

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from palermo.contract import clock
@@ -20,7 +21,7 @@ from palermo.worker import signals
 from palermo.worker.child.executor import Executor
 from palermo.worker.child.process_state import PipeLost, ProcessState
 from palermo.worker.child.reporting import Reporter, ReportSender
-from palermo.worker.ipc.frames import SUCCESS, pack_changes, pack_reply, pack_result, unpack_message
+from palermo.worker.ipc.frames import SUCCESS, Ended, Ready, Report, Reported, changed, pack_answer, unpack_message
 from palermo.worker.ipc.pipes import TIMED_OUT, BlockingPipe
 from palermo.worker.process import SlotTitle, die_with, exit_now, flush, own_group, use_ordinary_signal_stack
 
@@ -53,7 +54,7 @@ def serve(end: socket.socket, *, number: int, executor: Executor, leave: Callabl
     pipe = BlockingPipe(end)
     slot = Slot(pipe, SlotTitle(number), executor)
     try:
-        pipe.write(pack_reply({"ready": True}))
+        pipe.write(pack_answer(Ready()))
         while slot.turn():
             pass
     except PipeLost as error:
@@ -71,7 +72,7 @@ class Slot:
     def __init__(self, pipe: BlockingPipe, title: SlotTitle, executor: Executor) -> None:
         self._pipe = pipe
         self._executor = executor
-        self._sender = ReportSender(lambda frame: _report(pipe, frame))
+        self._sender = ReportSender(partial(_report, pipe))
         self._title = title
         self._state = ProcessState(pipe.fileno())
         title.idle()
@@ -110,12 +111,12 @@ class Slot:
                     faulthandler.cancel_dump_traceback_later()
             reporter.end()
         flush()
-        answer = SUCCESS if result is SUCCEEDED else pack_result(result, slot=self._title.slot)
+        answer = SUCCESS if result is SUCCEEDED else pack_answer(Ended(self._title.slot, result))
         changes = self._state.changes()
         # Before the result: else the parent might send the next job to a process that it must replace.
-        return pack_changes(changes) + answer if changes else answer
+        return changed(changes) + answer if changes else answer
 
 
-def _report(pipe: BlockingPipe, frame: dict[str, Any]) -> None:
+def _report(pipe: BlockingPipe, slot: int, report: Report) -> None:
     with suppress(OSError):  # the parent is gone, or a job closed our end: the main thread notices that too
-        pipe.write(pack_reply(frame))
+        pipe.write(pack_answer(Reported(slot, report)))

@@ -1,36 +1,22 @@
-"""The frames between parent, template and slots: four bytes of length, big-endian, and as many bytes.
+"""The frames between the parent of a worker and its children: a length of four bytes, big-endian, and as many bytes.
 
-The parent sends pickled tuples, which its children can trust. Processes that run user code send SUCCESS or a JSON
-object, and the parent never unpickles what they send. Anything else is an InvalidFrame, and the parent treats the
-process that sent it as crashed.
+The parent sends pickled tuples, which its children can trust. Processes that run user code send SUCCESS or a value of
+`FromSlot`, in msgpack, and the parent never unpickles what they send: a value is checked as it is decoded. Anything
+else is an InvalidFrame, and the parent treats the process that sent it as crashed.
 
-To a slot goes the message of a job, with only the fields that running it needs. Back come the job's progress and log
-lines, its result, and the changes that it left in its process; all that is checked when it is unpacked.
+To a slot goes the message of a job, with only the fields that running it needs.
 """
 
 import json
 import pickle
-from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import DecodeError, Meta, Struct, ValidationError, msgpack, to_builtins
 
-from palermo.core.failure import Failure
-from palermo.core.lifecycle import (
-    MAX_RESULT,
-    BatchResult,
-    Cancelled,
-    Dropped,
-    Interrupted,
-    Raised,
-    Result,
-    Retrying,
-    StoredResult,
-    Succeeded,
-)
+from palermo.core.failure import printable
+from palermo.core.lifecycle import MAX_RESULT, RunResult
 from palermo.core.message import OPTION_FIELDS, Message
-from palermo.core.times import is_delay
 from palermo.errors import PalermoError
 
 HEADER = 4
@@ -38,7 +24,7 @@ HEADER = 4
 #: The whole frame that a slot sends for a job that returned: this common case costs no parsing.
 SUCCESS = b"\x00\x00\x00\x01+"
 
-#: The most bytes of a reply: a result, and what JSON adds to it. A failure is 18 kB, its JSON at most six times that.
+#: The most bytes of a reply: a result, or those of a batch. A failure is at most 70 kB.
 MAX_REPLY = 8 * MAX_RESULT
 
 
@@ -169,130 +155,97 @@ def unpack_message(sent: tuple[Any, ...]) -> Message:
     return Message(**found)
 
 
-#: The most characters of a description of changes: paths may be long.
-_MAX_CHANGES = 2_000
-
-
-def pack_changes(changes: str) -> bytes:
-    """The frame that tells the parent which changes a job has left in its process."""
-    return pack_reply({"changed": changes[:_MAX_CHANGES]})
-
-
-def unpack_changes(reply: Mapping[str, Any]) -> str:
-    """The changes that `pack_changes` packed; "" for another reply. It comes from a process that runs user code."""
-    match reply:
-        case {"changed": str(changes), **rest} if not rest and len(changes) <= _MAX_CHANGES:
-            return changes
-    return ""
-
-
-def pack_result(result: Result | BatchResult, **more: Any) -> bytes:
-    """The frame that tells the parent the result of a run, with the fields `more`."""
-    match result:
-        case Succeeded(skipped=False, value=None, refused="") if not more:
-            return SUCCESS
-        case BatchResult(results):
-            return pack_reply({"batch": [result_to_plain(each) for each in results], **more})
-        case _:
-            return pack_reply({**result_to_plain(result), **more})
-
-
-def result_to_plain(result: Result) -> dict[str, Any]:
-    """A result as values for JSON."""
-    match result:
-        case Succeeded(skipped, value, refused):
-            kept = {} if value is None else {"result": value.to_plain()}
-            return {"skipped": skipped, **kept, **({"refused": refused} if refused else {})}
-        case Raised(failure):
-            return {"failure": _failure_to_plain(failure)}
-        case Retrying(failure, delay):
-            return {"retry_in": delay, "because": None if failure is None else _failure_to_plain(failure)}
-        case Dropped(reason):
-            return {"dropped": reason}
-        case Interrupted():
-            return {"interrupted": True}
-        case Cancelled():
-            return {"cancelled": True}
-
-
-def unpack_results(reply: Mapping[str, Any]) -> Result | BatchResult | None:
-    """The result that `pack_result` wrote; None if the reply is no result."""
-    match reply:
-        case {"batch": list(parts)}:
-            results = [unpack_result(part) for part in parts if isinstance(part, dict)]
-            whole = tuple(
-                each for each in results if each is not None and not isinstance(each, Interrupted | Cancelled)
-            )
-            return BatchResult(whole) if len(whole) == len(parts) else None
-    return unpack_result(reply)
-
-
-def unpack_result(reply: Mapping[str, Any]) -> Result | None:
-    """The result that `result_to_plain` wrote; None if the reply is no result."""
-    match reply:
-        case {"failure": dict(values)} if failure := _failure(values):
-            return Raised(failure)
-        case {"retry_in": float() | int() as delay, "because": None} if is_delay(delay):
-            return Retrying(None, float(delay))
-        case {"retry_in": float() | int() as delay, "because": dict(values)} if is_delay(delay):
-            failure = _failure(values)
-            return None if failure is None else Retrying(failure, float(delay))
-        case {"dropped": str(reason)}:
-            return Dropped(reason)
-        case {"skipped": bool(skipped), "result": dict(plain)}:
-            value = StoredResult.from_plain(plain)
-            return None if value is None else Succeeded(skipped, value)
-        case {"skipped": bool(skipped), "refused": str(refused)}:
-            return Succeeded(skipped, refused=refused)
-        case {"skipped": bool(skipped)}:
-            return Succeeded(skipped)
-        case {"interrupted": True}:
-            return Interrupted()
-        case {"cancelled": True}:
-            return Cancelled()
-    return None
-
-
-def _failure_to_plain(failure: Failure) -> dict[str, Any]:
-    return {name: getattr(failure, name) for name in Failure.__struct_fields__}
-
-
-def _failure(values: Mapping[str, Any]) -> Failure | None:
-    match values:
-        case {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()}:
-            return Failure(**{name: values[name] for name in Failure.__struct_fields__})
-    return None
-
-
 #: The most lines of a run, the most characters of a line, and the most characters of a progress text.
 MAX_LINES, MAX_LINE, MAX_TEXT = 1_000, 1_000, 200
 
 #: The line that stands in place of the first line above MAX_LINES.
 NO_MORE = f"more than {MAX_LINES:,} lines, the rest is not kept"
 
+#: The most characters of a description of changes, since paths may be long, and of a stack.
+_MAX_CHANGES, MAX_STACK = 2_000, 100_000
+
 
 class Report(Struct, frozen=True):
     """The progress and the log lines that a slot reported of its job at one time."""
 
     #: From 0 to 1; None if the job gave only the text.
-    fraction: float | None = None
-    text: str = ""
+    fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
+    text: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
     #: Whether the report has a progress at all.
     moved: bool = False
-    lines: tuple[str, ...] = ()
+    lines: Annotated[tuple[Annotated[str, Meta(max_length=MAX_LINE)], ...], Meta(max_length=MAX_LINES + 1)] = ()
 
 
-def unpack_report(reply: Mapping[str, Any]) -> Report | None:
-    """The report that `Reporter` sent; None if the reply is no report. It comes from a process that runs user code."""
-    match reply:
-        case {"report": {"lines": list(lines), "progress": None}} if _are_lines(lines):
-            return Report(lines=tuple(lines))
-        case {"report": {"lines": list(lines), "progress": [None | float() | int() as fraction, str(text)]}} if (
-            _are_lines(lines) and (fraction is None or 0 <= fraction <= 1) and len(text) <= MAX_TEXT
-        ):
-            return Report(fraction, text, moved=True, lines=tuple(lines))
-    return None
+class Ready(Struct, frozen=True, tag=True):
+    """The process waits for jobs."""
 
 
-def _are_lines(lines: list[Any]) -> bool:
-    return len(lines) <= MAX_LINES + 1 and all(isinstance(line, str) and len(line) <= MAX_LINE for line in lines)
+class Pong(Struct, frozen=True, tag=True):
+    """The process makes progress."""
+
+
+class Stack(Struct, frozen=True, tag=True):
+    """The stack of the job in a slot; "" if none runs there."""
+
+    slot: int
+    text: Annotated[str, Meta(max_length=MAX_STACK)]
+
+
+class Reported(Struct, frozen=True, tag=True):
+    """The job of a slot reports its progress or log lines."""
+
+    slot: int
+    report: Report
+
+
+class Ended(Struct, frozen=True, tag=True):
+    """The job of a slot has ended."""
+
+    slot: int
+    result: RunResult
+
+
+class Changed(Struct, frozen=True, tag=True):
+    """Jobs have left changes in the process; the text says which."""
+
+    changes: Annotated[str, Meta(max_length=_MAX_CHANGES)]
+
+
+#: What a process with slots may send.
+FromSlot = Ready | Pong | Stack | Reported | Ended | Changed
+
+_encoder = msgpack.Encoder()
+_decoder: msgpack.Decoder[FromSlot] = msgpack.Decoder(FromSlot)
+
+
+def pack_answer(answer: FromSlot) -> bytes:
+    """A frame from a slot to the parent."""
+    try:
+        payload = _encoder.encode(answer)
+    except UnicodeEncodeError:  # a job's own text may have lone surrogates
+        payload = _encoder.encode(_printable(to_builtins(answer, builtin_types=(bytes,))))
+    return len(payload).to_bytes(HEADER, "big") + payload
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {name: _printable(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_printable(each) for each in value]
+    return value
+
+
+def unpack_answer(payload: bytes) -> FromSlot:
+    """The answer that `pack_answer` packed, by a process that runs user code. Raises InvalidFrame."""
+    try:
+        return _decoder.decode(payload)
+    except (DecodeError, ValidationError, RecursionError) as error:
+        raise InvalidFrame(f"{payload[:40]!r}: {error}") from None
+
+
+def changed(changes: str) -> bytes:
+    """The frame that tells the parent which changes a job has left in its process."""
+    return pack_answer(Changed(changes[:_MAX_CHANGES]))

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, cast
 
-from palermo.worker.ipc.frames import HEADER, MAX_REPLY, SUCCESS, FrameBuffer, InvalidFrame, unpack_reply
+from palermo.worker.ipc.frames import HEADER, MAX_REPLY, SUCCESS, FrameBuffer, FromSlot, InvalidFrame, unpack_answer
 
 _READ = 65_536
 
@@ -87,11 +87,11 @@ class SlotPipe(asyncio.Protocol):
     def __init__(
         self,
         on_success: Callable[[bytes], None],
-        on_reply: Callable[[dict[str, Any]], None],
+        on_answer: Callable[[FromSlot], None],
         on_end: Callable[[str], None],
     ) -> None:
         self._on_success = on_success
-        self._on_reply = on_reply
+        self._on_answer = on_answer
         self._on_end = on_end
         self._frames: FrameBuffer | None = None
         self._transport: asyncio.Transport
@@ -112,7 +112,7 @@ class SlotPipe(asyncio.Protocol):
                 if payload[:1] == b"+":
                     self._on_success(payload[1:])
                 else:
-                    self._on_reply(unpack_reply(payload))
+                    self._on_answer(unpack_answer(payload))
         except InvalidFrame as error:
             self.abort(f"sent garbage: {error}")
             return

@@ -22,10 +22,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from palermo.contract.broker import Delivery
-from palermo.core.failure import Failure
 from palermo.core.lifecycle import (
     Cancelled,
     Dropped,
@@ -40,7 +39,6 @@ from palermo.core.lifecycle import (
 )
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
-from palermo.worker.ipc.frames import result_to_plain, unpack_result
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
 
 log = logging.getLogger("palermo.worker")
@@ -119,11 +117,11 @@ def outcome_to_plain(result: Result) -> Mapping[str, Any]:
         case Interrupted():
             return {"state": "interrupted"}
         case Retrying():
-            return {"state": "retrying", **result_to_plain(result)}
+            return {"state": "retrying", **to_builtins(result)}
         case Dropped():
-            return {"state": "discarded", **result_to_plain(result)}
-        case Raised(failure):
-            return {"state": "failed", "failure": {name: getattr(failure, name) for name in Failure.__struct_fields__}}
+            return {"state": "discarded", **to_builtins(result)}
+        case Raised():
+            return {"state": "failed", **to_builtins(result)}
 
 
 def outcome_from_plain(answer: Mapping[str, Any]) -> Result | None:
@@ -133,13 +131,9 @@ def outcome_from_plain(answer: Mapping[str, Any]) -> Result | None:
             return Succeeded()
         case {"state": "cancelled"}:
             return Cancelled()
-        case {"state": "retrying" | "discarded"}:
-            return unpack_result(answer)
-        case {
-            "state": "failed",
-            "failure": {"exception_class": str(), "message": str(), "stack_trace": str(), "failed_at": int()} as values,
-        }:
-            return Raised(Failure(**{name: values[name] for name in Failure.__struct_fields__}))
+        case {"state": "retrying" | "discarded" | "failed"}:
+            with suppress(ValidationError):
+                return convert(answer, Retrying | Dropped | Raised)
     return None
 
 

@@ -15,7 +15,7 @@ from palermo.core.lifecycle import SUCCEEDED, RunResult
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobError, JobTerminated
 from palermo.worker import signals
-from palermo.worker.ipc.frames import Report, pack, unpack_changes, unpack_report, unpack_results
+from palermo.worker.ipc.frames import Changed, Ended, FromSlot, Pong, Ready, Report, Reported, Stack, pack
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.limits import Limits
 from palermo.worker.pools.children import CannotFork, Children, SlotLost
@@ -121,7 +121,7 @@ class Child:
         """The parent's end of the socket pair, for a process that is being forked."""
         pipe = SlotPipe(
             lambda number: self._succeeded(pipe, number),
-            lambda reply: self._replied(pipe, reply),
+            lambda answer: self._heard(pipe, answer),
             lambda why: self._lost(pipe, why),
         )
         return pipe
@@ -222,28 +222,28 @@ class Child:
         else:
             self._answered(pipe, int(number) if number.isdigit() else -1, SUCCEEDED)
 
-    def _replied(self, pipe: SlotPipe, reply: Mapping[str, Any]) -> None:
-        match reply:
-            case {"ready": True} if self._ready is not None:
+    def _heard(self, pipe: SlotPipe, answer: FromSlot) -> None:
+        match answer:
+            case Ended(slot, result):
+                self._answered(pipe, slot, result)
+            case Reported(slot, report):
+                if slot in self.runs:
+                    self._owner.reported(slot, report)
+            case Changed(changes):
+                self._owner.changed(self, changes)
+            case Ready() if self._ready is not None:
                 ready, self._ready = self._ready, None
                 ready.set_result(None)
-            case {"pong": True} if self._pongs:
+            case Pong() if self._pongs:
                 pong = self._pongs.pop(0)
                 if not pong.done():
                     pong.set_result(None)
-            case {"slot": int(slot), "stack": str(text)} if slot in self._stacks:
+            case Stack(slot, text) if slot in self._stacks:
                 stack = self._stacks.pop(slot)
                 if not stack.done():
                     stack.set_result(text)
-            case {"slot": int(slot)} if (report := unpack_report(reply)) is not None:
-                if slot in self.runs:
-                    self._owner.reported(slot, report)
-            case {"slot": int(slot)} if (result := unpack_results(reply)) is not None:
-                self._answered(pipe, slot, result)
-            case _ if changes := unpack_changes(reply):
-                self._owner.changed(self, changes)
             case _:
-                pipe.abort("sent an answer that means nothing")
+                pipe.abort("sent an answer that nobody asked for")
 
     def _answered(self, pipe: SlotPipe, slot: int, result: RunResult) -> None:
         run, waiter = self.runs.get(slot), self._waiters.pop(slot, None)

@@ -19,7 +19,16 @@ from typing import Any
 
 from palermo.contract import clock
 from palermo.core.failure import Failure, from_exception
-from palermo.core.lifecycle import CANCELLED, INTERRUPTED, SUCCEEDED, Cancelled, Interrupted, Raised, RunResult
+from palermo.core.lifecycle import (
+    CANCELLED,
+    INTERRUPTED,
+    SUCCEEDED,
+    BatchResult,
+    Cancelled,
+    Interrupted,
+    Raised,
+    RunResult,
+)
 from palermo.core.message import Message
 from palermo.errors import JobCancelled, JobCrashed, JobError, JobOutOfMemory, JobTerminated, JobTimeout
 from palermo.worker.ipc.batch_marks import BatchMarks
@@ -228,6 +237,8 @@ class ForkedPool:
         """Whether the result is possible: only a job that was told to end may be interrupted or cancelled."""
         if result is SUCCEEDED:
             return True
+        if isinstance(result, BatchResult):
+            return not any(isinstance(each, Interrupted | Cancelled) for each in result.results)
         return not (
             (isinstance(result, Interrupted) and not self._terminated)
             or (isinstance(result, Cancelled) and not run.cancelled)
