@@ -33,7 +33,7 @@ from tests.tcp_proxy import TcpProxy
 FULL = {"x-max-length": 0, "x-overflow": "reject-publish"}
 
 
-@palermo.job(name="shop.declared")
+@palermo.job(name="shop.refused_key")
 def declared(number: int) -> None: ...
 
 

@@ -163,7 +163,12 @@ def unchanged(filled: Web) -> Iterator[Web]:
 
     def rows() -> list[Any]:
         known = filled.inspector
-        return [known.failed().rows, known.jobs("mail").rows, known.scheduled().rows, known.recurring()]
+        return [
+            known.failed.list().rows,
+            known.jobs.list("mail").rows,
+            known.scheduled.list().rows,
+            known.recurring.list(),
+        ]
 
     before = rows()
     yield filled

@@ -25,6 +25,7 @@ from palermo.core.time_slots import TimeSlot
 from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE
 from palermo.inspector import scheduled as scheduled_jobs
+from palermo.inspector.scheduled import ScheduledJobs
 from palermo.settings.settings import Settings
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
@@ -281,13 +282,13 @@ def test_a_page_shows_the_list_before_while_a_new_one_takes_long(web: Web, monke
     assert listed(web, "/scheduled") == ["a"]
     schedule(web.client, due("b", 200))
     monkeypatch.setattr(scheduled_views, "_NEWER", 0.0)
-    go_on, read = threading.Event(), scheduled_views.listed
+    go_on, read = threading.Event(), ScheduledJobs.list
 
     def slow(*given: Any, **more: Any) -> Any:
         go_on.wait(HANGS)
         return read(*given, **more)
 
-    monkeypatch.setattr(scheduled_views, "listed", slow)
+    monkeypatch.setattr(ScheduledJobs, "list", slow)
     try:
         eventually(lambda: listed(web, "/scheduled") == ["a"] and scheduled_view(web.app.state.site)._running == 1)
     finally:

@@ -190,7 +190,12 @@ def test_parts_of_the_last_ten_minutes_have_the_most_that_was_used() -> None:
 
 
 def test_what_workers_used_is_bounded_and_forgotten_with_them() -> None:
-    asked = cast(Inspector, SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids]))
+    asked = cast(
+        Inspector,
+        SimpleNamespace(
+            workers=SimpleNamespace(usage=lambda ids: [{"worker": id, "memory": 1, "cpu": 0.0} for id in ids])
+        ),
+    )
     known = usage.WorkerUsage(asked)
     many = [{"id": f"{nth}", "answers": nth != 3} for nth in range(usage.MOST_WORKERS + 9)]
 
