@@ -52,11 +52,11 @@ PALERMO := $(PIP) --no-deps --no-build-isolation --editable .
 demo: $(VENV)/installed
 	@$(BIN)/palermo demo $(ARGS)
 
-# Three at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
+# Four at a time, file by file: most tests wait, for processes and brokers more than for the processor. In the order of
 # their names, by which the long ones come first, and none is left alone with one in the end. Nothing is run again: a
 # test that fails beside others has found a fault, in what it tests or in itself.
-# Bytecode is always written: without it each of three processes compiles all tests, and each worker all of Palermo.
-PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_RABBITMQ=$(RABBITMQ) PALERMO_TEST_REDIS=$(REDIS) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Bytecode is always written: without it each of four processes compiles all tests, and each worker all of Palermo.
+PYTEST = PYTHONDONTWRITEBYTECODE= PALERMO_TEST_RABBITMQ=$(RABBITMQ) PALERMO_TEST_REDIS=$(REDIS) $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 # `slow` are tests of whole programs and of the tools around Palermo, `chaos` those that kill and cut, `browser` those in Chromium.
 test: $(VENV)/installed-dev
 	$(PYTEST) -m "not slow and not chaos and not browser" $(ARGS)
