@@ -218,3 +218,18 @@ async def test_a_session_that_is_being_closed_asks_no_leader_any_more(broker: Ra
 
     with pytest.raises(BrokerUnavailable, match="is being closed"):
         await ask(broker, keyed("1"))
+
+
+async def test_a_leader_whose_end_is_cut_short_closes_its_connection(
+    broker: RabbitmqBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = await broker._leader_client._take(Duty.TIME)
+    assert leader is not None
+    monkeypatch.setattr(leader._work, "close", asyncio.Event().wait)
+    ending = asyncio.ensure_future(leader.close())
+    await asyncio.sleep(0)
+
+    ending.cancel()
+    await asyncio.wait({ending})
+
+    assert leader._connection.error is not None

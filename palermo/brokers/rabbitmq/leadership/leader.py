@@ -99,11 +99,13 @@ class Leader:
 
     async def close(self) -> None:
         """Stop leading, once what is on its way is stored and noted: else the next leader would do it again."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
-                await self._work.close()
-        self._responder.close()
-        await self._connection.close()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LAST_WORDS):
+                    await self._work.close()
+        finally:  # also if the session that led is closed in a hurry
+            self._responder.close()
+            await self._connection.close()
 
     async def run(self) -> None:
         """Lead until the call is cancelled.
