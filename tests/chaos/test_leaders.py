@@ -70,10 +70,12 @@ class Duties:
     def ticks(self) -> Counter[int]:
         return Counter(run.number for run in runs(self.rig.lines("ticks")))
 
-    def end(self) -> None:
-        """Wait until all jobs have run; each did once."""
+    def end(self, twice: int = 0) -> None:
+        """Wait until all jobs have run; each did once, but for so many that ran twice."""
         eventually(lambda: len(self.ran()) == self.sent)
-        assert {number: times for number, times in self.ran().items() if times != 1} == {}
+        again = {number: times for number, times in self.ran().items() if times != 1}
+        assert len(again) <= twice, again
+        assert set(again.values()) <= {2}
         assert self.rig.errors() == {}
         eventually(lambda: self.rig.inspector.keys.list() == [])
         assert all(worker.alive for worker in (self.runner, *self.keepers.values()))
@@ -112,12 +114,13 @@ def test_no_job_or_tick_is_lost_or_doubled_while_leaders_are_killed(
             duties.keeper()
             duties.leader(after=first)
             assert watch.seconds() < 30
-        duties.end()
+        # On quorum queues a kill between the two confirms leaves a job or a tick twice.
+        twice = KILLS if queue_type == "quorum" else 0
+        duties.end(twice)
 
         missed, repeated = duties.missed_and_repeated()
         assert missed == []
-        # On quorum queues a kill between the two confirms leaves a tick twice.
-        assert repeated <= (KILLS if queue_type == "quorum" else 0)
+        assert repeated <= twice
 
 
 def test_a_stopped_leader_is_replaced_and_repeats_nothing(module_node: Node, exchange: str, tmp_path: Path) -> None:
