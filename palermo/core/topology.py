@@ -63,7 +63,7 @@ def is_queue_name(name: object) -> bool:
 
 
 def check_queue_name(name: object, *, controls: bool = False) -> str:
-    """The name, if it may name a queue; with `controls` also one with controls, which earlier versions let through.
+    """The name, if it may name a queue; with `controls` also one with controls, as another program may have made.
 
     Raises QueueNameInvalid otherwise; its text says which rule the name breaks.
     """

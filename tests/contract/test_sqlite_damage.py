@@ -30,8 +30,7 @@ def columns() -> list[tuple[str, str]]:
         " where t.type = 'table' and t.name not like 'sqlite_%' and t.name <> 'meta'"
     )
     with closing(sqlite3.connect(":memory:")) as db:
-        for name in opening._SCHEMA:
-            db.executescript((Path(opening.__file__).parent / "schema" / name).read_text(encoding="utf-8"))
+        db.executescript((Path(opening.__file__).parent / "schema.sql").read_text(encoding="utf-8"))
         return db.execute(query).fetchall()
 
 

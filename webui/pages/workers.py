@@ -233,7 +233,6 @@ def control(
 
 
 def _stacks(row: Row) -> Row:
-    """The stacks that a worker told, by job. A worker of an earlier version told them only as one text (`bare`)."""
-    told = row.get("stacks", [])
-    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in told if "id" in each]
-    return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs, "bare": not told}
+    """The stacks that a worker reported, by job."""
+    jobs = [{**each, "stacks": stacks_of(str(each["text"]))} for each in row.get("stacks", []) if "id" in each]
+    return {"worker": row["worker"], "text": row.get("text", ""), "jobs": jobs}

@@ -130,8 +130,8 @@ class StateLog:
                 if (await settled(channel, self._queue, readers=1)).consumers > 1:
                     # A leader that knows half of the records would decide against the one that has the others.
                     raise BrokerUnavailable(
-                        f"another program reads the queue {self._queue!r}: a worker of an earlier version leads, which"
-                        " has to be ended first, or the session of the last leader is not over yet."
+                        f"another program reads the queue {self._queue!r}, or the session of the last leader is not"
+                        " over yet."
                     )
                 while self._unread:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0)

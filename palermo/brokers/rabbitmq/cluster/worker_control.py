@@ -118,8 +118,8 @@ _PATIENCE = 1.0
 #: Seconds for which a worker that did not answer is not waited for again.
 _SILENT_FOR = 10.0
 
-#: Jobs that workers are asked about in one order, and orders about one job each that are under way at once.
-_MANY, _FEW = 1_000, 20
+#: The most jobs that workers are asked about in one order.
+_MANY = 1_000
 
 #: Seconds that a worker which leaves has for its last answers.
 _LAST_WORDS = 1.0
@@ -270,7 +270,7 @@ class WorkerControl:
 class Reports(Struct, frozen=True):
     """The reports of the workers that answer."""
 
-    #: Each with the worker's queue for questions, "" from a worker of an earlier version.
+    #: Each with the worker's queue for questions, "" if it did not tell.
     answers: tuple[tuple[str, WorkerInfo], ...]
     #: How many workers are alive and have not answered; None while their number is unknown.
     missing: int | None
@@ -393,7 +393,7 @@ async def command_workers(
 
 async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection[str]) -> set[str]:
     """Those of these jobs that a worker runs or remembers the end of; one that does not answer counts as dead."""
-    found, all_understand = set[str](), True
+    found = set[str]()
     for start in range(0, len(ids), _MANY):
         order = WorkerCommand(action="outcome", ids=tuple(islice(ids, start, start + _MANY)))
         alive = await census(connection, exchange)
@@ -401,14 +401,6 @@ async def jobs_of_workers(connection: Connection, exchange: str, ids: Collection
             match answer:
                 case {"values": {"known": list(known)}}:
                     found.update(map(str, known))
-                case _:
-                    all_understand = False
-    # A worker of an earlier version answers about one job at a time.
-    left = [] if all_understand else [id for id in ids if id not in found]
-    for start in range(0, len(left), _FEW):
-        orders = [WorkerCommand(action="outcome", id=id) for id in left[start : start + _FEW]]
-        asking = [command_workers(connection, exchange, order, timeout=_PATIENCE) for order in orders]
-        found.update(order.id for order, replies in zip(orders, await asyncio.gather(*asking), strict=True) if replies)
     return found
 
 

@@ -59,12 +59,12 @@ class Seen(Struct):
     inbox: str
     runs: frozenset[str]
     #: When it started, and when it wrote the record, in Unix seconds; and what it wrote down of its queues, and of the
-    #: jobs by id. None and empty from a worker of an earlier version.
+    #: jobs by id. None and empty if the record does not tell.
     since: float = 0.0
     at: float | None = None
     queues: tuple[str, ...] = ()
     jobs: dict[str, RunningJob] = field(default_factory=dict)
-    #: What it counted, as WorkerInfo.counters writes it; None from a worker of an earlier version.
+    #: What it counted, as WorkerInfo.counters writes it; None if the record does not tell.
     counters: object = None
 
 

@@ -115,7 +115,7 @@ class RabbitmqKeys:
         while True:
             some = await self._ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
             found += some.keys
-            offset += max(_PAGE, len(some.keys))  # a leader of an earlier version answers with all at once
+            offset += _PAGE
             if offset >= min(end, some.total):
                 return KeyPage(keys=tuple(found), total=some.total)
 
@@ -125,9 +125,8 @@ class RabbitmqKeys:
     async def find(self, name: str) -> Key | None:
         if not await self.exist():
             return None
-        page = await self._ask(operations.ListKeys(name, 0, _PAGE, exact=True))
-        # A leader of an earlier version answers with the keys that contain the name.
-        return next((key for key in page.keys if key.name == name), None)
+        page = await self._ask(operations.ListKeys(name, 0, 1, exact=True))
+        return next(iter(page.keys), None)
 
     async def as_they_run(self, messages: list[Message], *, max_body: int = MAX_BODY) -> list[Message]:
         """These messages, which wait, with the arguments that they will run with."""

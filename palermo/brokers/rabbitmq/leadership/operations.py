@@ -213,30 +213,25 @@ def _keys_to_plain(page: KeyPage) -> dict[str, Any]:
 
 
 def _keys_from_plain(plain: Plain) -> KeyPage:
-    keys = tuple(Key.from_plain(key) for key in plain["keys"])
-    # A leader of an earlier version answers with all keys.
-    return KeyPage(keys=keys, total=int(plain.get("total", len(keys))))
+    return KeyPage(keys=tuple(Key.from_plain(key) for key in plain["keys"]), total=int(plain["total"]))
 
 
 class ListKeys(BriefOperation[KeyPage], frozen=True):
-    """The reply is a page of the keys that have the text, or of the one key with this name if `exact`.
-
-    Without a limit, as earlier versions ask, it is all keys.
-    """
+    """The reply is a page of the keys that have the text, or of the one key with this name if `exact`."""
 
     kind: ClassVar = {"ask": "keys", "do": "known"}
     reply: ClassVar = reply_of_values(_keys_to_plain, _keys_from_plain)
 
-    text: str = ""
-    offset: int = 0
-    limit: int | None = None
+    text: str
+    offset: int
+    limit: int
     exact: bool = False
 
 
 class ListReplaced(BriefOperation[KeyPage], frozen=True):
-    """The reply has those of these keys whose jobs run with other arguments than their own, and looks at so many names.
+    """The reply has those of these keys whose jobs run with other arguments than their own.
 
-    A leader of an earlier version answers with all keys.
+    Its total is the number of names that the leader has looked at.
     """
 
     kind: ClassVar = {"ask": "keys", "do": "known"}
@@ -518,8 +513,6 @@ def _key_operation(plain: Plain) -> BriefOperation[Any]:
             return ListKeys(text, offset, limit, exact=plain.get("exact") is True)
         case {"do": "known", "replaced": list(names)}:
             return ListReplaced([str(name) for name in names])
-        case {"do": "known"}:
-            return ListKeys()
     raise ValueError("no such operation on keys")
 
 

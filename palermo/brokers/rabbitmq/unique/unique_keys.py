@@ -10,6 +10,7 @@ The keys are kept in memory. After any error they are read again from the log.
 
 import asyncio
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -326,8 +327,8 @@ class UniqueKeys:
 
         return await self._ask(do)
 
-    async def page(self, text: str, *, offset: int, limit: int | None) -> KeyPage:
-        """See palermo.contract.broker.UniqueKeys; all keys without a limit.
+    async def page(self, text: str, *, offset: int, limit: int) -> KeyPage:
+        """See palermo.contract.broker.UniqueKeys.
 
         A page that does not begin at 0 is one of the names that the listing with this text found a moment ago.
         """
@@ -335,7 +336,7 @@ class UniqueKeys:
         if not offset or listed is None or listed.text != text or self._loop.time() - listed.at > _LISTED:
             listed = self._listed = ListedKeys(text, await self._names(text), self._loop.time())
         found = list[Key]()
-        async for some in in_turns(listed.names[offset : None if limit is None else offset + limit]):
+        async for some in in_turns(listed.names[offset : offset + limit]):
             keys = (unique_rules.current(self._known.get(name), self._now()) for name in some)
             found += (key for key in keys if key.is_shown())
         return KeyPage(keys=tuple(found), total=len(listed.names))
@@ -366,7 +367,7 @@ class UniqueKeys:
 
     async def known(self) -> list[Key]:
         """All keys that jobs have, get or had, by name."""
-        return list((await self.page("", offset=0, limit=None)).keys)
+        return list((await self.page("", offset=0, limit=sys.maxsize)).keys)
 
     async def _names(self, text: str) -> list[str]:
         """The sorted names of the keys that have the text."""

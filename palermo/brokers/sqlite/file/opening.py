@@ -34,9 +34,8 @@ _warned: set[str] = set()
 #: "PLRM": the mark of Palermo's files.
 APPLICATION_ID = 0x504C524D
 
-#: The scripts that make the tables, and those that extend them. A file's version is how many of these have run on it.
-_SCHEMA = ("schema.sql", *(f"schema_{number}.sql" for number in range(2, 13)))
-SCHEMA_VERSION = len(_SCHEMA)
+#: The version of schema.sql, which every file carries: a later Palermo that changes the tables says from which on.
+SCHEMA_VERSION = 1
 
 _OPTIONS = ("timeout",)
 
@@ -269,7 +268,7 @@ async def _prepare(connection: sqlite3.Connection, display_path: str, *, lasting
 
 
 def _check_owner(db: sqlite3.Connection, display_path: str) -> int:
-    """The version of the schema in the file, 0 for a fresh one. Raises StoreInvalid for another program's database."""
+    """The version of the schema in the file, 0 for a new one. Raises StoreInvalid for another program's database."""
     (application,) = db.execute("pragma application_id").fetchone()
     (version,) = db.execute("pragma user_version").fetchone()
     (tables,) = db.execute("select count(*) from sqlite_master").fetchone()
@@ -284,11 +283,9 @@ def _check_owner(db: sqlite3.Connection, display_path: str) -> int:
 
 
 def _check_schema(db: sqlite3.Connection, display_path: str) -> None:
-    version = _check_owner(db, display_path)
-    if version == SCHEMA_VERSION:
+    if _check_owner(db, display_path):
         return
-    for name in _SCHEMA[version:]:
-        _run(db, files("palermo.brokers.sqlite.file").joinpath("schema", name).read_text(encoding="utf-8"))
+    _run(db, files("palermo.brokers.sqlite.file").joinpath("schema.sql").read_text(encoding="utf-8"))
     db.execute(f"pragma application_id = {APPLICATION_ID}")
     db.execute(f"pragma user_version = {SCHEMA_VERSION}")
 

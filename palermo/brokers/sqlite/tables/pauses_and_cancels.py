@@ -1,4 +1,4 @@
-"""Pauses of queues and cancels of jobs, as rows; file/schema/schema_2.sql explains the columns."""
+"""Pauses of queues and cancels of jobs, as rows; file/schema.sql explains the columns."""
 
 import sqlite3
 from collections.abc import Iterable
