@@ -425,7 +425,7 @@ class Ran:
         self.ids: list[str] = []
 
     async def obey(self, order: WorkerCommand) -> Mapping[str, Any] | None:
-        return {"state": "done"} if order.id in self.ids else None
+        return {"known": [id for id in order.ids or () if id in self.ids]}
 
     async def take(self, consumer: Worker) -> None:
         delivery = await take(consumer)
