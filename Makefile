@@ -1,8 +1,8 @@
 # Everything here needs Python 3.11 or later with venv, git and make; all else goes into .venv.
 #
 #   make demo     Palermo in one terminal, with nothing else installed
-#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about eleven minutes
-#   make test-all the whole test suite: besides those, whole programs, kills and a browser; half an hour
+#   make test     the tests that guard a change; finds or installs a RabbitMQ by itself; about six minutes
+#   make test-all the whole test suite: besides those, whole programs, kills and a browser; twenty minutes
 #   make test-versions  what meets a broker, on RabbitMQ 3.10, 4.0 and 4.3, and a table; as root on Debian, an hour
 #   make soak     ten minutes of kills, cuts and alarms, see soak/README.md; SECONDS=60 for one, SEED=… to replay, PARTS=… for some
 #   make endurance  the tests of numbers with the numbers that were promised: 1,000 reconnects, 50,000 failed jobs, …
