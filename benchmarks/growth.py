@@ -76,7 +76,7 @@ _numbers = itertools.count()
 
 
 def keyed(queue: str, count: int) -> None:
-    """Enqueue so many jobs, each with a key of its own."""
+    """Enqueue this number of jobs, each with a unique key."""
     options = {"queue": queue, "unique": "until_done", "unique_key": lambda order: f"key {next(_numbers):06}"}
     jobs.noop.options(**options).enqueue_many((jobs.ORDER,) for _ in range(count))  # type: ignore[arg-type]
 
@@ -153,7 +153,7 @@ def keys(place: Ground, size: int) -> Figures:
 
 
 def queues(place: Ground, size: int) -> None:
-    """Make so many empty queues, as enqueues make them."""
+    """Create this number of empty queues, in the same way as an enqueue."""
     for number in range(size):
         jobs.noop.options(queue=f"many-{number:05}").enqueue(jobs.ORDER)
         place.purge(f"many-{number:05}")
@@ -205,7 +205,7 @@ def wake(place: Ground, size: int) -> Figures:
 
 
 def tenants(place: Ground, size: int) -> Figures:
-    """Enqueue jobs of so many tenants, have a worker of four slots run them, and then one job each of new tenants."""
+    """Run jobs of this number of tenants on a worker with four slots, then one job each for new tenants."""
 
     def enqueue(numbers: Iterable[int]) -> None:
         dealt = jobs.noop.options(queue="dealt", tenant=lambda order: f"one of many {order['id'] % size}")
@@ -310,7 +310,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def history(place: Ground, size: int) -> Figures:
-    """Look into a journal of so many records about jobs that are done, 500 in a batch, as a busy worker writes them."""
+    """Read a journal with this number of records of finished jobs, in batches of 500, as a busy worker writes them."""
     ids = [f"{number:032x}" for number in range(size)]
 
     async def write(broker: Broker) -> None:
@@ -525,7 +525,7 @@ def arrivals(place: Ground, queue: str) -> Iterator[list[tuple[float, float]]]:
 
 
 def registry(place: Ground, size: int) -> Figures:
-    """List the queues, after so many were made and deleted, twice in one session."""
+    """List the queues twice in one session, after this number of queues was created and deleted."""
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("stays")
     with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:

@@ -64,7 +64,7 @@ _FAILS = "the job fails with that error"
 
 HOOKS: tuple[HookRow, ...] = (
     _row("before_enqueue", "caller", _JOB, "not enqueued", "DontEnqueue: as False; else the caller gets it instead"),
-    _row("after_enqueue", "caller", _JOB, _NOTHING, "the caller gets it; the job is enqueued all the same"),
+    _row("after_enqueue", "caller", _JOB, _NOTHING, "raised to the caller; the job is enqueued anyway"),
     _row("before_process", "slot", _JOB, "skipped, no failure", f"DontProcess: as False; else {_FAILS}"),
     _row("around_process", "slot", _JOB, _NOTHING, f"DontProcess before the yield: skipped, no failure; else {_FAILS}"),
     _row("after_process", "slot", _JOB, _NOTHING, _FAILS),
@@ -72,7 +72,7 @@ HOOKS: tuple[HookRow, ...] = (
     _row("on_failure", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
     _row("on_exhausted", "slot", "the error, then " + _JOB, _NOTHING, "logged; the job fails with its first error"),
     _row("before_dequeue", "caller", _JOB, "not dequeued", "the caller gets it, nothing is dequeued"),
-    _row("after_dequeue", "caller", _JOB, _NOTHING, "the caller gets it; the jobs are gone all the same"),
+    _row("after_dequeue", "caller", _JOB, _NOTHING, "raised to the caller; the jobs are removed anyway"),
     _row("before_first_fork", "template", _WORKER, _NOTHING, "the worker does not start"),
     _row("before_fork", "template", _WORKER, _NOTHING, _LOGGED),
     _row("after_fork", "slot", _WORKER, _NOTHING, _LOGGED),
