@@ -17,8 +17,9 @@ from tests.redis_node import Watched
 
 pytestmark = [
     pytest.mark.slow,
-    # asyncio leaves the socket of a connection attempt that runs out of time in the moment of success to the collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    # A connection attempt that times out just as it succeeds can leave its socket to the garbage collector.
+    # Seen once in four full runs, and not reproduced since; every other unraisable exception still fails the test.
+    pytest.mark.filterwarnings(r"ignore:Exception ignored .*<socket\.socket:pytest.PytestUnraisableExceptionWarning"),
 ]
 
 
