@@ -245,7 +245,7 @@ def test_check_and_pages_name_a_queue_limit_that_keeps_workers_from_jobs(tmp_pat
             eventually(lambda path=path: "queue limit in vhost" in _banner(web, path), within=SEEN)
 
 
-def test_each_command_names_a_connection_limit_soon(tmp_path: Path) -> None:
+def test_each_command_and_a_new_web_server_name_a_connection_limit(tmp_path: Path) -> None:
     with rabbitmq_found.find()() as node, Rig(tmp_path, url_of(node), "palermo", module="shop") as rig:
         node.ctl("set_vhost_limits", "-p", "/", '{"max-connections": 0}')
 
@@ -253,6 +253,10 @@ def test_each_command_names_a_connection_limit_soon(tmp_path: Path) -> None:
             done = rig.run(*command.split())
             assert done.returncode != 0
             assert "connection limit" in done.stdout + done.stderr
+        # A web server that was connected before the limit keeps its connection, and has nothing to report.
+        with WebProcess(tmp_path, "--no-token", PALERMO_URL=rig.url) as web:
+            for path in ("/", "/queues", "/workers", "/problems"):
+                assert "connection limit" in _banner(web, path)
 
 
 def test_each_command_says_soon_that_redis_is_loading(tmp_path: Path) -> None:
