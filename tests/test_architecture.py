@@ -1,4 +1,4 @@
-"""The rooms of the house and who may import whom (docs/internals/design.md), read from the source.
+"""The rooms of the house and who may import whom (docs/internals/architecture.md), read from the source.
 
 cli  demo  webui  testing  contrib  __main__ outermost: people and frameworks
 worker.*  client.*  inspector.*  …           runtime: carries values

@@ -22,6 +22,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "internals/contributing.md",
     "examples/README.md": "learn/examples.md",
     "soak/README.md": "internals/soak.md",
+    "benchmarks/README.md": "internals/benchmarks.md",
 }
 
 _HIDDEN = re.compile(r"^<!-- (?:setup|check)\n.*?^-->\n|^ *<!-- (?:run|only shown) -->\n", re.MULTILINE | re.DOTALL)

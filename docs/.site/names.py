@@ -132,10 +132,10 @@ def not_listed() -> Iterator[str]:
     yield from compare("reference/lifecycle.md", JobState, "* **{}**")
     yield from compare("learn/results.md", State, "\n| {} |")
     yield from compare("learn/results.md", (each.__name__ for each in ResultError.__subclasses__()), "\n| `{}`")
-    yield from compare("guides/journal.md", (level.value for level in JournalLevel), "\n| `{}` |")
+    yield from compare("guides/history.md", (level.value for level in JournalLevel), "\n| `{}` |")
     failures = [kind.value for kind in RecordKind if is_wanted(kind, JournalLevel.FAILURES)]
-    yield from compare("guides/journal.md", failures, "\n| `{}` | failures |")
-    yield from compare("guides/journal.md", {kind.value for kind in RecordKind} - {*failures}, "\n| `{}` | all |")
+    yield from compare("internals/journal.md", failures, "\n| `{}` | failures |")
+    yield from compare("internals/journal.md", {kind.value for kind in RecordKind} - {*failures}, "\n| `{}` | all |")
     for page in ("internals/wire.md", "internals/on-the-broker.md"):
         yield from compare(page, named(r'internal\([\w.]+, f?"([a-z.-]+)', "rabbitmq", "py"), "`~{}")
     yield from compare("internals/on-the-broker.md", named(r"create table (\w+)", "sqlite", "sql"), "`{}`")

@@ -3,7 +3,7 @@
 A record is a dict with `kind`, `at` (Unix seconds) and the fields that are named at its kind below.
 A batch is JSON with many records, a version and the writer's name. A reader skips kinds that it does
 not know, and batches of a later version, so that old and new versions may be used side by side.
-docs/guides/journal.md has the table of kinds; a test compares.
+docs/internals/journal.md has the table of kinds; `make docs` compares.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Keys of unique jobs: the lock that a message asks for, the state of a key, and both as JSON values.
 
-unique_rules.py decides what happens to a key; docs/internals/design.md says why nothing else may decide that.
+unique_rules.py decides what happens to a key, and nothing else does: docs/internals/decisions/unique-jobs.md says why.
 """
 
 import base64

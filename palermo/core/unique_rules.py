@@ -1,8 +1,8 @@
 """The rules for keys of unique jobs: how each event changes a key. Both brokers apply them.
 
 Pure: a key, the event and the time are arguments; the changed key, the jobs to publish in the same transaction, and
-the answer are results. The broker stores all of that together, or none of it. docs/internals/design.md says who may ask
-for what, and in which order with everything else that happens to a job.
+the answer are results. The broker stores all of that together, or none of it. docs/internals/decisions/unique-jobs.md
+says why the end of a run is stored before its job is acknowledged.
 """
 
 from collections.abc import Iterable, Mapping

@@ -23,12 +23,12 @@ class History(Context):
         if not rows:
             raise NotFound(
                 f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
-                " docs/guides/journal.md."
+                " docs/guides/history.md."
             )
         return rows
 
     def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
-        """The counts since an instant, or of the last 24 hours: docs/guides/statistics.md describes the row.
+        """The counts since an instant, or of the last 24 hours: docs/guides/history.md describes the row.
 
         Reads that part of the journal; `progress` is told how far it is.
         """

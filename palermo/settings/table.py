@@ -140,7 +140,7 @@ class SettingArguments(TypedDict, total=False):
         Setting(
             one_of([level.value for level in JournalLevel]),
             "Level of the journal: off records nothing; failures records failures, the actions of operators and "
-            "counts; all records every job (docs/guides/journal.md).",
+            "counts; all records every job (docs/guides/history.md).",
         ),
     ]
     journal_arguments: Annotated[

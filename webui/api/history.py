@@ -54,7 +54,7 @@ class Step(BaseModel):
 
     model_config = ConfigDict(extra="allow", populate_by_name=True)
 
-    kind: str = Field(description="As in docs/guides/journal.md; `action` for what a person did to it.")
+    kind: str = Field(description="As in docs/internals/journal.md; `action` for what a person did to it.")
     at: Instant | None
 
 

@@ -157,7 +157,7 @@ class TenantQueues:
         self._connection = connection
         self._publisher = publisher
         # Classic, whatever type job queues have: a broker cannot bear ten thousand quorum queues, as
-        # docs/internals/design.md says.
+        # docs/internals/decisions/tenants.md says.
         self._arguments = versions.arguments(CLASSIC, connection.version)
         self._with_priorities = versions.arguments(PRIORITY, connection.version)
         self._used: dict[TenantQueue, float] = {}

@@ -5,7 +5,7 @@ of key states, and publishes behind it the jobs that the batch lets into their q
 (handover.py). A record behind them says that they are stored. The next leader publishes again the jobs of which no
 record says so, and which it finds neither in their queues nor with a worker: if such a job was stored after all, the
 second one is a copy, and is dropped at its start. A job that its queue refuses is owed: the leader tries it again until
-the queue takes it, or its key is taken from it. See docs/internals/design.md.
+the queue takes it, or its key is taken from it.
 """
 
 import asyncio
