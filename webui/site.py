@@ -135,7 +135,7 @@ class Site:
     client: Client
     inspector: Inspector
     version: str
-    #: The key that signs form tokens and messages, which browsers carry.
+    #: The key that signs cookies.
     secret: bytes = field(repr=False)
     read_only: bool = False
     #: Patterns for the names of arguments whose values are shown to nobody: see palermo.jobs.redaction.
@@ -185,8 +185,6 @@ class Visit(Struct, frozen=True, kw_only=True):
     root: str = ""
     #: The address that the request came from, "" where there is none.
     client: str = ""
-    #: The nonce that this browser's form tokens are bound to; "" if it has none yet.
-    nonce: str = ""
     #: Whether the browser uses https.
     secure: bool = False
     #: Authenticates the request again, for long answers: False if that gives no user or another role.

@@ -29,7 +29,9 @@ CHEAP = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
 _FORM = re.compile(r"<form ([^>]*method=\"post\"[^>]*)>(.*?)</form>", re.DOTALL)
 _ACTION = re.compile(r'action="([^"]*)"')
 _HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)"')
-_TOKEN = re.compile(r'name="token" value="([0-9a-f]+)"')
+
+#: What a browser sends with the forms of a page.
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
 
 
 def text_of(answer: httpx.Response) -> str:
@@ -97,7 +99,7 @@ class Web:
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         # Unverified: to load the certificates of all authorities takes 50 ms, and this is plain HTTP.
-        self.http = httpx.Client(base_url=self.url, timeout=60, verify=False)
+        self.http = httpx.Client(base_url=self.url, headers=SAME_ORIGIN, timeout=60, verify=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,10 +134,9 @@ class Web:
         return [row["id"] for row in self.api(path, **query)["rows"]]
 
     def form(self, page: str, to: str, **fields: str | list[str]) -> httpx.Response:
-        """Send the form that a page has, as its reader would: with the token, and following where it leads."""
-        found = _TOKEN.search(self.http.get(page).text)
-        assert found, f"{page} has no form"
-        return self.http.post(to, data={"token": found[1], **fields}, follow_redirects=True)
+        """Send the form that a page has, and follow where it leads."""
+        assert 'method="post"' in self.http.get(page).text, f"{page} has no form"
+        return self.http.post(to, data=fields, follow_redirects=True)
 
     def press(self, page: httpx.Response, to: str, **fields: str | list[str]) -> httpx.Response:
         """Send the first form of a page that goes to an address that begins so, with its hidden fields and these."""

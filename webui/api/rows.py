@@ -25,7 +25,6 @@ PROBLEMS = {
     414: "The address is too long.",
     415: "Changes are taken as application/json only.",
     422: "A value is not allowed; the text says which, and what is.",
-    429: "Too many wrong passwords or tokens: wait as long as Retry-After says.",
     431: "The headers are too large.",
     500: "Something unexpected went wrong; the server's log has more.",
     503: "The broker cannot be reached, or refuses us.",

@@ -4,7 +4,6 @@ A signed cookie carries the message.
 """
 
 import hashlib
-import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -17,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from palermo.webui.render import formats
-from palermo.webui.security import tokens
+from palermo.webui.security import cookies
 from palermo.webui.security.auth import HOST
 from palermo.webui.security.sign_in import SignIn
 from palermo.webui.site import VISIT, Role, Visit, visit_of
@@ -91,7 +90,7 @@ def page(
     """A rendered template.
 
     Besides its own context the template gets `visit`, `site`, `Role`, `path(route, **names)`, `static(file)`,
-    `token` (for the field `token` of every form), `flashes`, `now`, `navigation`, `failed_count`, `problem_count`,
+    `flashes`, `now`, `navigation`, `failed_count`, `problem_count`,
     `trouble` (what is wrong with the broker, or None), `suggestions` (for the search), `here` (this page's address) and
     `asked` (the dialog to open). For forms there are `offers()` and `time_zones()`.
     """
@@ -100,8 +99,7 @@ def page(
     known["static"] = lambda file: static(request, file)
     if visit is None:
         return HTMLResponse(environment.get_template(template).render(known | context), status, headers)
-    nonce = visit.nonce or secrets.token_urlsafe(18)
-    known |= {"visit": visit, "site": visit.site, "token": tokens.form_token(visit, nonce)}
+    known |= {"visit": visit, "site": visit.site}
     known |= {"path": lambda route, **names: path(request, route, **names), "flashes": read_flash(request)}
     known |= {"navigation": SECTIONS, "failed_count": failed_count(visit.site)}
     known["trouble"] = live_state(visit.site).sampler.trouble()
@@ -113,9 +111,6 @@ def page(
     if request.method == "GET":
         known["asked"] = request.query_params.get("ask", "")
     response = HTMLResponse(environment.get_template(template).render(known | context), status, headers)
-    if not visit.nonce:
-        # It lasts until the browser is closed.
-        tokens.set_cookie(response, visit, tokens.COOKIE, nonce)
     if known["flashes"]:
         response.delete_cookie(COOKIE, path=visit.root or "/", httponly=True, samesite="lax")
     return response
@@ -156,8 +151,8 @@ def redirect(request: Request, to: str, message: str = "", *, level: str = "done
     if message:
         visit = visit_of(request)
         text = message.encode(errors="replace")[:_MAX_TEXT].decode(errors="ignore")
-        flash = tokens.sealed(visit.site.secret, [level, text], "flash", visit.user.name)
-        tokens.set_cookie(response, visit, COOKIE, flash, max_age=60)
+        flash = cookies.sealed(visit.site.secret, [level, text], "flash", visit.user.name)
+        cookies.set_cookie(response, visit, COOKIE, flash, max_age=60)
     return response
 
 
@@ -179,5 +174,5 @@ class Message(NamedTuple):
 def read_flash(request: Request) -> list[Message]:
     """The message of the last form. Messages without our signature are ignored."""
     visit = visit_of(request)
-    found = tokens.unsealed(visit.site.secret, request.cookies.get(COOKIE, ""), "flash", visit.user.name)
+    found = cookies.unsealed(visit.site.secret, request.cookies.get(COOKIE, ""), "flash", visit.user.name)
     return [Message(*found)] if found else []

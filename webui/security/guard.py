@@ -1,7 +1,7 @@
 """The guard: the ASGI middleware that checks every request before the application sees it.
 
-It checks in this order: the address's encoding, sizes, the host, the origin, the user, the body
-and the form's token. The first check that fails ends the request.
+It checks in this order: the address's encoding, sizes, the host, the origin, the user and the body. The first check
+that fails ends the request.
 """
 
 import logging
@@ -19,11 +19,12 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from palermo.metrics.endpoint import is_bearer
-from palermo.webui.security import auth, tokens
+from palermo.webui.security import auth
 from palermo.webui.security.request import (
     FORM,
     JSON,
     SAFE,
+    check_fields,
     check_media_type,
     forwarded_request,
     host_of,
@@ -32,7 +33,6 @@ from palermo.webui.security.request import (
     moved,
     read_body,
     replayed,
-    sent_token,
     split_path,
 )
 from palermo.webui.security.sign_in import SignIn
@@ -155,8 +155,8 @@ class Guard:
             log.warning("cross-site request refused from=%s path=%s", forwarded.client or "-", path)
             raise Refused(
                 403,
-                f"another site's page sent this, and only these pages may: they are at {forwarded.host[:100]!r}."
-                " If they were, have the proxy pass the Host header on as it came.",
+                "this may have come from another site's page: its Sec-Fetch-Site or Origin header isn't that of"
+                f" {forwarded.host[:100]!r}. Behind a proxy, have it pass the Host header on unchanged.",
             )
         user = NOBODY if self._is_open(path) else await self._user(request)
         if isinstance(user, Response):
@@ -166,7 +166,6 @@ class Guard:
             user=user,
             root=scope["root_path"],
             client=forwarded.client,
-            nonce=request.cookies.get(tokens.COOKIE, ""),
             secure=forwarded.scheme == "https",
             is_current=partial(self._is_still, request, user),
         )
@@ -206,7 +205,7 @@ class Guard:
         return found
 
     async def _checked_body(self, request: Request, receive: Receive) -> Receive:
-        """Read and check the body of a request that changes something, and the form token. Raises Refused."""
+        """Read and check the body of a request that changes something. Raises Refused."""
         if request.method in SAFE:
             return receive
         headers = request.headers
@@ -215,8 +214,7 @@ class Guard:
             check_media_type(headers, content, JSON)
             return replayed(content, receive)
         check_media_type(headers, content, FORM)
-        if not tokens.valid(request.scope[VISIT], sent_token(headers, content)):
-            raise Refused(403, "this page was too old, or your browser keeps no cookies. Reload it and try again.")
+        check_fields(content)
         return replayed(content, receive)
 
 

@@ -14,8 +14,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
 from palermo.metrics.endpoint import is_bearer
+from palermo.webui.security.cookies import cookie_of_port
 from palermo.webui.security.request import SAFE, forwarding_header, is_near
-from palermo.webui.security.tokens import cookie_of_port
 from palermo.webui.site import LOCAL, Refused, User
 
 #: The parameter of the link that carries the token.

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from palermo.errors import SettingInvalid
 from palermo.settings.settings import Settings
-from palermo.webui.security import tokens
+from palermo.webui.security import cookies
 from palermo.webui.site import Refused, Role, User, Visit
 
 _COOKIE = "palermo_openid"
@@ -71,8 +71,8 @@ class OpenIdProvider:
         """
         state = request.scope["session"] = {"then": then}
         response: Response = await self._asked(self._app.authorize_redirect(request, back))
-        value = tokens.sealed(self._secret, state, "openid")
-        tokens.set_cookie(response, visit, _name(request), value, max_age=_KEPT)
+        value = cookies.sealed(self._secret, state, "openid")
+        cookies.set_cookie(response, visit, _name(request), value, max_age=_KEPT)
         return response
 
     async def user(self, request: Request) -> tuple[User, str]:
@@ -80,7 +80,7 @@ class OpenIdProvider:
 
         Raises Refused: 403 if the provider or a check refuses them, or they have no role; 502 if it does not answer.
         """
-        state = tokens.unsealed(self._secret, request.cookies.get(_name(request), ""), "openid") or {}
+        state = cookies.unsealed(self._secret, request.cookies.get(_name(request), ""), "openid") or {}
         request.scope["session"] = state
         provider = await self._asked(self._app.load_server_metadata())
         options = {
@@ -135,4 +135,4 @@ def _read_roles(pairs: tuple[str, ...]) -> list[tuple[str, Role]]:
 
 
 def _name(request: Request) -> str:
-    return tokens.cookie_of_port(_COOKIE, request.scope)
+    return cookies.cookie_of_port(_COOKIE, request.scope)

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from ipaddress import ip_address
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
-from palermo.webui.security import tokens
 from palermo.webui.site import Refused
 
 #: The names of this machine that no other site can have.
@@ -136,16 +135,16 @@ def forwarding_header(headers: Headers) -> str:
 
 
 def is_cross_site(headers: Headers, host: str) -> bool:
-    """Whether another site's page made a request that changes something; `host` is our host with its port.
+    """Whether another site's page may have made a request that changes something; `host` is our host with its port.
 
-    Current browsers send Sec-Fetch-Site and Origin, and both must be right; older ones send at least Referer.
-    A request without any of them comes from no browser, or from one that only the forms' token protects.
+    Browsers send Sec-Fetch-Site or Origin, and each that is sent must be right. A request with a cookie and without
+    either header counts as cross-site, because only a browser that is too old to send them makes such a request.
     """
     site, sent_from = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is None and sent_from is None:
+        return "cookie" in headers
     if site is not None and site.lower() not in ("same-origin", "none"):
         return True
-    if sent_from is None and site is None:
-        sent_from = headers.get("referer")
     return sent_from is not None and _authority(sent_from) != host.lower()
 
 
@@ -267,15 +266,10 @@ def check_media_type(headers: Headers, body: bytes, wanted: str) -> None:
         raise Refused(415, f"send {wanted}, not {given or 'a body without Content-Type'}.")
 
 
-def sent_token(headers: Headers, body: bytes) -> str:
-    """The form token of the request, "" if it has none. Raises Refused (413) for a form with too many fields."""
-    if tokens.HEADER in headers:
-        return headers[tokens.HEADER]
-    try:
-        fields = parse_qsl(body.decode("latin-1"), max_num_fields=MAX_FIELDS)
-    except ValueError:
-        raise Refused(413, f"the form has more than {MAX_FIELDS:,} fields.") from None
-    return next((value for name, value in fields if name == tokens.FIELD), "")
+def check_fields(body: bytes) -> None:
+    """Raises Refused (413) for a form with too many fields."""
+    if body.count(b"&") >= MAX_FIELDS:
+        raise Refused(413, f"the form has more than {MAX_FIELDS:,} fields.")
 
 
 def _too_large() -> Refused:

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from palermo.settings.settings import Settings
-from palermo.webui.security import tokens
-from palermo.webui.security.auth import FileAuthentication, client_of
+from palermo.webui.security import cookies
+from palermo.webui.security.auth import CLIENT, FileAuthentication
 from palermo.webui.security.openid import OpenIdProvider
 from palermo.webui.site import Role, User, Visit
 
@@ -47,17 +47,17 @@ class Sessions:
 
     def stamp(self, password_hash: str) -> str:
         """The stamp of a session that this password begins. It changes with the password."""
-        return tokens.signature(self._secret, "stamp", password_hash)
+        return cookies.signature(self._secret, "stamp", password_hash)
 
     def begin(self, request: Request, visit: Visit, response: Response, user: User, stamp: str = "") -> None:
         """Begin a session, in a cookie of this response."""
         fields = [secrets.token_urlsafe(12), user.name, user.role.word, time.time() + self._lifetime, stamp]
-        value = tokens.sealed(self._secret, fields, "session")
-        tokens.set_cookie(response, visit, _name(request), value, max_age=int(self._lifetime))
+        value = cookies.sealed(self._secret, fields, "session")
+        cookies.set_cookie(response, visit, _name(request), value, max_age=int(self._lifetime))
 
     def find(self, request: Request) -> Session | None:
         """The request's session; None if it has none, or one that has ended or that this secret did not sign."""
-        found = tokens.unsealed(self._secret, request.cookies.get(_name(request), ""), "session")
+        found = cookies.unsealed(self._secret, request.cookies.get(_name(request), ""), "session")
         if found is None:
             return None
         id, name, role, ends, stamp = found
@@ -76,7 +76,7 @@ class Sessions:
 
 
 def _name(request: Request) -> str:
-    return tokens.cookie_of_port(_COOKIE, request.scope)
+    return cookies.cookie_of_port(_COOKIE, request.scope)
 
 
 class SignIn:
@@ -94,7 +94,7 @@ class SignIn:
         return self._users is not None
 
     async def __call__(self, request: Request) -> User | None:
-        """The user; None without a session or a secret, or with a wrong one. Raises Refused (429) after many such."""
+        """The user; None without a session or a secret, or with a wrong one. Raises Refused (503)."""
         if "authorization" in request.headers:
             return await self._users(request) if self._users is not None else None
         session = self.sessions.find(request)
@@ -103,10 +103,10 @@ class SignIn:
         return self._known(session.user.name, session.stamp) if session.stamp else session.user
 
     async def by_password(self, request: Request, name: str, password: str) -> tuple[User, str] | None:
-        """The user with this password, and the stamp for their session. Raises Refused (429)."""
+        """The user with this password, and the stamp for their session. Raises Refused (503)."""
         if self._users is None:
             return None
-        user = await self._users.by_password(name, password, client_of(request))
+        user = await self._users.by_password(name, password, str(request.scope.get(CLIENT, "")))
         known = self._users.with_password(name)
         return (user, self.sessions.stamp(known[1])) if user is not None and known is not None else None
 

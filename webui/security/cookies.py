@@ -1,8 +1,4 @@
-"""The forms' token: proof that we rendered a form for this user in this browser.
-
-Current browsers say where a request comes from (palermo.webui.security.request); the token protects the others.
-Nothing is stored here: the token is a keyed hash of a cookie that other sites can neither read nor send.
-"""
+"""Values in cookies that the browser can read and cannot change."""
 
 import base64
 import binascii
@@ -15,22 +11,6 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from palermo.webui.site import Visit
-
-#: The form field and the header (of scripts) that carry the token.
-FIELD, HEADER = "token", "x-palermo-token"
-
-#: The cookie with the nonce that the browser's tokens are bound to.
-COOKIE = "palermo_browser"
-
-
-def form_token(visit: Visit, nonce: str) -> str:
-    """The token for this user's forms in the browser with this nonce."""
-    return signature(visit.site.secret, "form", nonce, visit.user.name)
-
-
-def valid(visit: Visit, given: str) -> bool:
-    """Whether a form's token is valid for this visit."""
-    return bool(visit.nonce) and hmac.compare_digest(form_token(visit, visit.nonce).encode(), given.encode())
 
 
 def signature(secret: bytes, *parts: str) -> str:
