@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from palermo.contract.rows import iso_instant
 from palermo.core.durations import Durations
 from palermo.history.series import Cell
-from palermo.history.statistics import Deploy
 from palermo.history.tally import Tally
-from palermo.webui.render.charts import HEIGHT, WIDTH, bars, lines, marks
+from palermo.webui.render.charts import durations_plot, runs_plot
 from tests.helpers import eventually
 from tests.history.written import failed as failed_run
 from tests.history.written import write
@@ -36,38 +36,22 @@ def counts(queue: str, job: str, run: Iterable[float] = (), **numbers: int) -> d
     return {"kind": "counts", "at": time.time(), "queue": queue, "job": job, **numbers, **took.fields("run")}
 
 
-def test_bars_stand_in_their_cells_and_failures_on_what_succeeded() -> None:
-    chart = bars([cell(0, succeeded=30, retried=10, enqueued=50), cell(10), cell(20, failed=1)])
+def test_of_nothing_there_are_no_durations_to_draw() -> None:
+    cells = [cell(0), cell(10)]
 
-    width = WIDTH / 3
-    tops = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)h", chart.done)]
-    assert (chart.top, chart.done.count("M"), chart.failed.count("M")) == (50, 1, 2)
-    assert tops == [HEIGHT]
-    assert f" {HEIGHT - 30 / 50 * HEIGHT:.1f}h" in chart.failed
-    assert float(re.findall(r"M([\d.]+) ", chart.failed)[1]) == pytest.approx(2 * width, abs=1)
-    assert chart.enqueued.startswith("M0.00 0.0H200.00")
-    # One failure among millions is seen.
-    assert "v-1.5h" in bars([cell(0, succeeded=3_000_000, failed=1)]).failed
+    assert durations_plot(cells, [Durations(), Durations()], (), jobs="") is None
+    assert runs_plot(cells, (), jobs="").table == []
 
 
-def test_of_nothing_there_are_no_bars_and_no_lines() -> None:
-    chart = bars([cell(0), cell(10)])
-
-    assert (chart.done, chart.failed, chart.enqueued, chart.top) == ("", "", "", 1)
-    assert lines([Durations(), Durations()]) is None
-
-
-def test_chart_lines_break_at_gaps_and_have_round_limits() -> None:
+def test_a_plot_of_durations_has_round_limits_and_gaps() -> None:
     cells = [cell(0, run=[0.02]), cell(10, run=[0.02, 40.0]), cell(20), cell(30, run=[0.05])]
 
-    chart = lines([each.tally.run for each in cells])
+    plot = durations_plot(cells, [each.tally.run for each in cells], (), jobs="")
 
-    assert chart is not None
-    assert [label.text for label in chart.grid] == ["1 min", "10 s", "1 s", "100 ms", "10 ms"]
-    assert [label.place for label in chart.grid][::4] == [0.0, 100.0]
-    assert all(path.count("M") == 2 for path in chart.paths.values())
-    heights = [float(y) for path in chart.paths.values() for y in re.findall(r"(?:V|M[\d.]+ )([\d.]+)", path)]
-    assert all(0 <= y <= HEIGHT for y in heights)
+    assert plot is not None
+    assert plot.ticks == (0.01, 0.1, 1.0, 10.0, 60.0)
+    assert [row == [None] * 3 for row in plot.rows] == [False, False, True, False]
+    assert [at for at, _ in plot.table] == [iso_instant(30), iso_instant(10), iso_instant(0)]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 0.3, 86_400.0, 1e12])
@@ -75,14 +59,10 @@ def test_every_duration_has_a_place(seconds: float) -> None:
     durations = Durations()
     durations.add(seconds)
 
-    chart = lines([durations])
+    plot = durations_plot([cell(0)], [durations], (), jobs="")
 
-    assert chart is not None
-    assert len(chart.grid) >= 2
-
-
-def test_deploys_are_marked_where_they_were() -> None:
-    assert [mark.place for mark in marks([Deploy(5.0, "1"), Deploy(20.0, "2")], [cell(0), cell(10)])] == [25.0, 100.0]
+    assert plot is not None
+    assert len(plot.ticks) >= 2
 
 
 def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -> None:
@@ -110,10 +90,9 @@ def test_what_was_counted_is_on_the_page_in_the_api_and_in_stats_txt(web: Web) -
 
     for window in ("hour", "day", "week", "month"):
         page = web.http.get("/statistics", params={"window": window}).text
-        assert page.count("<rect") == 1 + page.count('class="begun"')  # the brand's
         assert _NASTY not in page
         assert "&lt;b&gt;&amp;&#34;mail&#39; ?window=x" in page
-        assert "<title>1.4.2</title>" in page
+        assert 'Deployed: <b class="mono">1.4.2</b>' in page
     linked = re.search(r'href="(\?window=month&amp;queue=%3Cb[^"]*)"', page)
     assert linked
     own = web.http.get("/statistics" + linked[1].replace("&amp;", "&")).text
@@ -141,6 +120,8 @@ def test_chart_numbers_are_on_the_page_with_links_to_the_jobs(web: Web) -> None:
     assert [each["name"] for each in done["bars"] + done["lines"]] == ["succeeded", "failed", "enqueued"]
     assert (done["unit"], waited["unit"], done["jobs"]) == ("jobs", "seconds", "/history?queue=mail")
     assert [release for _, release in done["marks"]] == ["1.4.2"]
+    without_scripts = re.findall(r"<noscript>.*?</noscript>", page, re.DOTALL)[0]
+    assert re.findall(r'<td class="num">(.*?)</td>', without_scripts) == ["3", "1", "0"]
     [part] = re.findall(r'<a href="(/history[^"]*)">', page)
     jobs = web.http.get(html.unescape(part)).text
     assert ("lost" in jobs, "earlier" in jobs) == (True, False)

@@ -100,7 +100,7 @@ def job_class(request: Request, visit: Visiting, name: str, window: Window = Win
         about="" if definition is None else (inspect.getdoc(definition.target) or "").partition("\n\n")[0],
         recurring=_recurring(visit, name),
         form=blank_form(job=name),
-        waiting=None,
+        waiting_plot=None,
         **_failures(visit, name),
         **_last(visit, name),
         **report_context(request, known.report(window, job=name), window, job=name),

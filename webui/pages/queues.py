@@ -23,7 +23,7 @@ from palermo.webui import actions
 from palermo.webui.failed.failed_jobs import failed_jobs
 from palermo.webui.filters import failed_query, field_text, known_names
 from palermo.webui.pages.enqueue import blank_form
-from palermo.webui.render.charts import Spark, bars, bars_plot, marks, spark, throughput_chart
+from palermo.webui.render.charts import Spark, runs_plot, spark, throughput
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.site import Refused, Visit, Visiting
 from palermo.webui.state import listings
@@ -74,7 +74,7 @@ def overview(request: Request, visit: Visiting) -> Response:
         all_paused=snapshot.all_paused,
         sparks=_sparks(visit, listed),
         pause_of_all=journal_views(visit.site).pause() if snapshot.all_paused else None,
-        chart=throughput_chart(
+        chart=throughput(
             live.sampler.samples(), snapshot.at, report=known.report(Window.HOUR), jobs=path(request, "history")
         ),
     )
@@ -225,7 +225,7 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
         "failed": view.index.count(chosen) if reading.ready else None,
         "failed_query": failed_query(chosen),
         "report": None,
-        "bars": None,
+        "plot": None,
     }
     report = journal_views(visit.site).report(Window.HOUR, queue=queue)
     if report is None:
@@ -233,9 +233,7 @@ def _hour(request: Request, visit: Visit, queue: str) -> dict[str, Any]:
     jobs, detail = (path(request, page, {"queue": queue}) for page in ("history", "statistics"))
     return found | {
         "report": report,
-        "bars": bars(report.cells),
-        "bars_plot": bars_plot(report.cells, report.deploys, jobs=jobs, detail=detail),
-        "marks": marks(report.deploys, report.cells),
+        "plot": runs_plot(report.cells, report.deploys, jobs=jobs, detail=detail),
     }
 
 

@@ -26,14 +26,6 @@ router = Router()
 #: The most rows of a table. The API has all.
 _ROWS = 100
 
-#: The labels under the charts, at the left and in the middle.
-_AGO = {
-    Window.HOUR: ("60 min ago", "30 min"),
-    Window.DAY: ("24 h ago", "12 h"),
-    Window.WEEK: ("7 days ago", "3½ days"),
-    Window.MONTH: ("30 days ago", "15 days"),
-}
-
 Name = Annotated[str | None, Query(max_length=1_000)]
 Instant = Annotated[str | None, Query(max_length=100)]
 
@@ -68,7 +60,8 @@ def statistics(
         chosen=next(iter(chosen.items()), None),
         everything=path(request, "statistics", {"window": window.value}),
         rows=_ROWS,
-        waiting=None if waiting is None else charts.waiting_chart(waiting, report.deploys if report else ()),
+        waiting_plot=None if waiting is None else charts.waiting_plot(waiting, report.deploys if report else ()),
+        waiting_most=max((count or 0 for count in waiting.most), default=0) if waiting else 0,
         **report_context(request, report, window if asked is None else None, **chosen),
     )
 
@@ -79,7 +72,6 @@ def report_context(request: Request, report: Report | None, window: Window | Non
     `window` is None for a report from one instant to another.
     """
     known: dict[str, Any] = {"report": report, "window": window.value if window else "", "rate": rate, "times": times}
-    known["scale"] = (*_AGO[window], "now") if window else _ends(report)
     if report is None:
         return known
     jobs, detail = path(request, "history", chosen), path(request, "statistics", chosen)
@@ -87,13 +79,9 @@ def report_context(request: Request, report: Report | None, window: Window | Non
     waited, ran = [cell.tally.wait for cell in cells], [cell.tally.run for cell in cells]
     return known | {
         "cell": charts.in_short(cells[0].seconds),
-        "bars": charts.bars(cells),
-        "bars_plot": charts.bars_plot(cells, deploys, jobs=jobs, detail=detail),
-        "waited": charts.lines(waited),
-        "waited_plot": charts.lines_plot(cells, waited, deploys, jobs=jobs, detail=detail),
-        "ran": charts.lines(ran),
-        "ran_plot": charts.lines_plot(cells, ran, deploys, jobs=jobs, detail=detail),
-        "marks": charts.marks(deploys, cells),
+        "runs_plot": charts.runs_plot(cells, deploys, jobs=jobs, detail=detail),
+        "waited_plot": charts.durations_plot(cells, waited, deploys, jobs=jobs, detail=detail),
+        "ran_plot": charts.durations_plot(cells, ran, deploys, jobs=jobs, detail=detail),
         "cells": [
             (iso_instant(cell.start), cell.tally, charts.jobs_of(jobs, cell))
             for cell in reversed(cells)
@@ -103,11 +91,6 @@ def report_context(request: Request, report: Report | None, window: Window | Non
         "deploys": [(iso_instant(deploy.at), deploy.release) for deploy in reversed(deploys)],
         "tables": [(by, report.parts.get(by, ())) for by in DIMENSIONS],
     }
-
-
-def _ends(report: Report | None) -> tuple[str, ...]:
-    """The labels at the ends of the charts of a report from one instant to another."""
-    return () if report is None else (iso_instant(report.since) or "", iso_instant(report.until) or "")
 
 
 # -- /stats.txt

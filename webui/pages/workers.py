@@ -22,7 +22,7 @@ from palermo.inspector.masking import masked_worker
 from palermo.webui import actions
 from palermo.webui.filters import known_names
 from palermo.webui.pages.choice import NAMES, Chosen
-from palermo.webui.render.charts import usage_chart, usage_spark
+from palermo.webui.render.charts import usage_plot, usage_spark
 from palermo.webui.render.rendering import page, path, redirect
 from palermo.webui.render.tracebacks import stacks_of
 from palermo.webui.site import Refused, Visit, Visiting
@@ -182,8 +182,8 @@ def _charts(visit: Visit, parts: Sequence[usage.Part], now: float) -> dict[str, 
     start = usage.begin(now)
     memory, cpu = [part.memory for part in parts], [part.cpu for part in parts]
     return {
-        "memory_chart": usage_chart(memory, start=start, step=usage.PART, unit="bytes", deploys=deploys),
-        "cpu_chart": usage_chart(cpu, start=start, step=usage.PART, unit="percent", deploys=deploys),
+        "memory_plot": usage_plot(memory, start=start, step=usage.PART, unit="bytes", deploys=deploys),
+        "cpu_plot": usage_plot(cpu, start=start, step=usage.PART, unit="percent", deploys=deploys),
     }
 
 

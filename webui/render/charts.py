@@ -1,12 +1,6 @@
-"""Charts: bars of jobs done and failed, lines of durations, and sparklines; as paths of an SVG and as numbers.
-
-The SVG is what a browser shows without scripts. WIDTH by HEIGHT units are stretched to the space on the page. Labels
-and marks of deploys must not be stretched, so their places are in per cent. The numbers are a Plot, which the script
-static/charts.js draws on the place of the SVG.
-"""
+"""Charts as numbers, which static/charts.js draws, and the small charts beside names, which are paths of an SVG."""
 
 import json
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Literal
@@ -25,9 +19,6 @@ from palermo.webui.render.formats import took
 from palermo.webui.state.live_state import WINDOW
 from palermo.webui.state.waiting import WaitingJobs
 
-#: The units of a plot.
-WIDTH, HEIGHT = 600, 100
-
 #: The units of a small chart.
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 20
 
@@ -37,7 +28,7 @@ LINES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 #: The durations at which a plot may have a grid line, in seconds: round values for people.
 _TICKS = (1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0, 36_000.0, 864_000.0, 8_640_000.0)
 
-#: The least height of a bar: a single failure among millions must be visible.
+#: The least height of a bar in a small chart: a single failure among millions must be visible.
 _LEAST = 1.5
 
 #: Seconds that one bar of the overview covers, and the number of its bars.
@@ -45,45 +36,12 @@ BAR = 5.0
 BARS = int(WINDOW / BAR)
 
 
-class Label(Struct, frozen=True):
-    """A label on an axis, and its place in per cent from the left or from the top."""
-
-    place: float
-    text: str
-
-
-class Bars(Struct, frozen=True, kw_only=True):
-    """The paths of the bars of all cells: failures on top of successes, and a line of enqueued jobs."""
-
-    done: str
-    failed: str
-    enqueued: str
-    #: The number of jobs at the top of the chart.
-    top: int
-
-    @property
-    def grid(self) -> tuple[Label, ...]:
-        """The numbers at the axis."""
-        return _axis(self.top)
-
-
-class Lines(Struct, frozen=True, kw_only=True):
-    """Percentiles over time, on a logarithmic scale."""
-
-    #: Paths by percentile.
-    paths: dict[str, str]
-    #: Round durations, the longest first.
-    grid: tuple[Label, ...]
-    #: The same in seconds, the shortest first.
-    ticks: tuple[float, ...]
-
-
 #: What the values of a plot are. The script knows how each is written.
 Unit = Literal["jobs", "jobs/s", "seconds", "bytes", "percent"]
 
 
 class Plot(Struct, frozen=True, kw_only=True):
-    """The numbers of a chart, for the script that draws it."""
+    """The numbers of a chart, for the script that draws it and for the table where no script runs."""
 
     unit: Unit
     #: Unix seconds at which the first part begins, and the seconds of each part.
@@ -108,9 +66,15 @@ class Plot(Struct, frozen=True, kw_only=True):
         return self.start + self.step * len(self.rows) > clock.now()
 
     @property
-    def part(self) -> float:
-        """The width of a part, in per cent."""
-        return round(100 / max(1, len(self.rows)), 3)
+    def names(self) -> tuple[str, ...]:
+        """The names of the numbers of a part."""
+        return (*self.bars.values(), *self.lines.values())
+
+    @property
+    def table(self) -> list[tuple[str | None, Sequence[float | None]]]:
+        """The parts in which something happened, the newest first: when each began, and its numbers."""
+        starts = (iso_instant(self.start + nth * self.step) for nth in range(len(self.rows)))
+        return [(start, row) for start, row in zip(starts, self.rows, strict=True) if any(row)][::-1]
 
     @property
     def json(self) -> str:
@@ -133,47 +97,8 @@ class Plot(Struct, frozen=True, kw_only=True):
         )
 
 
-def bars(cells: Sequence[Cell]) -> Bars:
-    """The bars of these cells. Failures are failed runs, retried or not."""
-    failed = [cell.tally.failed for cell in cells]
-    done = [cell.tally.processed - cell.tally.failed for cell in cells]
-    enqueued = [cell.tally.number(RecordKind.ENQUEUED) for cell in cells]
-    most = max((max(cell.tally.processed, came) for cell, came in zip(cells, enqueued, strict=True)), default=0)
-    top = int(_round_up(most))
-    return Bars(
-        done=_bars([0] * len(cells), done, top),
-        failed=_bars(done, failed, top),
-        enqueued=_steps([HEIGHT - count / top * HEIGHT if any(enqueued) else None for count in enqueued]),
-        top=top,
-    )
-
-
-def lines(durations: Sequence[Durations]) -> Lines | None:
-    """The lines of percentiles over the cells; None if no cell has a measurement."""
-    found = {name: [each.quantile(part) for each in durations] for name, part in LINES.items()}
-    known = [max(value, _TICKS[0]) for values in found.values() for value in values if value is not None]
-    if not known:
-        return None
-    first = min(max(0, bisect_right(_TICKS, min(known)) - 1), len(_TICKS) - 2)
-    last = min(len(_TICKS) - 1, max(bisect_left(_TICKS, max(known)), first + 1))
-    ticks = _TICKS[first : last + 1]
-    low, high = math.log(ticks[0]), math.log(ticks[-1])
-
-    def height(seconds: float | None) -> float | None:
-        if seconds is None:
-            return None
-        return min(HEIGHT, max(0.0, HEIGHT * (high - math.log(max(seconds, _TICKS[0]))) / (high - low)))
-
-    step = math.ceil((len(ticks) - 1) / 4)
-    return Lines(
-        paths={name: _steps([height(value) for value in values]) for name, values in found.items()},
-        grid=tuple(Label(round(height(tick) or 0.0, 2), in_short(tick)) for tick in ticks[::-1][::step]),
-        ticks=ticks,
-    )
-
-
-def bars_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str, detail: str = "") -> Plot:
-    """The numbers of `bars`; `jobs` and `detail` are as in Plot."""
+def runs_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str, detail: str = "") -> Plot:
+    """Succeeded and failed runs as bars, retried or not, and enqueued jobs as a line."""
     return Plot(
         unit="jobs",
         start=cells[0].start,
@@ -194,21 +119,24 @@ def bars_plot(cells: Sequence[Cell], deploys: Sequence[Deploy], *, jobs: str, de
     )
 
 
-def lines_plot(
+def durations_plot(
     cells: Sequence[Cell], durations: Sequence[Durations], deploys: Sequence[Deploy], *, jobs: str, detail: str = ""
 ) -> Plot | None:
-    """The numbers of `lines`, of these cells; None where there are none."""
-    chart = lines(durations)
-    if chart is None:
+    """The percentiles of these durations, one for each cell, on a logarithmic axis; None if nothing was measured."""
+    rows = [[each.quantile(part) for part in LINES.values()] for each in durations]
+    known = [max(value, _TICKS[0]) for row in rows for value in row if value is not None]
+    if not known:
         return None
+    first = min(max(0, bisect_right(_TICKS, min(known)) - 1), len(_TICKS) - 2)
+    last = min(len(_TICKS) - 1, max(bisect_left(_TICKS, max(known)), first + 1))
     return Plot(
         unit="seconds",
         start=cells[0].start,
         step=cells[0].seconds,
         bars={},
         lines={name: name for name in LINES},
-        rows=[[each.quantile(part) for part in LINES.values()] for each in durations],
-        ticks=chart.ticks,
+        rows=rows,
+        ticks=_TICKS[first : last + 1],
         deploys=deploys,
         jobs=jobs,
         detail=detail,
@@ -220,73 +148,37 @@ def in_short(seconds: float) -> str:
     return took(seconds).replace(".0 ", " ").removesuffix(" 0 s").removesuffix(" 0 min").removesuffix(" 0 h")
 
 
-class WaitingChart(Struct, frozen=True, kw_only=True):
-    """The chart of the jobs that waited."""
-
-    path: str
-    #: The most that waited, and the number at the top of the chart.
-    most: int
-    top: int
-    plot: Plot
-
-    @property
-    def grid(self) -> tuple[Label, ...]:
-        """The numbers at the axis."""
-        return _axis(self.top)
-
-
-def waiting_chart(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> WaitingChart:
-    """The chart of the jobs that waited."""
-    counts = [count or 0 for count in waiting.most]
-    most = max(counts, default=0)
-    top = int(_round_up(most))
-    return WaitingChart(
-        path=_bars([0] * len(counts), counts, top),
-        most=most,
-        top=top,
-        plot=Plot(
-            unit="jobs",
-            start=waiting.start,
-            step=waiting.step,
-            bars={"waiting": "waiting"},
-            lines={},
-            rows=[(count,) for count in waiting.most],
-            deploys=deploys,
-        ),
+def waiting_plot(waiting: WaitingJobs, deploys: Sequence[Deploy] = ()) -> Plot:
+    """The most jobs that waited in each part of the time."""
+    return Plot(
+        unit="jobs",
+        start=waiting.start,
+        step=waiting.step,
+        bars={"waiting": "waiting"},
+        lines={},
+        rows=[(count,) for count in waiting.most],
+        deploys=deploys,
     )
 
 
-class UsageChart(Struct, frozen=True, kw_only=True):
-    """The chart of the memory or the processor time of a worker."""
-
-    path: str
-    grid: tuple[Label, ...]
-    plot: Plot
-
-
-def usage_chart(
+def usage_plot(
     parts: Sequence[float | None],
     *,
     start: float,
     step: float,
     unit: Literal["bytes", "percent"],
     deploys: Sequence[Deploy] = (),
-) -> UsageChart:
-    """The line of what a worker used in each part of the time from `start` on, in Unix seconds."""
-    name, size, word = ("memory", 1e6, "MB") if unit == "bytes" else ("cpu", 1.0, "%")
-    top = _round_up(max((value for value in parts if value is not None), default=0.0), size)
-    return UsageChart(
-        path=_steps([None if value is None else HEIGHT - value / top * HEIGHT for value in parts]),
-        grid=tuple(Label(place, f"{top * part / size:,g} {word}") for place, part in ((0, 1), (50, 0.5), (100, 0))),
-        plot=Plot(
-            unit=unit,
-            start=start,
-            step=step,
-            bars={},
-            lines={name: "CPU" if name == "cpu" else name},
-            rows=[(None if value is None else round(value, 1),) for value in parts],
-            deploys=[each for each in deploys if each.at >= start],
-        ),
+) -> Plot:
+    """The memory or processor time that a worker used in each part of the time from `start` on, in Unix seconds."""
+    look, name = ("memory", "memory") if unit == "bytes" else ("cpu", "CPU")
+    return Plot(
+        unit=unit,
+        start=start,
+        step=step,
+        bars={},
+        lines={look: name},
+        rows=[(None if value is None else round(value, 1),) for value in parts],
+        deploys=[each for each in deploys if each.at >= start],
     )
 
 
@@ -295,58 +187,6 @@ def jobs_of(jobs: str, cell: Cell) -> str:
     # The end of a filter belongs to it, and the end of a cell to the next one.
     since, until = iso_instant(cell.start), iso_instant(cell.start + cell.seconds - 0.001)
     return f"{jobs}{'&' if '?' in jobs else '?'}since={since}&until={until}"
-
-
-def marks(deploys: Sequence[Deploy], cells: Sequence[Cell]) -> list[Label]:
-    """The marks of the deploys, placed from the left."""
-    if not cells:
-        return []
-    start, last = cells[0].start, cells[-1]
-    span = last.start + last.seconds - start
-    return [Label(round(100 * (deploy.at - start) / span, 2), deploy.release) for deploy in deploys]
-
-
-def _bars(below: Sequence[float], counts: Sequence[float], top: float) -> str:
-    """One path for all bars above zero. A bar is never too low to be seen."""
-    width = WIDTH / max(1, len(counts))
-    gap = min(0.8, width / 6)
-    steps = []
-    for nth, (base, count) in enumerate(zip(below, counts, strict=True)):
-        if count <= 0:
-            continue
-        height = max(_LEAST, count / top * HEIGHT)
-        foot = min(HEIGHT - base / top * HEIGHT, HEIGHT)
-        steps.append(f"M{nth * width + gap / 2:.2f} {foot:.1f}h{width - gap:.2f}v-{height:.1f}h-{width - gap:.2f}z")
-    return "".join(steps)
-
-
-def _steps(heights: Sequence[float | None]) -> str:
-    """The path of a line that is level in each cell, and broken where a height is None."""
-    width = WIDTH / max(1, len(heights))
-    parts = []
-    drawing = False
-    for nth, height in enumerate(heights):
-        if height is None:
-            drawing = False
-            continue
-        parts.append(f"V{height:.1f}" if drawing else f"M{nth * width:.2f} {height:.1f}")
-        parts.append(f"H{(nth + 1) * width:.2f}")
-        drawing = True
-    return "".join(parts)
-
-
-def _axis(top: float) -> tuple[Label, ...]:
-    """The labels of an axis that begins at zero: its end, its middle and zero."""
-    return Label(0.0, f"{top:,g}"), Label(50.0, f"{top / 2:,g}"), Label(100.0, "0")
-
-
-def _round_up(number: float, step: float = 1) -> float:
-    """The number rounded up to 1, 2 or 5 times `step` times a power of ten: the scale then stays as it is for long."""
-    while True:
-        for factor in (1, 2, 5):
-            if step * factor >= number:
-                return step * factor
-        step *= 10
 
 
 def sparkline(history: Sequence[int]) -> str:
@@ -402,26 +242,17 @@ def usage_spark(percents: Sequence[float | None]) -> Spark:
     return Spark(sparkline([round((value or 0.0) * 10) for value in percents]), "", text)
 
 
-class Chart(Struct, frozen=True, kw_only=True):
-    """The overview's chart: the two paths of its bars, and the numbers around them."""
+class Throughput(Struct, frozen=True, kw_only=True):
+    """The overview's chart, and the numbers around it."""
 
-    done: str
-    failed: str
-    #: Jobs a second at the top of the chart.
-    top: float
     processed_count: int
     failed_count: int
     #: How many seconds of the ten minutes are known.
     seen: float
     plot: Plot
 
-    @property
-    def grid(self) -> tuple[Label, ...]:
-        """The numbers at the axis."""
-        return _axis(self.top)
 
-
-def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | None = None, jobs: str = "") -> Chart:
+def throughput(samples: Sequence[Sample], now: float, *, report: Report | None = None, jobs: str = "") -> Throughput:
     """The chart of the ten minutes before `now`, in Unix seconds. Failed jobs stand on top of succeeded ones.
 
     `report` is the journal's of the last hour: the time before the first sample is taken from it. `jobs` is the address
@@ -435,15 +266,9 @@ def throughput_chart(samples: Sequence[Sample], now: float, *, report: Report | 
         for bar, share in _bars_of(sample, end):
             processed[bar] += sample.processed * share
             failed[bar] += sample.failed * share
-    most = max((count / BAR for count in processed), default=0.0)
-    top = _round_up(most, 0.1) if most > 0 else 1.0
     good = [max(0.0, all_ - lost) / BAR for all_, lost in zip(processed, failed, strict=True)]
     bad = [count / BAR for count in failed]
-    nothing = [0.0] * BARS
-    return Chart(
-        done=_bars(nothing, good, top),
-        failed=_bars(good, bad, top),
-        top=top,
+    return Throughput(
         processed_count=sum(sample.processed for sample in samples),
         failed_count=sum(sample.failed for sample in samples),
         seen=WINDOW if report is not None else sum(sample.span for sample in samples),

@@ -74,6 +74,21 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3_600} h"
 
 
+def as_unit(value: float | None, unit: str) -> str:
+    """A number of a chart, in the unit of its plot."""
+    if value is None:
+        return "–"
+    match unit:
+        case "seconds":
+            return took(value)
+        case "bytes":
+            return f"{value / 1e6:,.0f} MB"
+        case "percent":
+            return f"{value:,.0f} %"
+        case _:
+            return f"{value:,.3g}" if value < 1_000 else f"{value:,.0f}"
+
+
 def took(seconds: float | None) -> str:
     """A duration that may be less than a second: `12 ms`, `1.5 s`."""
     if seconds is not None and 0 < seconds < 0.01:
@@ -180,6 +195,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "rate": rate,
     "duration": duration,
     "took": took,
+    "as_unit": as_unit,
     "ago": ago,
     "due": due,
     "elapsed": elapsed,

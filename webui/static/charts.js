@@ -1,7 +1,6 @@
 /* Charts whose numbers can be read off: uPlot (uplot.min.js) draws what charts.py has written into data-plot, with
-   numbers at the axes, the values under the pointer, zoom by dragging, and the way to the jobs behind a bar. It takes
-   the place of the SVG that the server has drawn of the same numbers, which stays where this script does not run.
-   Colours come from charts.css. Nothing here needs inline styles in HTML: the content security policy allows none. */
+   numbers at the axes, the values under the pointer, zoom by dragging, and the way to the jobs behind a bar. Where this
+   script does not run, the page has a table of the same numbers. Colours come from charts.css. Nothing here needs inline styles in HTML: the content security policy allows none. */
 (() => {
   "use strict";
 
@@ -292,7 +291,7 @@
       let chart = drawn.get(area);
       if (!chart) drawn.set(area, (chart = new Chart(area)));
       const { dataset } = area.parentElement;
-      chart.show(dataset.plot, area.parentElement.querySelector("svg").getAttribute("aria-label"));
+      chart.show(dataset.plot, dataset.label);
     }
   };
   const recolour = () => { for (const chart of charts()) chart.plot.redraw(false, true); };
