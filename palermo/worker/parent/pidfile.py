@@ -1,84 +1,64 @@
-"""A file that holds the worker's pid while it lives. Its lock keeps a second worker from using the same file."""
+"""A file that holds the worker's pid while it lives.
+
+The worker owns it through a lock, because the pid of a dead worker may belong to another program by now.
+"""
 
 import errno
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import IO
 
 from palermo.errors import SettingInvalid
 
 
-class Pidfile:
-    """A pidfile, owned through a lock on it: the pid of a dead worker in it may be another program's by now."""
+@contextmanager
+def pidfile(name: str) -> Iterator[IO[str]]:
+    """Write the pidfile, and remove it in the end if it is still ours.
 
-    def __init__(self, path: str) -> None:
-        self._path = Path(path).absolute()
-        self._descriptor = -1
+    A child must close the yielded file, or it would hold the lock after the worker's end. Raises SettingInvalid if
+    another live worker holds the file, or if it cannot be written.
+    """
+    path = Path(name).absolute()
+    try:
+        file = _locked(path)
+        file.write(f"{os.getpid()}\n")
+        file.truncate()
+    except OSError as error:
+        why = "it is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror or error
+        raise SettingInvalid(f"pidfile {path} cannot be written: {why}.") from None
+    with file:
+        try:
+            yield file
+        finally:
+            if _names(path, file):
+                with suppress(OSError):
+                    path.unlink()
 
-    def __enter__(self) -> Self:
-        """Write the file. Raises SettingInvalid if another live worker holds it, or if it cannot be written."""
+
+def _locked(path: Path) -> IO[str]:
+    """The file, opened and locked."""
+    while True:
         # No write follows a symbolic link that somebody put into a shared folder such as /tmp.
-        fresh = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.fdopen(os.open(path, flags, 0o644), "r+", errors="replace")
         try:
-            old = self._lock_old()
-            try:
-                # A reader sees the old file or the new one, and never half a number.
-                fresh.unlink(missing_ok=True)
-                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._descriptor = os.open(fresh, flags, 0o644)
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.write(self._descriptor, f"{os.getpid()}\n".encode())
-                os.replace(fresh, self._path)
-            finally:
-                os.close(old)
-        except OSError as error:
-            with suppress(OSError):
-                fresh.unlink()
-            why = "it is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror
-            raise SettingInvalid(f"pidfile {self._path} cannot be written: {why}.") from None
-        return self
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with file:
+                holder = file.read(20).strip() or "unknown"
+            raise SettingInvalid(
+                f"pidfile {path} belongs to a worker that lives, pid {holder}. Stop it, or choose another file."
+            ) from None
+        if _names(path, file):
+            return file
+        file.close()  # its worker removed it between opening and locking
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Remove the file, if it is still ours."""
-        if self._ours(self._descriptor):
-            with suppress(OSError):
-                self._path.unlink()
-        self.close()
 
-    def close(self) -> None:
-        """Close the file in this process. A child must do so, or it would hold the lock after the worker's end."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _lock_old(self) -> int:
-        """A locked descriptor of the present file, so that of two workers that find a stale file only one wins."""
-        while True:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                holder = os.read(descriptor, 20).decode(errors="replace").strip()
-                os.close(descriptor)
-                if error.errno in (errno.EAGAIN, errno.EACCES):
-                    raise SettingInvalid(
-                        f"pidfile {self._path} belongs to a worker that lives, pid {holder or 'unknown'}."
-                        " Stop it, or choose another file."
-                    ) from None
-                raise
-            if self._ours(descriptor):
-                return descriptor
-            os.close(descriptor)  # replaced between opening and locking
-
-    def _ours(self, descriptor: int) -> bool:
-        """Whether the path still names the file that is open here."""
-        try:
-            there, here = os.lstat(self._path), os.fstat(descriptor)
-        except OSError:
-            return False
-        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+def _names(path: Path, file: IO[str]) -> bool:
+    """Whether the path names this open file."""
+    with suppress(OSError):
+        return os.path.samestat(os.lstat(path), os.fstat(file.fileno()))
+    return False

@@ -12,7 +12,7 @@ from palermo import blocked_signals
 from palermo.settings.environment import keep_start_pipe, take_start_pipe
 from palermo.worker import logs
 from palermo.worker.options import WorkerOptions
-from palermo.worker.parent.pidfile import Pidfile
+from palermo.worker.parent.pidfile import pidfile
 from palermo.worker.pools.fork import fork_pool
 from palermo.worker.process import flush, set_title
 
@@ -38,7 +38,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
     blocked_signals.block()
     started = time.monotonic()
     with ExitStack() as stack:
-        pidfile = stack.enter_context(Pidfile(options.pidfile)) if options.pidfile else None
+        held = stack.enter_context(pidfile(options.pidfile)) if options.pidfile else None
         host = socket.gethostname()
         metrics = None
         if options.settings.metrics_port is not None:
@@ -49,7 +49,7 @@ def run_worker(options: WorkerOptions) -> int:  # noqa: RET503 - the last line n
         starter = stack.enter_context(os.fdopen(descriptor, "wb")) if (descriptor := take_start_pipe()) else None
 
         def in_child() -> None:
-            for ours in (pidfile, metrics, starter):
+            for ours in (held, metrics, starter):
                 if ours is not None:
                     ours.close()
 
