@@ -1,7 +1,6 @@
 """The jobs, hooks and subscriptions of the user's modules, as far as the worker's loop must know of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
 
 from msgspec import Struct, field
 
@@ -38,46 +37,3 @@ class Registered(Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ()
     #: The groups that subscribe to events, each with whether it begins from the start.
     subscriptions: tuple[tuple[Subscription, bool], ...] = ()
-
-    def to_plain(self) -> dict[str, Any]:
-        """As JSON values, for the way from the template to the parent."""
-        return {
-            "jobs": self.jobs,
-            "queues": self.queues,
-            "hooks": sorted(self.hooks),
-            "timeouts": self.timeouts,
-            "locks": self.locks,
-            "prioritized": sorted(self.prioritized),
-            "batches": self.batches,
-            "defaults": self.defaults,
-            "unique": [one.to_plain() for one in self.unique],
-            "parameters": self.parameters,
-            "recurring": [entry.to_plain() for entry in self.recurring],
-            "modules": self.modules,
-            "subscriptions": [(one.to_plain(), from_start) for one, from_start in self.subscriptions],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The value that to_plain wrote."""
-        return cls(
-            jobs=_texts(plain["jobs"]),
-            queues=_texts(plain["queues"]),
-            hooks=frozenset(_texts(plain["hooks"])),
-            timeouts=plain["timeouts"],
-            locks=plain["locks"],
-            prioritized=frozenset(_texts(plain["prioritized"])),
-            batches={job: (most, wait) for job, (most, wait) in plain["batches"].items()},
-            defaults={str(queue): str(job) for queue, job in plain["defaults"].items()},
-            unique=tuple(map(UniqueJob.from_plain, plain["unique"])),
-            parameters=plain["parameters"],
-            recurring=tuple(map(RecurringEntry.from_plain, plain["recurring"])),
-            modules=_texts(plain["modules"]),
-            subscriptions=tuple(
-                (Subscription.from_plain(one), bool(from_start)) for one, from_start in plain["subscriptions"]
-            ),
-        )
-
-
-def _texts(values: Sequence[Any]) -> tuple[str, ...]:
-    return tuple(str(value) for value in values)

@@ -29,6 +29,8 @@ from functools import partial
 from types import FrameType
 from typing import Any, NoReturn
 
+from msgspec import to_builtins
+
 from palermo import blocked_signals
 from palermo.client import client
 from palermo.contract.serialization import Serializers
@@ -161,7 +163,7 @@ class Template:
         gc.freeze()
         recurring = self._options.modules if self._options.scheduler else ()
         registered = registration.collect(registry, client.default_client(), recurring=recurring)
-        return {"ready": registered.to_plain()}
+        return {"ready": to_builtins(registered, enc_hook=dict)}
 
     def _serve(self) -> NoReturn:
         wake, woken = socket.socketpair()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from msgspec import ValidationError, convert
+
 from palermo.worker.ipc.frames import FrameBuffer, InvalidFrame, pack, unpack_reply
 from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.options import WorkerFailed, WorkerMisused
@@ -107,7 +109,7 @@ class TemplateConnection:
         try:
             for payload in self._frames.feed(data):
                 self._hear(unpack_reply(payload))
-        except InvalidFrame:
+        except (InvalidFrame, ValidationError):
             data = b""
         if not data:
             self._end()
@@ -117,7 +119,7 @@ class TemplateConnection:
             case {"ready": _} | {"unstartable": _} if self._registered.done():
                 pass  # A signal ended the wait for the modules.
             case {"ready": dict(registered)}:
-                self._registered.set_result(Registered.from_plain(registered))
+                self._registered.set_result(convert(registered, Registered))
             case {"unstartable": text, "notes": list(notes), "misused": misused}:
                 failed = (WorkerMisused if misused else WorkerFailed)(str(text))
                 for note in notes:
