@@ -255,9 +255,13 @@ class Client:
         io = self._io()
         return io.result(io.watch(function))
 
+    def begin_watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """`watch` without waiting; returns a future to wait for."""
+        return self._io().watch(function)
+
     async def watch_async(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
         """`watch` for asyncio programs: their event loop goes on while it waits."""
-        return await asyncio.wrap_future(self._io().watch(function))
+        return await asyncio.wrap_future(self.begin_watch(function))
 
     def write_record(self, kind: str, fields: Mapping[str, Any]) -> None:
         """Write a record into the journal, soon. palermo.core.journal_records.RecordKind says which fields it has."""

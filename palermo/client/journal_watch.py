@@ -1,40 +1,32 @@
 """Waits for jobs: one subscription to the journal serves all callers that wait through one client.
 
-A record that is stored in the journal is handed to the callers that wait for its job; nobody asks again and again. The
-subscription lasts as long as a caller waits, and a while longer. It remembers the latest ends, and goes on where
-it was when the session was lost. Ends from before it began are looked for in the journal once, for all
-callers that ask at that time together.
+A record that is stored in the journal is handed to the callers that wait for its job; the journal is never polled. The
+subscription lasts as long as a caller waits, and a while longer. It remembers the latest ends. Ends from before it
+began are searched in the journal once for all callers that ask at that time.
 
 All of it belongs to the client's event loop.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
 
+from palermo.client.journal_reading import Away, CaughtUp, JournalEvent, Opened, Restarted, read_journal
 from palermo.client.session_keeper import SessionKeeper
 from palermo.contract import clock
 from palermo.contract.broker import Broker
-from palermo.contract.journal import FROM_START, JournalReader, ReadFrom, Wants
+from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.core.journal_records import RUN_ENDS, Record, RecordBatch, RecordKind, names_any
-from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
+from palermo.errors import BrokerUnavailable, PalermoError
 
-
-async def wait_first(*events: asyncio.Event) -> None:
-    """Wait until one of these is set."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
-
-
-#: The most ends that are kept, and the most bytes of results with them.
+#: Maximum number of ends that are kept, and of bytes of their results.
 MAX_ENDS, MAX_BYTES = 20_000, 32 * 1024 * 1024
 
 
-#: Actions of people after which no worker runs the job any more, and the kind of end that each of them is.
+#: Actions of users after which no worker runs the job, and the kind of end that each of them is.
 _ENDS_BY_ACTION: Mapping[str, RecordKind] = {
     "cancel scheduled": RecordKind.CANCELLED,
     "give up": RecordKind.FAILED,
@@ -45,7 +37,7 @@ _ENDS_BY_ACTION: Mapping[str, RecordKind] = {
 def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
     """The records of a batch that are about one job, each with whether it says that the job has ended.
 
-    A record that ends a job names its writer. An action on many jobs becomes one record for each.
+    A record that ends a job names its writer. An action on many jobs is yielded as one record for each.
     """
     for record in batch.records:
         kind, id = record["kind"], record.get("id")
@@ -64,7 +56,7 @@ def job_records(batch: RecordBatch) -> Iterator[tuple[Record, bool]]:
 
 
 def cancelled_ids(record: Record) -> list[str]:
-    """The jobs that somebody cancelled by the action in this record: they may run all the same, or end only later."""
+    """The jobs that the action in this record cancelled: they may run anyway, or end only later."""
     if record["kind"] != RecordKind.ACTION or record.get("action") != "cancel" or record.get("outcome") != "done":
         return []
     ids = record.get("ids")
@@ -72,14 +64,14 @@ def cancelled_ids(record: Record) -> list[str]:
 
 
 def is_about(record: Record, created: int | None) -> bool:
-    """Whether a record is about the job that was enqueued at that instant (Unix seconds): ids may be used again."""
+    """Whether a record is about the job that was enqueued at that instant (Unix seconds): ids may be reused."""
     if created is None:
         return True
     return bool(record["at"] >= created) if "by_hand" in record else record.get("created") in (None, created)
 
 
 class RecentEnds:
-    """The last end of each job. When there is no more room, the oldest ends are dropped."""
+    """The last end of each job. If there are too many, the oldest are dropped."""
 
     def __init__(
         self,
@@ -99,7 +91,7 @@ class RecentEnds:
 
     @property
     def full(self) -> bool:
-        """Whether one more end would push out another."""
+        """Whether adding an end would drop another."""
         return len(self._ends) >= self._most or self._bytes >= self._most_bytes
 
     def add(self, record: Record) -> None:
@@ -135,42 +127,44 @@ LINGER = 10.0
 #: The subscription begins this many seconds before the first awaited job: jobs enqueued shortly before may be next.
 _HEAD_START = 10.0
 
-#: Seconds before now from which it begins for a job of which no instant, or an older one, is known. It decodes all, and
-#: a journal may hold millions of older ends: these are searched for by the ids of their jobs.
+#: The subscription begins at most this many seconds ago. It decodes every batch, and a journal may hold millions of
+#: older ends: these are searched by the ids of their jobs.
 _LATELY = 60.0
 
-#: How many batches of the journal's end are searched first for jobs of which no instant is known.
+#: Number of batches at the journal's end that are searched first for jobs whose instant is unknown.
 _RECENT = 1_000
 
-#: Seconds between attempts to read a journal that is away, doubled from the first to the last.
-_FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
-
-#: The records about a job that say nothing of where it is.
+#: The records about a job that do not say where it is.
 _NO_STEPS = (RecordKind.LOG, RecordKind.PROGRESS)
 
-#: Gets what the journal tells of a job.
+#: Gets the journal's records about a job.
 OnRecord = Callable[[Record], None]
 
-#: Looks at a job. Gets the end that is known, None for none, and whether somebody cancelled the job; returns its end,
-#: None if it is to be waited for.
+#: Locates a job. Gets the end that is known, or None, and whether the job was cancelled; returns its end, or None if
+#: the job has to be waited for.
 Check = Callable[[Record | None, bool], Awaitable[Record | None]]
 
 
+def _future() -> "asyncio.Future[Any]":
+    return asyncio.get_running_loop().create_future()
+
+
+@dataclass(eq=False)
 class Waiter:
     """A caller that waits for a job to end."""
 
-    __slots__ = ("cancelled", "check", "created", "end", "future", "id", "on_record")
-
-    def __init__(self, id: str, created: int | None, on_record: OnRecord | None) -> None:
-        self.id = id
-        self.created = created
-        self.on_record = on_record
-        #: Whether somebody cancelled the job; and what looks at it if somebody does so from now on.
-        self.cancelled = False
-        self.check: Check | None = None
-        #: The end that was heard while the past was being read; more may follow.
-        self.end: Record | None = None
-        self.future: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+    id: str
+    created: int | None
+    since: float
+    on_record: OnRecord | None
+    #: Whether the job was cancelled, and the check to run if that happens from now on.
+    cancelled: bool
+    check: Check | None = None
+    #: The end that was read while the past was being searched; more may follow.
+    end: Record | None = None
+    future: "asyncio.Future[Record]" = field(default_factory=_future)
+    #: The end that the search of the past finds, or None.
+    past: "asyncio.Future[Record | None]" = field(default_factory=_future)
 
 
 class JournalWatch:
@@ -179,57 +173,46 @@ class JournalWatch:
     def __init__(self, keeper: SessionKeeper) -> None:
         self._keeper = keeper
         self._waiters: dict[str, set[Waiter]] = {}
-        self._users = 0
         self._counting: dict[asyncio.Event, tuple[str, str]] = {}
         self._reading: asyncio.Task[None] | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
         self._ends = RecentEnds(clock.now())
-        #: Ends after the ones last searched for: a caller that asks for one job of many asks for the next ones too.
+        #: Ends after the ones last searched: a caller that asks for one job of many asks for the next ones too.
         self._later_ends = RecentEnds(clock.now())
         #: The ids of jobs that were cancelled since the subscription began, the latest last.
         self._cancelled: dict[str, None] = {}
-        #: The looks at such jobs.
-        self._looks: set[asyncio.Task[None]] = set()
-        #: Set once all that was stored when the subscription began has been read.
+        #: The running checks of such jobs.
+        self._checks: set[asyncio.Task[None]] = set()
+        #: Set once all that was stored when the subscription began has been read, or reading has failed.
         self._caught_up = asyncio.Event()
         #: The error that ended the subscription.
-        self._error: BaseException | None = None
-        #: The first position that was read, and the last; -1 for none yet.
-        self._first = self._last = -1
-        #: Why the journal cannot be read now; "" if it can.
+        self._error: Exception | None = None
+        #: The first position that was read; -1 before that.
+        self._first = -1
+        #: Why the journal can't be read now; "" if it can.
         self.read_error = ""
-        self._searches: list[tuple[Waiter, float, asyncio.Future[Record | None]]] = []
+        #: The callers for which the past has to be searched.
+        self._searches: list[Waiter] = []
         self._searching: asyncio.Task[None] | None = None
-        #: How often reading was begun, for tests.
+        #: How often the journal was opened to follow it, for tests.
         self.subscriptions = 0
 
     async def session(self) -> Broker:
         """The client's session. Raises BrokerUnavailable within its timeout, BrokerRefused."""
         return await self._keeper.get_within_timeout()
 
+    def read(self, start: ReadFrom, wants: Wants | None = None) -> AsyncGenerator[JournalEvent]:
+        """See `read_journal`."""
+        return read_journal(self._keeper, start, wants)
+
     async def find_end(self, id: str, created: int | None, since: float) -> Record | None:
-        """The record of the job's end, if the journal tells it by now; None if it does not.
+        """The record of the job's end, if the journal has it by now, else None.
 
         `created` is when the job was enqueued, in Unix seconds, None if unknown. `since` is the instant from which the
         journal is read, 0 for all of it. Raises BrokerRefused, StoreInvalid; waits for a journal that is away.
         """
-        waiter = self._join(id, created, None, since)
-        try:
-            return await self._find_past_end(waiter, since)
-        finally:
-            self._leave(waiter)
-
-    async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
-        """The last record of a step in the job's life, if there is one. Arguments and errors as of `find_end`."""
-        found: list[Record] = []
-
-        def on_batch(batch: RecordBatch) -> None:
-            for record, _ in job_records(batch):
-                if record["id"] == id and record["kind"] not in _NO_STEPS and is_about(record, created):
-                    found[:] = [record]
-
-        await self._read_once(on_batch, ReadFrom(since=since) if since else FROM_START, names_any([id]))
-        return found[0] if found else None
+        with self._joined(id, created, since, None) as waiter:
+            return await self._find_past_end(waiter)
 
     async def end(
         self,
@@ -242,21 +225,27 @@ class JournalWatch:
     ) -> Record:
         """Wait until the job has ended; returns the record of its end. Arguments and errors as of `find_end`.
 
-        `check` is called at the beginning, and may raise then; and again when somebody cancels the job. `on_record`
-        gets all that the journal tells of the job meanwhile.
+        `check` is called at the beginning, and may raise then; and again if the job is cancelled. `on_record` gets
+        every record of the job in the meantime.
         """
-        waiter = self._join(id, created, on_record, since)
-        try:
-            found = await self._find_past_end(waiter, since)
+        with self._joined(id, created, since, on_record) as waiter:
+            found = await self._find_past_end(waiter)
             if check is not None and not waiter.future.done():
                 waiter.check = check
                 found = await check(found, waiter.cancelled)
             return found or await waiter.future
-        finally:
-            self._leave(waiter)
+
+    async def last_step(self, id: str, created: int | None, since: float) -> Record | None:
+        """The last record of a step in the job's life, or None. Arguments and errors as of `find_end`."""
+        found: Record | None = None
+        async for batch in self._stored(since, names_any([id])):
+            for record, _ in job_records(batch):
+                if record["id"] == id and record["kind"] not in _NO_STEPS and is_about(record, created):
+                    found = record
+        return found
 
     def recent_end(self, id: str, created: int | None) -> Record | None:
-        """The record of the job's end, if it was heard lately; asks nobody."""
+        """The record of the job's end, if it was read lately; asks nobody."""
         return self._ends.find(id, created)
 
     @contextmanager
@@ -271,34 +260,33 @@ class JournalWatch:
 
     # The callers.
 
-    def _join(self, id: str, created: int | None, on_record: OnRecord | None, since: float) -> Waiter:
-        waiter = Waiter(id, created, on_record)
-        waiter.cancelled = id in self._cancelled
+    @contextmanager
+    def _joined(self, id: str, created: int | None, since: float, on_record: OnRecord | None) -> Iterator[Waiter]:
+        """A caller, and the subscription that it needs."""
+        waiter = Waiter(id, created, since, on_record, cancelled=id in self._cancelled)
         self._waiters.setdefault(id, set()).add(waiter)
-        self._users += 1
         if self._stop_timer is not None:
             self._stop_timer.cancel()
             self._stop_timer = None
         if self._reading is None:
-            start = max(since, clock.now() - _LATELY) - _HEAD_START
-            self._ends = RecentEnds(start)
-            self._cancelled = {}
-            self._caught_up.clear()
-            self._error = None
-            self._first = self._last = -1
-            self._reading = asyncio.ensure_future(self._follow(ReadFrom(since=start)))
-            self._reading.add_done_callback(self._on_failure)
-        return waiter
+            self._begin(max(since, clock.now() - _LATELY) - _HEAD_START)
+        try:
+            yield waiter
+        finally:
+            self._waiters[id].discard(waiter)
+            if not self._waiters[id]:
+                del self._waiters[id]
+            waiter.future.cancel()
+            if not self._waiters and self._reading is not None:
+                self._stop_timer = asyncio.get_running_loop().call_later(LINGER, self._stop)
 
-    def _leave(self, waiter: Waiter) -> None:
-        waiters = self._waiters[waiter.id]
-        waiters.discard(waiter)
-        if not waiters:
-            del self._waiters[waiter.id]
-        waiter.future.cancel()
-        self._users -= 1
-        if not self._users and self._reading is not None:
-            self._stop_timer = asyncio.get_running_loop().call_later(LINGER, self._stop)
+    def _begin(self, since: float) -> None:
+        self._ends = RecentEnds(since)
+        self._cancelled = {}
+        self._caught_up.clear()
+        self._error = None
+        self._first = -1
+        self._reading = asyncio.ensure_future(self._follow(since))
 
     def _stop(self) -> None:
         self._stop_timer = None
@@ -308,146 +296,93 @@ class JournalWatch:
 
     # The past.
 
-    async def _find_past_end(self, waiter: Waiter, since: float) -> Record | None:
-        await self._wait_until_caught_up()
-        found = (
-            waiter.end or self._ends.find(waiter.id, waiter.created) or self._later_ends.find(waiter.id, waiter.created)
-        )
-        if found is None and since < self._ends.since:
-            asked: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
-            self._searches.append((waiter, since, asked))
-            if self._searching is None or self._searching.done():
-                self._searching = asyncio.ensure_future(self._search())
-            found = await asked
-        return waiter.end or found
-
-    async def _wait_until_caught_up(self) -> None:
-        """Wait until the subscription has caught up; raise the error that ended it."""
+    async def _find_past_end(self, waiter: Waiter) -> Record | None:
         await self._caught_up.wait()
         if self._error is not None:
             raise type(self._error)(*self._error.args) from self._error
-
-    def _on_failure(self, following: "asyncio.Task[None]") -> None:
-        """The subscription cannot go on: give the error to all who wait."""
-        error = None if following.cancelled() else following.exception()
-        if error is None:
-            return
-        self._reading, self._error = None, error
-        self._caught_up.set()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if not waiter.future.done():
-                    waiter.future.set_exception(type(error)(*error.args))
+        id, created = waiter.id, waiter.created
+        found = waiter.end or self._ends.find(id, created) or self._later_ends.find(id, created)
+        if found is None and waiter.since < self._ends.since:
+            self._searches.append(waiter)
+            if self._searching is None or self._searching.done():
+                self._searching = asyncio.ensure_future(self._search())
+            found = await waiter.past
+        return waiter.end or found
 
     async def _search(self) -> None:
         """Read what was before the subscription, once for all callers so far, and again for later ones."""
         while self._searches:
-            asked, self._searches = self._searches, []
-            search = _Search([waiter for waiter, _, _ in asked], before=self._first)
+            waiters, self._searches = self._searches, []
+            search = _Search(waiters, before=self._first)
             self._later_ends = search.later_ends
-            since = min(since for _, since, _ in asked)
             error: PalermoError | None = None
             try:
-                if not since and all(waiter.on_record is None for waiter, _, _ in asked):
-                    await self._read_once(search.on_batch, ReadFrom(last=_RECENT), search.wants)
-                if len(search.found) < len(asked):
-                    await self._read_once(search.on_batch, ReadFrom(since=since) if since else FROM_START, search.wants)
+                await search.run(self._stored)
             except PalermoError as raised:
                 error = raised
-            for waiter, _, future in asked:
-                if future.done():
+            for waiter in waiters:
+                if waiter.past.done():
                     continue
                 if error is not None:
-                    future.set_exception(type(error)(*error.args))
+                    waiter.past.set_exception(type(error)(*error.args))
                 else:
-                    future.set_result(search.found.get(waiter))
+                    waiter.past.set_result(search.found.get(waiter))
 
-    async def _read_once(self, on_batch: Callable[[RecordBatch], None], start: ReadFrom, wants: Wants) -> None:
-        """Read from `start` to the present end of the journal. If the journal is away meanwhile, read again."""
-        pause = _FIRST_PAUSE
-        while True:
-            session = await self._keeper.get()
-            try:
-                reader = await session.journal.read(on_batch, start, wants)
-            except BrokerUnavailable:
-                pass
-            else:
-                try:
-                    await wait_first(reader.caught_up, reader.ended)
-                    if reader.caught_up.is_set() or reader.deleted:
+    async def _stored(
+        self, since: float, wants: Wants | None = None, *, last: int | None = None
+    ) -> AsyncGenerator[RecordBatch]:
+        """The batches that are in the journal now. If the journal is away, this waits for it."""
+        start = ReadFrom(last=last) if last is not None else ReadFrom(since=since) if since else FROM_START
+        async with aclosing(self.read(start, wants)) as events:
+            async for event in events:
+                match event:
+                    case RecordBatch():
+                        yield event
+                    case CaughtUp():
                         return
-                finally:
-                    await reader.close()
-            await self._replace_if_lost(session)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+                    case Away(error) if not isinstance(error, BrokerUnavailable):
+                        raise error
 
     # The journal as it grows.
 
-    async def _follow(self, start: ReadFrom) -> None:
-        """Read on for ever, over lost sessions and deleted journals. Raises BrokerRefused, StoreInvalid."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                session = await self._keeper.get()
-            except BrokerUnavailable as error:
-                self.read_error = str(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE)
-                continue
-            try:
-                reader = await session.journal.read(self._on_batch, start)
-            except BrokerUnavailable as error:
-                self.read_error = str(error)
-                await self._replace_if_lost(session)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE)
-                continue
-            self.subscriptions += 1
-            self.read_error, pause = "", _FIRST_PAUSE
-            start = await self._read_on(reader, start)
-            await self._replace_if_lost(session)
-
-    async def _read_on(self, reader: JournalReader, start: ReadFrom) -> ReadFrom:
-        """Read until the reader ends; returns where to go on."""
+    async def _follow(self, since: float) -> None:
+        """Follow the journal for ever. An error that will not pass goes to every caller."""
         try:
-            await wait_first(reader.caught_up, reader.ended)
-            if reader.caught_up.is_set():
-                self._catch_up(reader)
-            await reader.ended.wait()
-        finally:
-            await reader.close()
-        if reader.deleted:
-            # A new journal counts anew, and nothing of it has been read.
-            self._first = self._last = -1
-            return FROM_START
-        return ReadFrom(position=self._last + 1) if self._last >= 0 else start
+            async with aclosing(self.read(ReadFrom(since=since))) as events:
+                async for event in events:
+                    match event:
+                        case RecordBatch():
+                            self._on_batch(event)
+                        case Opened():
+                            self.subscriptions += 1
+                            self.read_error = ""
+                        case CaughtUp():
+                            self._on_caught_up()
+                        case Restarted():
+                            self._first = -1
+                        case Away(BrokerUnavailable() as error):
+                            self.read_error = str(error)
+                        case Away(error):
+                            raise error
+        except Exception as error:
+            self._reading, self._error = None, error
+            self._caught_up.set()
+            for waiter in self._all_waiters():
+                if not waiter.future.done():
+                    waiter.future.set_exception(type(error)(*error.args))
 
-    def _catch_up(self, reader: JournalReader) -> None:
-        self._last = max(self._last, reader.end)
+    def _on_caught_up(self) -> None:
         self._caught_up.set()
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if waiter.end is not None and not waiter.future.done():
-                    waiter.future.set_result(waiter.end)
+        for waiter in self._all_waiters():
+            if waiter.end is not None and not waiter.future.done():
+                waiter.future.set_result(waiter.end)
 
-    async def _replace_if_lost(self, session: Broker) -> None:
-        """Let the keeper open another session if this one is lost, and not only the journal away."""
-        lost = asyncio.ensure_future(session.lost())
-        try:
-            done, _ = await asyncio.wait({lost}, timeout=_FIRST_PAUSE)
-        finally:
-            lost.cancel()
-        if not done:
-            return
-        with suppress(BrokerError):
-            lost.result()
-        self._keeper.give_up(session)
+    def _all_waiters(self) -> Iterator[Waiter]:
+        return itertools.chain.from_iterable(self._waiters.values())
 
     def _on_batch(self, batch: RecordBatch) -> None:
         if self._first < 0:
             self._first = batch.position
-        self._last = batch.position
         for record in batch.records if self._counting else ():
             if record["kind"] == RecordKind.COUNTS and RecordKind.SUCCEEDED in record:
                 for counted, (queue, job) in self._counting.items():
@@ -455,7 +390,7 @@ class JournalWatch:
                         counted.set()
         for record in batch.records:
             for id in cancelled_ids(record):
-                self._note_cancel(id)
+                self._on_cancelled(id)
         for record, ended in job_records(batch):
             if ended:
                 self._ends.add(record)
@@ -463,7 +398,7 @@ class JournalWatch:
                 if is_about(record, waiter.created):
                     self._tell(waiter, record, ended=ended)
 
-    def _note_cancel(self, id: str) -> None:
+    def _on_cancelled(self, id: str) -> None:
         self._cancelled.pop(id, None)
         self._cancelled[id] = None
         if len(self._cancelled) > MAX_ENDS:
@@ -471,9 +406,9 @@ class JournalWatch:
         for waiter in self._waiters.get(id, ()):
             waiter.cancelled = True
             if waiter.check is not None:
-                look = asyncio.ensure_future(_look(waiter, waiter.check))
-                self._looks.add(look)
-                look.add_done_callback(self._looks.discard)
+                check = asyncio.ensure_future(_run_check(waiter, waiter.check))
+                self._checks.add(check)
+                check.add_done_callback(self._checks.discard)
 
     def _tell(self, waiter: Waiter, record: Record, *, ended: bool) -> None:
         if waiter.on_record is not None:
@@ -484,8 +419,8 @@ class JournalWatch:
                 waiter.future.set_result(record)
 
 
-async def _look(waiter: Waiter, check: Check) -> None:
-    """Look at a cancelled job. What cannot be seen now, the journal tells when a worker drops the job."""
+async def _run_check(waiter: Waiter, check: Check) -> None:
+    """Locate a cancelled job. If that fails, the journal has its end once a worker drops the job."""
     with suppress(PalermoError):
         found = await check(None, True)
         if found is not None and not waiter.future.done():
@@ -493,23 +428,34 @@ async def _look(waiter: Waiter, check: Check) -> None:
 
 
 class _Search:
-    """Looks for the ends of some jobs in the batches that are read."""
+    """Searches the past of the journal for the ends of some jobs."""
 
     def __init__(self, waiters: list[Waiter], *, before: int) -> None:
-        """The waiters get what is stored before the position `before`: from there on they hear it anyway."""
+        """The waiters get the records before the position `before`: the later ones they get from the subscription."""
         self.found: dict[Waiter, Record] = {}
         self.later_ends = RecentEnds(0.0)
         self._before = before
+        self._all = waiters
         self._waiters: dict[str, list[Waiter]] = {}
         for waiter in waiters:
             self._waiters.setdefault(waiter.id, []).append(waiter)
         self._names_any = names_any(self._waiters)
 
+    async def run(self, stored: Callable[..., AsyncIterator[RecordBatch]]) -> None:
+        """Read the end of the journal first if no instant is known, then all of it."""
+        since = min(waiter.since for waiter in self._all)
+        if not since and all(waiter.on_record is None for waiter in self._all):
+            async for batch in stored(since, self.wants, last=_RECENT):
+                self._take(batch)
+        if len(self.found) < len(self._all):
+            async for batch in stored(since, self.wants):
+                self._take(batch)
+
     def wants(self, body: bytes) -> bool:
-        """Whether a batch with these bytes is looked through: once an end was found, for `later_ends` too."""
+        """Whether a batch with these bytes is decoded: once an end was found, for `later_ends` too."""
         return (bool(self.found) and not self.later_ends.full) or self._names_any(body)
 
-    def on_batch(self, batch: RecordBatch) -> None:
+    def _take(self, batch: RecordBatch) -> None:
         untold = self._before < 0 or batch.position < self._before
         for record in batch.records:
             for id in cancelled_ids(record):

@@ -1,52 +1,39 @@
-"""Reads the journal: once to its end, for commands and programs that ask now and then, or on and on, for views.
+"""Hands the journal to views: its present content, for commands that ask once, or all of it as it grows.
 
-One thread and one session with the broker serve all views of a JournalFollower. After a lost session the thread reads
-on behind the last batch that was taken. It reads that batch once more, to see that it is the same. If it is not, the
-journal has been deleted and made anew, or has forgotten that batch by then, and all views begin again with the journal
-as it is. A batch that its writer stored twice is taken once.
+palermo/client/journal_reading.py reads; here each batch is given to the views. If the journal becomes another one, or a
+view cannot keep a batch, every view is reset and reading begins again.
 """
 
 import asyncio
 import logging
 import math
 import threading
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from contextlib import aclosing
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.client.journal_watch import wait_first
-from palermo.contract.broker import Broker
+from palermo.client.client import Client
+from palermo.client.journal_reading import Away, CaughtUp, Opened, Restarted
+from palermo.client.journal_watch import JournalWatch
 from palermo.contract.journal import FROM_START, ReadFrom, Wants
 from palermo.contract.sweep import SweepProgress
 from palermo.core.journal_records import RecordBatch
 from palermo.errors import BrokerUnavailable, PalermoError
-
-if TYPE_CHECKING:
-    from palermo.client.client import Client
-    from palermo.settings.settings import Settings
+from palermo.settings.settings import Settings
 
 log = logging.getLogger("palermo.history")
 
-#: The most writers whose number of batches is remembered, those heard of last.
-_WRITERS = 10_000
-
-#: A function that is told how far the reading has come: in batches, since the number of records is not known.
+#: Gets the progress of reading: in batches, since the number of records is unknown.
 OnProgress = Callable[[SweepProgress], None]
-
-#: Seconds that closing a follower may take.
-_CLOSING = 5.0
 
 #: Seconds by which the clocks of two writers may differ, and batches in a row that are later than what is wanted.
 _SKEW, _LATER = 60.0, 100
 
-#: Seconds between two attempts to read: the first pause is doubled each time up to the last one. The third is the pause
-#: after a view could not keep a batch.
-_FIRST_PAUSE, _LAST_PAUSE, _BROKEN_PAUSE = 0.1, 2.0, 30.0
+#: Seconds until reading begins again after a view could not keep a batch.
+_BROKEN_PAUSE = 30.0
 
 
 class JournalView(Protocol):
@@ -62,25 +49,8 @@ class JournalView(Protocol):
         """Forget all: the next batch is from the beginning of a journal. May raise PalermoError."""
 
 
-class BatchFilter:
-    """Recognizes batches that were stored twice, since the broker did not answer their writer the first time."""
-
-    def __init__(self) -> None:
-        self._written: OrderedDict[str, int] = OrderedDict()
-
-    def is_new(self, batch: RecordBatch) -> bool:
-        """Whether the batch comes for the first time. A writer sends one batch at a time, so a copy comes next."""
-        if not batch.source:
-            return True
-        before = self._written.pop(batch.source, 0)
-        self._written[batch.source] = max(before, batch.number)
-        if len(self._written) > _WRITERS:
-            self._written.popitem(last=False)
-        return batch.number > before
-
-
 def read_to_end(
-    client: "Client",
+    client: Client,
     views: Sequence[JournalView],
     start: ReadFrom = FROM_START,
     *,
@@ -89,60 +59,44 @@ def read_to_end(
     wants: Wants | None = None,
     progress: OnProgress | None = None,
 ) -> None:
-    """Hand the views all that is in the journal at this moment, before the position `before` if there is one.
+    """Hand the views everything that is in the journal now, before the position `before` if it is given.
 
     Reading ends once _LATER batches in a row were written a minute or more after `until`, in Unix seconds: one writer's
-    clock may be ahead. With `wants` only the batches that are wanted. Raises BrokerUnavailable, BrokerRefused.
+    clock may be ahead. With `wants`, only batches that it accepts. Raises BrokerUnavailable, BrokerRefused, and what a
+    view raises.
     """
-    client.run(lambda broker: _read(broker, views, start, before, until, wants, progress))
+
+    async def read(watch: JournalWatch) -> None:
+        first: int | None = None
+        end = later = 0
+        async with aclosing(watch.read(start, wants)) as events:
+            async for event in events:
+                match event:
+                    case Opened():
+                        end = event.end if before is None else min(event.end, before - 1)
+                    case RecordBatch():
+                        later = later + 1 if _is_later(event, until) else 0
+                        if later >= _LATER or (before is not None and event.position >= before):
+                            return
+                        for view in views:
+                            view.take(event)
+                        first = event.position if first is None else first
+                        if progress is not None and end:
+                            seen = min(event.position, end) - first + 1
+                            progress(SweepProgress(total=max(1, end - first + 1), seen=seen))
+                    case CaughtUp():
+                        return
+                    case Restarted():
+                        raise BrokerUnavailable("the journal was deleted while it was being read. Try again.")
+                    case Away(error):
+                        raise error
+
+    client.watch(read)
 
 
-async def _read(
-    broker: Broker,
-    views: Sequence[JournalView],
-    start: ReadFrom,
-    before: int | None,
-    until: float,
-    wants: Wants | None,
-    progress: OnProgress | None,
-) -> None:
-    once = BatchFilter()
-    broken: list[PalermoError] = []
-    failed, done = asyncio.Event(), asyncio.Event()
-    first: int | None = None
-    end = later = 0
-
-    def take(batch: RecordBatch) -> None:
-        nonlocal first, later
-        if before is not None and batch.position >= before:
-            done.set()
-        at = batch.records[0]["at"] if batch.records else None
-        later = later + 1 if isinstance(at, int | float) and at > until + _SKEW else 0
-        if later >= _LATER:
-            done.set()
-        if broken or done.is_set() or not once.is_new(batch):
-            return
-        try:
-            for view in views:
-                view.take(batch)
-        except PalermoError as error:
-            broken.append(error)
-            failed.set()
-        first = batch.position if first is None else first
-        if progress is not None and end:
-            progress(SweepProgress(total=max(1, end - first + 1), seen=min(batch.position, end) - first + 1))
-
-    reader = await broker.journal.read(take, start, wants)
-    end = reader.end if before is None else min(reader.end, before - 1)
-    try:
-        await wait_first(reader.caught_up, reader.ended, failed, done)
-    finally:
-        with suppress(PalermoError):
-            await reader.close()
-    if broken:
-        raise broken[0]
-    if not (reader.caught_up.is_set() or done.is_set()):
-        raise BrokerUnavailable("the journal was deleted, or the session lost, while it was being read. Try again.")
+def _is_later(batch: RecordBatch, until: float) -> bool:
+    at = batch.records[0]["at"] if batch.records else None
+    return isinstance(at, int | float) and at > until + _SKEW
 
 
 class Progress(Struct, frozen=True, kw_only=True):
@@ -173,30 +127,17 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class JournalFollower:
-    """Reads one broker's journal and hands it to its views. Safe to share between threads."""
+    """Follows one broker's journal and hands it to its views. Safe to share between threads."""
 
-    def __init__(self, settings: "Settings", views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
+    def __init__(self, settings: Settings, views: Sequence[JournalView], start: ReadFrom = FROM_START) -> None:
         """Nothing is read before `begin` is called. Batches before `start` are never read."""
-        # Here, since a worker with metrics uses this module too, and has no client.
-        from palermo.client.client import Client
-
         self._client = Client(settings)
         self._views = tuple(views)
         self._start = start
         self._progress = Progress()
-        self._last: RecordBatch | None = None
-        #: Whether the next batch is the last one, read once more.
-        self._resuming = False
-        #: Set when the reading has to begin anew.
-        self._wrong_journal: asyncio.Event | None = None
-        self._broken: PalermoError | None = None
-        #: Whether views may still hold what they must forget.
-        self._unclean = False
-        self._once = BatchFilter()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._begun = False
         self._ready = threading.Event()
-        self._closed = threading.Event()
 
     @property
     def progress(self) -> Progress:
@@ -204,11 +145,11 @@ class JournalFollower:
         return self._progress
 
     def begin(self) -> None:
-        """Begin to read; returns at once. May be called again."""
+        """Begin to read; returns immediately. May be called again."""
         with self._lock:
-            if self._thread is None and not self._closed.is_set():
-                self._thread = threading.Thread(target=self._run, name="palermo-journal", daemon=True)
-                self._thread.start()
+            if not self._begun:
+                self._begun = True
+                self._client.begin_watch(self._run)
 
     def wait(self, seconds: float) -> bool:
         """Begin to read, and wait up to `seconds` until all that was stored has been taken; returns whether it has."""
@@ -216,100 +157,60 @@ class JournalFollower:
         return self._ready.wait(seconds)
 
     def close(self) -> None:
-        """Read no more. May be called again."""
-        self._closed.set()
-        deadline = time.monotonic() + _CLOSING
-        self._client.close()
-        while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
-            # The thread may have opened a session again, before it saw that this is closed.
-            self._thread.join(0.1)
+        """Stop reading. May be called again."""
+        with self._lock:
+            self._begun = True
             self._client.close()
 
-    def _run(self) -> None:
-        pause = _FIRST_PAUSE
-        while not self._closed.is_set():
-            before = self._progress.records
+    async def _run(self, watch: JournalWatch) -> None:
+        while True:
             try:
-                self._client.run(self._follow, again=True)
-                error = "The session with the broker was lost."
+                self._reset()
+                await self._follow(watch)
             except PalermoError as problem:
-                error = f"{type(problem).__name__}: {problem}"
-            if self._broken is not None:
-                error, pause, self._broken = f"{type(self._broken).__name__}: {self._broken}", _BROKEN_PAUSE, None
-            elif self._progress.records != before:
-                pause = _FIRST_PAUSE
-            self._progress = replace(self._progress, error=error)
-            self._closed.wait(pause)
-            pause = min(2 * pause, _LAST_PAUSE)
+                self._ready.clear()
+                self._change(error=_text(problem), ready=False)
+            await asyncio.sleep(_BROKEN_PAUSE)
 
-    async def _follow(self, broker: Broker) -> None:
-        """Read until the session is lost, the journal is deleted, or turns out to be another journal."""
-        if self._unclean:
-            self._clean()
-        self._wrong_journal = wrong_journal = asyncio.Event()
-        last = self._last
-        start = self._start if last is None else ReadFrom(position=last.position)
-        self._resuming = last is not None
-        began, before = time.monotonic(), self._progress.records
-        reader = await broker.journal.read(self._take, start)
-        try:
-            if last is not None and reader.end < last.position:
-                wrong_journal.set()
-            self._progress = replace(self._progress, end=reader.end, error="")
-            await wait_first(reader.caught_up, reader.ended, wrong_journal)
-            if reader.caught_up.is_set() and not wrong_journal.is_set():
-                self._progress = replace(self._progress, ready=True, version=self._progress.version + 1)
-                self._ready.set()
-                count, took = self._progress.records - before, time.monotonic() - began
-                log.info("the journal has been read records=%d seconds=%.3f", count, took)
-            await wait_first(reader.ended, wrong_journal)
-        finally:
-            with suppress(PalermoError):
-                await reader.close()
-        if wrong_journal.is_set() or reader.deleted:
-            self._reset()
+    async def _follow(self, watch: JournalWatch) -> None:
+        """Read until a view cannot keep a batch. Raises its error."""
+        async with aclosing(watch.read(self._start)) as events:
+            async for event in events:
+                match event:
+                    case RecordBatch():
+                        self._take(event)
+                    case Opened(end):
+                        self._change(end=end, error="")
+                    case CaughtUp():
+                        log.info("the journal has been read records=%d", self._progress.records)
+                        self._change(ready=True)
+                        self._ready.set()
+                    case Restarted():
+                        self._reset()
+                    case Away(error):
+                        self._change(error=_text(error))
 
     def _take(self, batch: RecordBatch) -> None:
-        assert self._wrong_journal is not None
-        if self._wrong_journal.is_set():
-            return
-        if self._resuming:
-            self._resuming = False
-            if batch != self._last:
-                self._wrong_journal.set()
-            return
-        new = self._once.is_new(batch)
         try:
-            for view in self._views if new else ():
+            for view in self._views:
                 view.take(batch)
-        except PalermoError as problem:
-            self._broken = problem
-            self._wrong_journal.set()
-            return
+        except PalermoError:
+            raise
         except Exception:  # a batch that another program wrote must not end the reading of what follows
             log.exception("a batch of the journal cannot be kept: a bug position=%d", batch.position)
-        self._last = batch
-        now = self._progress
-        self._progress = replace(
-            now,
-            first=batch.position if now.first is None else now.first,
-            last=batch.position,
-            records=now.records + len(batch.records),
-            version=now.version + 1,
-        )
+        first = batch.position if self._progress.first is None else self._progress.first
+        self._change(first=first, last=batch.position, records=self._progress.records + len(batch.records))
 
     def _reset(self) -> None:
-        self._last = None
-        self._once = BatchFilter()
+        """Forget everything that was read."""
         self._ready.clear()
-        self._progress = Progress(version=self._progress.version + 1)
-        try:
-            self._clean()
-        except PalermoError as problem:
-            self._broken = problem
-
-    def _clean(self) -> None:
-        self._unclean = True
+        self._progress = Progress(version=self._progress.version + 1, error=self._progress.error)
         for view in self._views:
             view.reset()
-        self._unclean = False
+
+    def _change(self, **changes: Any) -> None:
+        self._progress = replace(self._progress, version=self._progress.version + 1, **changes)
+
+
+def _text(error: PalermoError) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Callable
 
+from palermo.client.journal_reading import BatchFilter
 from palermo.core.failure import printable
 from palermo.core.journal_records import Record, RecordBatch, RecordKind
-from palermo.history.journal_reader import BatchFilter
 from palermo.history.tally import Tally
 
 #: The name that all names share which come after there are enough of them.
