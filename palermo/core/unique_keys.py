@@ -283,6 +283,7 @@ def message_to_plain(message: Message) -> dict[str, Any]:
         "content_type": message.content_type,
         "content_encoding": message.content_encoding,
         "headers": to_json(to_headers(message)),
+        **({"properties": dict(message.properties)} if message.properties else {}),
         "body": base64.b64encode(message.body).decode(),
     }
 
@@ -298,6 +299,7 @@ def message_from_plain(plain: Mapping[str, Any]) -> Message:
         body=base64.b64decode(plain["body"]),
         taken_from=None,
         new_id=lambda: id,
+        properties=dict(plain["properties"]) if "properties" in plain else NO_HEADERS,
     )
 
 

@@ -255,7 +255,8 @@ def test_a_key_survives_being_written_down() -> None:
     over = end(running(job("a", linger=3)), "a", RunOutcome.DONE, serial=1, now=1).key
     for one in (key, waiting, over, Key(name=KEY)):
         assert Key.from_plain(one.to_plain()) == one
-    claim = KeyRequest(key=KEY, message=job("a"), call="1", on_duplicate=RERUN)
+    urgent = replace(job("a"), properties={"priority": 7})
+    claim = KeyRequest(key=KEY, message=urgent, call="1", on_duplicate=RERUN)
     assert KeyRequest.from_plain(claim.to_plain()) == claim
 
 
