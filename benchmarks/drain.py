@@ -143,7 +143,7 @@ def play(
     count: int,
     *,
     slots: int,
-    prefetch: str = "1",
+    prefetch: int = 1,
     pool: str = "process",
     loops: int | None = None,
     model: bool = False,
@@ -152,7 +152,7 @@ def play(
 
     With `model` the process model in place of the worker.
     """
-    worker = [*WORKER, "--concurrency", str(slots), "--prefetch", prefetch, "--pool", pool]
+    worker = [*WORKER, "--concurrency", str(slots), "--prefetch", str(prefetch), "--pool", pool]
     if model:
         worker = [sys.executable, "-m", process_model.__name__, place.url, place.amqp_name(jobs.QUEUE), str(slots)]
     bare_loop = [sys.executable, "-m", bare.__name__, place.url, place.amqp_name(BARE_QUEUE)]
@@ -171,7 +171,7 @@ def play(
 def main() -> None:
     parser = parser_of("Drain a queue with a worker, against bare pika callback loops at prefetch 1.", jobs=10_000)
     parser.add_argument("--slots", type=int, default=1, help="of the worker, and bare loops; %(default)s unless given")
-    parser.add_argument("--prefetch", default="1", help="of the worker: a number, or auto; the bare loops have 1")
+    parser.add_argument("--prefetch", type=int, default=1, help="of the worker; the bare loops have 1")
     parser.add_argument("--model", action="store_true", help="the process model of a worker alone, on pika")
     given = parser.parse_args()
     with ground(given.url) as place:

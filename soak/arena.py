@@ -25,7 +25,7 @@ from tests.tcp_proxy import TcpProxy
 
 #: Workers that are pushed the jobs of one queue and workers that ask for those of several, of every pool.
 WORKERS = {
-    "process push": ("-q", "mail", "-c", "3", "--prefetch", "auto"),
+    "process push": ("-q", "mail", "-c", "3", "--prefetch", "8"),
     "process poll": ("-q", "mail,images,reports,calls", "-c", "2"),
     "thread push": ("--pool", "thread", "-q", "images", "-c", "4"),
     "thread poll": ("--pool", "thread", "-q", "images,reports", "-c", "4"),

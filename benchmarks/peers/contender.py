@@ -22,9 +22,6 @@ _BLOCK = 100
 #: How often a worker is looked at, in seconds.
 _LOOK = 0.01
 
-#: How many a slot holds at most where it may hold more than one.
-_AHEAD = 16
-
 
 class Contender:
     """What a measure works with. Its processes are started when they are needed, and ended by `close`."""
@@ -111,8 +108,8 @@ class Contender:
 
     @property
     def held(self) -> int:
-        """How many unacknowledged jobs its worker may have: one for each slot and queue, unless it holds some ahead."""
-        return self.setup.slots * len(self.setup.queues) * (1 if self.setup.prefetch == "1" else _AHEAD)
+        """The number of unacknowledged jobs that its worker may have."""
+        return self.setup.slots * len(self.setup.queues) * self.setup.prefetch
 
     def check(self) -> None:
         """Raises Failed unless what was put into its queues has been run, is held by the worker, or still waits."""

@@ -23,8 +23,8 @@ class Setup:
     slots: int = 1
     #: What a slot is.
     pool: Pool = "process"
-    #: How many jobs a slot may hold, where a system asks for that: a number, or "auto".
-    prefetch: str = "1"
+    #: The number of jobs that a slot may hold, for systems that have such an option.
+    prefetch: int = 1
     #: The type of the queues, where the store is RabbitMQ.
     quorum: bool = False
     #: Whether enqueuing waits until the job is stored. Off only to fill queues for a worker.

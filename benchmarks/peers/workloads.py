@@ -95,8 +95,8 @@ def _slots(slots: int) -> Setup:
 
 
 def _ahead(slots: int) -> tuple[Entry, ...]:
-    """Palermo with slots that hold a few jobs while these are short."""
-    return _entries(_slots(slots).changed(prefetch="auto"), "palermo", suffix="-auto")
+    """Palermo with slots that hold 16 jobs each."""
+    return _entries(_slots(slots).changed(prefetch=16), "palermo", suffix="-ahead")
 
 
 def _drain(name: str, title: str, entries: tuple[Entry, ...], *, scale: float, base: str = "raw") -> Workload:
@@ -144,7 +144,7 @@ def _draining(scale: float) -> tuple[Workload, ...]:
         *(
             _drain(
                 f"drain-{slots}",
-                f"jobs that do nothing, {slots} slot{'s' * (slots > 1)}, one unacknowledged job a slot (-auto: a few)",
+                f"jobs that do nothing, {slots} slot{'s' * (slots > 1)}, one unacknowledged job a slot (-ahead: 16)",
                 _entries(_slots(slots), *_ALL) + _ahead(slots),
                 scale=scale,
             )
@@ -251,7 +251,6 @@ def _on_redis(scale: float) -> tuple[Workload, ...]:
                 f"redis-drain-{slots}",
                 f"drain-{slots}, from redis, each command on the disk",
                 _entries(_slots(slots), "palermo", *peers, store="redis")
-                + _entries(_slots(slots).changed(prefetch="auto"), "palermo", store="redis", suffix="-auto")
                 + _entries(_slots(slots).changed(pool="async"), "arq", store="redis"),
                 scale=scale,
                 base="palermo",

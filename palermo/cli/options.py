@@ -8,8 +8,6 @@ import click
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.contract import clock
-from palermo.core.prefetch import Prefetch
-from palermo.errors import SettingInvalid
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -33,14 +31,6 @@ def parse_concurrency(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise click.BadParameter(f'{text!r} is neither a number from 1 on nor "auto", the processors of this machine.')
     return int(text)
-
-
-def parse_prefetch(text: str) -> Prefetch:
-    """A number, or "auto". Raises click.BadParameter."""
-    try:
-        return Prefetch.parse(text)
-    except SettingInvalid as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def parse_instant(text: str) -> float:

@@ -7,7 +7,7 @@ import click
 
 from palermo.cli.command_group import Context, imports
 from palermo.cli.completion import complete_queue
-from palermo.cli.options import broker_options, parse_concurrency, parse_duration, parse_prefetch
+from palermo.cli.options import broker_options, parse_concurrency, parse_duration
 from palermo.core.queue_selection import QueueSelection
 
 _LEVELS = ("debug", "info", "warning", "error")
@@ -43,11 +43,11 @@ _POOLS = ("process", "thread", "async")
 )
 @click.option(
     "--prefetch",
-    type=parse_prefetch,
-    default="1",
+    type=click.IntRange(1, 1_000),
+    default=1,
     show_default=True,
-    metavar="N|auto",
-    help="Jobs that a slot may hold while they are short; what waits 20 ms goes back to its queue.",
+    metavar="N",
+    help="Jobs that a slot holds: one that runs, and others that wait for it.",
 )
 @click.option(
     "--scheduler/--no-scheduler",

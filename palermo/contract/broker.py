@@ -25,7 +25,6 @@ from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.unique_keys import Key, KeyRequest
@@ -385,13 +384,13 @@ class Broker(ScheduledJobs, RecurringEntries, Protocol):
         tag: str,
         report: Callable[[], WorkerInfo],
         on_command: OnCommand = ignore_command,
-        prefetch: Prefetch = NO_PREFETCH,
+        prefetch: int = 1,
     ) -> Consumer:
         """Begin to take jobs for this many slots, numbered from 1, and announce this worker to others.
 
         `tag` is `pid:<pid>@<host>`; a slot's own tag adds `/worker-<n>`. `report` is called whenever someone lists
         workers, and must be quick. `on_command` carries out what others `command`. Paused queues are left alone.
-        `prefetch` is how many jobs a slot may hold at most.
+        `prefetch` is the number of jobs that a slot may hold: the running one, and those that wait for it to end.
         """
 
     async def queues(self) -> list[QueueInfo]:

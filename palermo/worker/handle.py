@@ -10,7 +10,6 @@ from typing import IO, Any, Literal, Self, Unpack
 from msgspec.structs import replace
 
 from palermo.client.client import chosen_settings
-from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.times import Duration, in_seconds
 from palermo.errors import SettingInvalid
@@ -82,7 +81,7 @@ def start_worker(
     queues: Iterable[str] | str | None = None,
     pool: Literal["process", "thread", "async"] = "process",
     concurrency: int | Literal["auto"] = 1,
-    prefetch: int | Literal["auto"] = 1,
+    prefetch: int = 1,
     url: str | None = None,
     burst: bool = False,
     scheduler: bool = True,
@@ -108,8 +107,7 @@ def start_worker(
     The worker gets `settings`, or else those that `palermo.connect` chose for this process. With the latter, `url` and
     `overrides` take precedence. They travel in the environment, where no listing of processes shows them. Timeouts and
     `max_lifetime` are seconds, or timedeltas; `max_memory` is megabytes. The worker writes its log to the file `log`,
-    or else to this process's stderr. `log_format` is "text" or "json", `pool` "process", "thread" or "async",
-    `prefetch` a number of jobs or "auto".
+    or else to this process's stderr. `log_format` is "text" or "json", `pool` "process", "thread" or "async".
     Raises SettingInvalid, QueueNameInvalid, and WorkerFailed for a module that cannot be imported.
     """
     if pool not in POOLS:
@@ -119,8 +117,8 @@ def start_worker(
         raise SettingInvalid(
             f"{chosen.address} is this process's memory, which no other sees. Name a file: sqlite:////tmp/jobs.db."
         )
-    command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool, "-c", str(concurrency)]
-    command += ["--prefetch", str(Prefetch.parse(str(prefetch)))]
+    command = [sys.executable, "-m", "palermo", "worker", *modules, "--pool", pool]
+    command += ["-c", str(concurrency), "--prefetch", str(prefetch)]
     flags = {"--burst": burst, "--no-scheduler": not scheduler, "--run-atexit": run_atexit}
     command += [flag for flag, wanted in flags.items() if wanted]
     for name in accept:

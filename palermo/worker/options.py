@@ -3,7 +3,6 @@
 from msgspec import Struct, field
 
 from palermo.contract.serialization import Accept
-from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import PalermoError, SettingInvalid, UsageError
 from palermo.settings.settings import Settings
@@ -34,8 +33,8 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     pool: str = "process"
     #: How many slots the worker has; each runs one job at a time.
     concurrency: int = 1
-    #: How many short jobs a slot may hold: the one that it runs, and those that wait behind it.
-    prefetch: Prefetch = NO_PREFETCH
+    #: The number of jobs that a slot may hold: the one that it runs, and those that wait for it to end.
+    prefetch: int = 1
     #: Whether to end with code 0 once all queues are empty, and with 3 if the broker cannot be reached for 30 s.
     burst: bool = False
     #: Whether a burst waits for jobs that it has put aside because of a limit or a rate.

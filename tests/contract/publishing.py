@@ -14,7 +14,6 @@ from palermo.contract.broker import Broker, Consumer
 from palermo.core.failure import Attempt
 from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, fail
 from palermo.core.message import KNOWN_HEADERS, Message
-from palermo.core.prefetch import Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, DeliveryLost
 from tests.contract.tools import (
@@ -197,9 +196,9 @@ class ConsumingContract:
     async def test_a_worker_of_one_job_a_slot_says_so(self, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
         queues, report = QueueSelection.parse("jobs,mail"), Report("jobs,mail")
         with caplog.at_level(logging.INFO, "palermo"):
-            consumer = await broker.consume(queues, slots=1, tag="t", report=report, prefetch=Prefetch(5))
+            consumer = await broker.consume(queues, slots=1, tag="t", report=report, prefetch=5)
 
-        assert [text for text in caplog.messages if text.startswith("prefetch is 1, since ")]
+        assert [text for text in caplog.messages if text.startswith("prefetch is 1, because ")]
         await consumer.close()
 
     async def test_a_job_released_comes_back_to_its_place(self, broker: Broker) -> None:

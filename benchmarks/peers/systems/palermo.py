@@ -13,7 +13,7 @@ EXCHANGE = f"peers-{os.getpid()}"
 
 def _worker(setup: Setup) -> list[str]:
     queues = ["-q", ",".join(setup.queues)]
-    slots = ["-c", str(setup.slots), "--pool", setup.pool, "--prefetch", setup.prefetch]
+    slots = ["-c", str(setup.slots), "--pool", setup.pool, "--prefetch", str(setup.prefetch)]
     return ["-m", "palermo", "worker", "benchmarks.peers.apps.palermo", *queues, *slots, "--log-level", "warning"]
 
 

@@ -43,7 +43,6 @@ from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, FAILED_QUEUE, QUORUM, internal, is_failed
 from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable
@@ -166,7 +165,7 @@ class RabbitmqBroker:
         tag: str,
         report: Callable[[], WorkerInfo],
         on_command: OnCommand = ignore_command,
-        prefetch: Prefetch = NO_PREFETCH,
+        prefetch: int = 1,
     ) -> Consumer:
         # A program that only enqueues does not import these. benchmarks.imports: 195 ms of CPU, 226 with them.
         from palermo.brokers.rabbitmq.consuming.consumer import RabbitmqConsumer
@@ -200,8 +199,8 @@ class RabbitmqBroker:
             )
             readied.append(source.prepare())
         else:
-            if prefetch.most > 1:
-                log.info("prefetch is 1, since this worker serves several queues queues=%s", selection)
+            if prefetch > 1:
+                log.info("prefetch is 1, because this worker serves several queues queues=%s", selection)
             source = PollSource(connection, declarer, self._exchange, selection, slots=slots, tag=slot_tag)
             names = None if selection.fixed else await follow(self._registry, connection, source.know)
             await source.know(names.known if names is not None else set())

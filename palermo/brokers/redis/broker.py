@@ -48,7 +48,6 @@ from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, NotFound, PalermoError, PublishRefused
@@ -131,10 +130,10 @@ class RedisBroker:
         tag: str,
         report: Callable[[], WorkerInfo],
         on_command: OnCommand = ignore_command,
-        prefetch: Prefetch = NO_PREFETCH,
+        prefetch: int = 1,
     ) -> RedisConsumer:
-        if prefetch.most > 1:
-            log.info("prefetch is 1, since a slot takes jobs from Redis one at a time")
+        if prefetch > 1:
+            log.info("prefetch is 1, because a slot takes jobs from Redis one at a time")
         reported = report()
         holder = secrets.token_hex(8)
         patterns, text = json.dumps(selection.patterns), json.dumps(reported.to_plain())

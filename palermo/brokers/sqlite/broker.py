@@ -58,7 +58,6 @@ from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
-from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, StoreInvalid
@@ -137,10 +136,10 @@ class SqliteBroker:
         tag: str,
         report: Callable[[], WorkerInfo],
         on_command: OnCommand = ignore_command,
-        prefetch: Prefetch = NO_PREFETCH,
+        prefetch: int = 1,
     ) -> SqliteConsumer:
-        if prefetch.most > 1:
-            log.info("prefetch is 1, since a slot takes jobs from SQLite one at a time")
+        if prefetch > 1:
+            log.info("prefetch is 1, because a slot takes jobs from SQLite one at a time")
         await workers.reap_dead(self._store, self._directory)
         reported = report()
         try:

@@ -22,7 +22,6 @@ from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import JournalLevel
 from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
 from palermo.core.message import Message
-from palermo.core.prefetch import NO_PREFETCH
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count
 from palermo.core.topology import worker_tag
@@ -370,14 +369,13 @@ class Worker:
 
     async def _consume(self, broker: Broker) -> Consumer:
         await self._announcer.session_opens(broker)
-        prefetch = NO_PREFETCH if self.batches else self._options.prefetch
         return await broker.consume(
             self._selection,
             slots=len(self._slots),
             tag=self._about.id,
             report=self.report,
             on_command=self._orders.obey,
-            prefetch=prefetch,
+            prefetch=1 if self.batches else self._options.prefetch,
         )
 
     def _on_session_open(self, session: BrokerSession) -> None:

@@ -145,7 +145,7 @@ def handles() -> None:
     palermo.job(missed="never")  # wrong
     palermo.job(backoff="exponential", missed="once", arguments="one", unique="until_start")
     palermo.start_worker(["shop"], pool="threads")  # wrong
-    palermo.start_worker(["shop"], pool="thread", prefetch="auto", log_format="json")
+    palermo.start_worker(["shop"], pool="thread", prefetch=4, log_format="json")
     if (current := palermo.current_job()) is not None:
         current.progress("half")  # wrong
 

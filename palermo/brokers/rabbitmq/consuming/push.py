@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,12 +11,10 @@ from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, finish
 from palermo.brokers.rabbitmq.amqp.frames import Delivered
 from palermo.brokers.rabbitmq.amqp.messages import delivered, read, read_delivered
 from palermo.brokers.rabbitmq.amqp.replies import QueueInUse
-from palermo.brokers.rabbitmq.consuming.prefetch_buffer import PrefetchBuffer
 from palermo.brokers.rabbitmq.consuming.troubled_queues import TroubledQueues
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
-from palermo.core.prefetch import NO_PREFETCH, Prefetch
 from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, amqp_queue
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
@@ -33,7 +32,7 @@ _SILENCE = 6.0
 
 
 class Slot:
-    """One slot's subscription. It holds one unsettled delivery at most, or with a prefetch some more that wait.
+    """One slot's subscription. It holds one unsettled delivery at most, or `prefetch - 1` more that wait.
 
     A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` goes on
     waiting until it is settled.
@@ -47,13 +46,10 @@ class Slot:
         self._number = number
         self._channel: Channel | None = None
         self._tag = ""
-        self._backlog = PrefetchBuffer(
-            source.prefetch,
-            slow=lambda: source.see_to(self._keep_none_waiting()),
-            resize=lambda: source.see_to(self._resize()),
-        )
+        #: The deliveries that wait until the slot is free, oldest first.
+        self._waiting: deque[Delivery] = deque()
         #: The prefetch that its channel is set to.
-        self._count = 0
+        self._prefetch = 0
         #: The type of its queue.
         self._kind = CLASSIC
         self._asked: asyncio.Future[None] | None = None
@@ -85,9 +81,8 @@ class Slot:
             if self._source.rests:
                 await self._await_news()
                 continue
-            if self._backlog.waiting and not self._taken:
-                self._backlog.began()
-                return self._hand_out(self._backlog.take())
+            if self._waiting and not self._taken:
+                return self._hand_out(self._waiting.popleft())
             try:
                 if self._ended is not None and self._wants_pull and (pulled := await self._pull()) is not None:
                     return self._hand_out(pulled)
@@ -95,7 +90,7 @@ class Slot:
                     await self._subscribe()
                     if not self._tag:
                         continue  # the subscription has ended meanwhile
-                if not self._backlog.waiting or self._taken:
+                if not self._waiting or self._taken:
                     await self._await_news()
             except QueueInUse as error:
                 self._tag = ""
@@ -150,38 +145,14 @@ class Slot:
     def _leave(self, channel: Channel | None) -> None:
         """Give back what waits on a channel on which this slot takes nothing more."""
         self._give_back()
-        self._backlog.left()
         self._let_come(channel)
 
     def _give_back(self) -> None:
         """Return all waiting deliveries to their places in the queue."""
-        for delivery in self._backlog.clear():
-            channel, tag = delivery.token
+        while self._waiting:
+            channel, tag = self._waiting.popleft().token
             if channel.is_open:
                 channel.requeue(tag)
-
-    async def _keep_none_waiting(self) -> None:
-        """Give back the deliveries that wait behind a long job, so that others can run them."""
-        await self.rest()
-        self.wake()
-
-    async def _resize(self) -> None:
-        """Subscribe anew, which alone changes a subscription's prefetch; waiting deliveries are taken first."""
-        try:
-            async with self._lock:
-                channel, tag = self._channel, self._tag
-                if channel is None or not channel.is_open or not tag or self._count == self._backlog.wanted:
-                    return
-                # Deliveries that come before the answer are taken as usual.
-                await channel.call(channel.raw.basic_cancel, tag)
-                self._source.connection.raw.deliver_no_more(channel.raw)
-                self._tag = ""
-            # With a backlog a new subscription would hold as many more.
-            if not (self._backlog.waiting or self._closed or self._source.paused):
-                await self._subscribe()
-        finally:
-            if not (self._tag or self._backlog.waiting):
-                self.wake()
 
     def _listen(self) -> None:
         """Check from now on whether RabbitMQ has broken this subscription."""
@@ -203,7 +174,7 @@ class Slot:
     def _is_idle(self) -> bool:
         """Whether `receive` waits for a job, and the slot holds none."""
         waits = self._asked is not None and not self._asked.done()
-        return waits and not (self._taken or self._backlog.waiting or self._pulling) and self._ended is None
+        return waits and not (self._taken or self._waiting or self._pulling) and self._ended is None
 
     async def _renew(self) -> None:
         """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
@@ -308,12 +279,12 @@ class Slot:
             made = channel = self._channel = await self._source.connection.channel()
             made.on_close(lambda: self._on_end(made))
             made.raw.add_on_cancel_callback(lambda _: self._on_cancelled_by_broker(made))
-            self._count = 0
+            self._prefetch = 0
         self._kind = await self._source.declarer.ensure(self._source.queue)
-        count = self._source.allowed(self._kind, self._backlog.wanted)
-        if count != self._count:
-            await channel.prefetch(count)
-            self._count = count
+        prefetch = self._source.allowed(self._kind)
+        if prefetch != self._prefetch:
+            await channel.prefetch(prefetch)
+            self._prefetch = prefetch
         return channel
 
     def _on_delivered(self, found: Delivered, data: bytes) -> None:
@@ -328,20 +299,19 @@ class Slot:
         self._heard = True
         token = (self._channel, tag)
         delivery = Delivery(message=message, slot=self._number, token=token, redelivered=redelivered)
-        if self._backlog.waiting or not self._offered(delivery):
-            self._backlog.add(delivery)
+        if self._waiting or not self._offered(delivery):
+            self._waiting.append(delivery)
             if not self._taken:
                 self.wake()
 
     def _offer_next(self) -> None:
         """Offer the next waiting delivery: the one that the callback took is settled."""
-        if not self._backlog.waiting or self._taken:
+        if not self._waiting or self._taken:
             return
-        delivery = self._backlog.take()
-        if not self._offered(delivery):
-            self._backlog.put_back(delivery)
-            if not self._taken:
-                self.wake()
+        if self._offered(self._waiting[0]):
+            self._waiting.popleft()
+        elif not self._taken:
+            self.wake()
 
     def _offered(self, delivery: Delivery) -> bool:
         """Offer the delivery to the callback if `receive` waits; returns whether the callback took it."""
@@ -349,8 +319,6 @@ class Slot:
         if not waits or self._offer is None or self._taken or self._source.paused or not self._offer(delivery):
             return False
         self._taken, self._held = True, delivery.token
-        if self._backlog.measures:
-            self._backlog.began()
         return True
 
     def ack(self, delivery: Delivery) -> None:
@@ -366,11 +334,9 @@ class Slot:
             token[0].abandon()
         if token == (self._channel, self._pulled):
             self._pull_ended()
-        if self._backlog.measures:
-            self._backlog.ended()
         if self._taken:
             self._taken = False
-            if self._backlog.waiting:
+            if self._waiting:
                 # Not now: the worker is still in the call that settles the last one.
                 asyncio.get_running_loop().call_soon(self._offer_next)
             elif not self._tag:
@@ -403,8 +369,7 @@ class Slot:
         self._source.connection.raw.deliver_no_more(channel.raw)
         if channel is self._channel:
             self._tag = ""
-            self._backlog.clear()
-            self._backlog.left()
+            self._waiting.clear()
             self._ended = self._pulled = None
             self._pulling = self._stored = False
             self.wake()
@@ -428,7 +393,7 @@ class PushSource:
         *,
         slots: int,
         tag: Callable[[int], str],
-        prefetch: Prefetch = NO_PREFETCH,
+        prefetch: int = 1,
     ) -> None:
         self.connection = connection
         self.declarer = declarer
@@ -468,13 +433,17 @@ class PushSource:
         for slot in self.slots:
             slot.wake()
 
-    def allowed(self, kind: str, count: int) -> int:
-        """How many jobs of a queue of this type a slot may hold: a quorum queue counts a requeued job as failed."""
-        if kind == CLASSIC or self.prefetch.most == 1:
-            return count
+    def allowed(self, kind: str) -> int:
+        """How many jobs of a queue of this type a slot may hold: a quorum queue counts each return of a job."""
+        if kind == CLASSIC or self.prefetch == 1:
+            return self.prefetch
         if not self._told:
             self._told = True
-            log.info("prefetch is 1, since the queue counts what is given back queue=%s type=%s", self.queue, kind)
+            log.info(
+                "prefetch is 1, because a quorum queue limits how often a job is returned queue=%s type=%s",
+                self.queue,
+                kind,
+            )
         return 1
 
     def pause(self, queues: PausedQueues) -> None:
