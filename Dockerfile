@@ -4,16 +4,18 @@
 # Python 3.13.15. docker-compose.yml says how to renew the digest.
 FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE ./
-COPY requirements requirements
+COPY pyproject.toml uv.lock README.md LICENSE ./
+COPY scripts scripts
 COPY serializers serializers
 COPY palermo palermo
 COPY webui webui
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/palermo \
- && /opt/palermo/bin/pip install --require-hashes --only-binary :all: --requirement requirements/image.txt \
- && /opt/palermo/bin/pip install --no-deps --no-build-isolation '.[fast,metrics,web,zstd]' \
- && /opt/palermo/bin/pip uninstall --yes setuptools
+ && python -m venv /opt/uv && /opt/uv/bin/pip install --require-hashes --requirement scripts/uv.txt \
+ && UV_PROJECT_ENVIRONMENT=/opt/palermo /opt/uv/bin/uv sync --frozen --no-build --no-install-project \
+    --extra fast --extra metrics --extra redis --extra web --extra zstd --group build \
+ && /opt/uv/bin/uv pip install --python /opt/palermo --no-deps --no-build-isolation . \
+ && /opt/uv/bin/uv pip uninstall --python /opt/palermo setuptools
 
 FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b
 COPY --from=build /opt/palermo /opt/palermo

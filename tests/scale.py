@@ -1,4 +1,4 @@
-"""The size of the longest tests: enough to find a fault in seconds, or with `make endurance` all that was promised."""
+"""The size of the longest tests: a short one, or what was promised in full with `PALERMO_ENDURANCE=1`."""
 
 import os
 from collections.abc import Sequence

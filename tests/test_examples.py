@@ -1,7 +1,7 @@
 """The examples in the documents run as they stand. `make lint` checks the commands in them.
 
 A page's examples run in one process, on the embedded broker; those of the pages in ON_RABBITMQ on RabbitMQ too. With
-`make endurance` all of them do.
+`PALERMO_ENDURANCE=1` all of them do.
 tests/doc_pages.py says how a page hides what its examples need.
 """
 

@@ -218,4 +218,4 @@ def test_palermo_alone_needs_little() -> None:
 def test_all_is_every_extra_that_users_want() -> None:
     extras = _PROJECT["project"]["optional-dependencies"]
 
-    assert extras["all"] == [f"palermo[{','.join(sorted(extras.keys() - {'all', 'dev'}))}]"]
+    assert extras["all"] == [f"palermo[{','.join(sorted(extras.keys() - {'all'}))}]"]

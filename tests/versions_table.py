@@ -1,4 +1,4 @@
-"""The tests that meet a broker, on several versions of RabbitMQ one after the other: `make test-versions`.
+"""The tests that meet a broker, on several versions of RabbitMQ one after the other: `python -m tests.versions_table`.
 
 Prints a table with what passed, failed and was skipped on each; exits with 1 if a test failed, or was skipped without
 a reason that names RabbitMQ.

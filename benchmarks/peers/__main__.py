@@ -86,7 +86,7 @@ def _introduce(systems: Iterable[System], found: Stores, venv: Path) -> set[str]
     for system in systems:
         there = versions(system.python(venv), system.distributions)
         if system.distributions[0] not in there:
-            print(f"{system.name} is left out: not installed in {venv}; `make bench-peers` does that")
+            print(f"{system.name} is left out: not installed in {venv}; `make bench NAME=peers` does that")
             missing.add(system.name)
         elif system.stores == ("redis",) and not found.redis:
             print(f"{system.name} is left out: no redis-server is installed here")

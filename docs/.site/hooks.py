@@ -22,6 +22,7 @@ OUTSIDE = {
     "CONTRIBUTING.md": "internals/contributing.md",
     "examples/README.md": "learn/examples.md",
     "soak/README.md": "internals/soak.md",
+    "SECURITY.md": "security-policy.md",
     "benchmarks/README.md": "internals/benchmarks.md",
 }
 

@@ -1,6 +1,6 @@
 """Many sessions, each lost and followed by another, leave nothing behind: no memory, no descriptor, no thread.
 
-A thousand of them with `make endurance`.
+A thousand of them with `PALERMO_ENDURANCE=1`.
 """
 
 import asyncio

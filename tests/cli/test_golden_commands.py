@@ -2,7 +2,7 @@
 
 Tests of the commands look for ids, states and exit codes; a sentence that changes shows here. The lines of a file that
 begin with `$ palermo` are run one after the other on the same shop; to show another one, write its line and run
-`make golden`.
+`PALERMO_GOLDEN=1`.
 """
 
 import re

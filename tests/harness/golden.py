@@ -1,6 +1,6 @@
-"""What Palermo says to people, in files: tests/golden/SURFACE/NAME.txt, one for each command and each page.
+"""Golden files of the output for people: tests/golden/SURFACE/NAME.txt, one for each command and each page.
 
-Tests elsewhere look for values, ids and states, and leave the wording to these files. `make golden` writes them anew
+Other tests look for values, ids and states, and leave the wording to these files. `PALERMO_GOLDEN=1` writes them again
 after a sentence has changed; the difference in git is what readers will see.
 """
 
@@ -32,5 +32,5 @@ def assert_golden(surface: str, name: str, text: str) -> None:
     if _WRITING:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    assert path.exists(), f"{path} does not exist: `make golden` writes it"
-    assert text == path.read_text(), f"the wording of {surface} {name} changed: `make golden` writes {path} anew"
+    assert path.exists(), f"{path} does not exist: `PALERMO_GOLDEN=1` writes it"
+    assert text == path.read_text(), f"the wording of {surface} {name} changed: `PALERMO_GOLDEN=1` writes {path} again"

@@ -1,6 +1,6 @@
 """The style page, `/styleguide`: every component of the pages with made-up values. It is not part of the package.
 
-`make styleguide` serves it, and the tests of the looks open it.
+`python -m tests.webui.styleguide` serves it, and the tests of the looks open it.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""`make styleguide`: serves the style page, with the pages of an empty embedded broker, until Ctrl-C."""
+"""Serves the style page and the pages of an empty embedded broker: `python -m tests.webui.styleguide`."""
 
 import tempfile
 
