@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from palermo.brokers.rabbitmq.amqp.messages import read_json
 from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.browsing import failed_log
@@ -142,6 +143,12 @@ class _Readers:
                 _parse_tenant_queue(record["made"])
             case "the answers of workers":
                 checked_worker(record)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_record_with_a_number_that_is_not_finite_is_refused(number: str) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        read_json(f'{{"at": {number}}}'.encode())
 
 
 @st.composite
