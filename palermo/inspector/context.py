@@ -1,7 +1,6 @@
 """The context of the inspector's methods: the client that is asked, who acts, and how much of a job is shown."""
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
@@ -13,14 +12,23 @@ from palermo.contract.broker import Broker, Page, QueueInfo
 from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
 from palermo.contract.rows import job_row, queue_row, worker_row
 from palermo.contract.serialization import MAX_DECOMPRESSED
-from palermo.contract.sweep import SweepDecision, SweepProgress
+from palermo.contract.sweep import SweepProgress
 from palermo.contract.trouble import unless_blocked
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import FAILED_QUEUE, is_failed
 from palermo.errors import NotFound, PalermoError
-from palermo.inspector.judges import TakenJob
+from palermo.inspector.judges import (
+    NO_FAILED_JOB,
+    Judge,
+    Progress,
+    TakeJudge,
+    TakenJob,
+    Watching,
+    report_taken,
+    stoppable,
+)
 from palermo.inspector.masking import masked_preview
 from palermo.inspector.rates import Snapshot
 
@@ -34,9 +42,6 @@ PROMPT = 1.0
 
 #: Seconds that a command, which may not be repeated, has more than a question.
 _MORE = 5.0
-
-#: Is told how far a long command is.
-Progress = Callable[[SweepProgress], None]
 
 
 class Context:
@@ -94,29 +99,48 @@ class Context:
         """Write an action into the journal; see palermo.client.actor.record_action."""
         record_action(self._client, replace(self._actor, name=by) if by else self._actor, action, **facts)
 
-    @contextmanager
-    def _taking(
-        self, action: str, which: object, taken: Sequence[TakenJob], *, queue: str | None = None, what: str = ""
-    ) -> Iterator[list[PalermoError | None]]:
-        """Record an action that takes jobs, with those in `taken` at the end of the `with` statement.
+    def _take(
+        self,
+        action: str,
+        which: object,
+        judge: TakeJudge,
+        sweep: Callable[[Judge, Progress], object],
+        watching: Watching,
+        *,
+        queue: str | None = None,
+        details: str = "",
+        missing: str = NO_FAILED_JOB,
+    ) -> list[TakenJob]:
+        """Sweep with a judge that takes jobs, record that, and then report the errors; returns the taken jobs.
 
-        The body adds its errors to the list. If there are errors and no job was taken, the action has failed.
+        `which` is how the caller named the jobs. `missing` is the text of the error for ids that weren't found.
         """
-        began, errors = clock.now(), list[PalermoError | None]()
-        asked = [] if isinstance(which, str | Iterable) else [str(which)]
+        began, taken, errors = clock.now(), judge.taken, list[PalermoError]()
         try:
-            yield errors
+            sweep(stoppable(watching.get("stop"), judge), report_taken(taken, watching))
+            errors += filter(None, (judge.refusal, judge.selection.missing_error(missing)))
         except PalermoError as error:
             errors.append(error)
             raise
         finally:
-            ids, outcome = [job.id for job in taken], "done"
-            wrong = [type(error).__name__ for error in errors if error is not None]
-            if wrong and not ids:
-                outcome = "failed"
-                ids = [which] if isinstance(which, str) else [*which] if isinstance(which, Sequence) else []
-            told = ", ".join(filter(None, (what, *asked, *(wrong[:1] if outcome == "failed" else ()))))
-            self._record(action, queue=queue, ids=ids, what=told or None, outcome=outcome, at=began)
+            failed = bool(errors) and not taken
+            ids = [job.id for job in taken] or (list(judge.selection.ids) if failed else [])
+            chosen = "" if isinstance(which, str | Iterable) else str(which)
+            about = (details, chosen, type(errors[0]).__name__ if failed else "")
+            self._record(
+                action,
+                queue=queue,
+                ids=ids,
+                what=", ".join(filter(None, about)) or None,
+                outcome="failed" if failed else "done",
+                at=began,
+            )
+        on_error = watching.get("on_error")
+        for each in errors:
+            if on_error is None:
+                raise each
+            on_error(each)
+        return taken
 
     def _browse(self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False) -> Page:
         most = self._max_shown_bytes
@@ -128,7 +152,7 @@ class Context:
 
     def _sweep_failed(
         self,
-        judge: Callable[[Message], SweepDecision],
+        judge: Judge,
         progress: Progress | None = None,
         *,
         ids: Collection[str] = (),
@@ -137,7 +161,7 @@ class Context:
 
     def _read_failed(
         self,
-        judge: Callable[[Message], SweepDecision],
+        judge: Judge,
         progress: Progress | None = None,
         *,
         ids: Collection[str] = (),

@@ -5,7 +5,8 @@ from palermo.contract.events import ReplayFilter, Subscription
 from palermo.contract.rows import Row, iso_instant
 from palermo.core.times import Instant, unix_seconds
 from palermo.core.topics import check_group, check_pattern, distributor, gateway, group_queue
-from palermo.inspector.context import Context, Progress, queue_rows
+from palermo.inspector.context import Context, queue_rows
+from palermo.inspector.judges import Progress
 
 
 def _row(one: Subscription, queue: Row) -> Row:

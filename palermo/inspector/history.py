@@ -6,7 +6,8 @@ from palermo.core.times import Instant, unix_seconds
 from palermo.core.topology import check_id
 from palermo.errors import NotFound
 from palermo.history.filters import ANYTHING, FINISHED, AuditFilter, HistoryFilter
-from palermo.inspector.context import Context, Progress
+from palermo.inspector.context import Context
+from palermo.inspector.judges import Progress
 
 #: How far statistics look back by default, in seconds.
 _A_DAY = 86_400.0

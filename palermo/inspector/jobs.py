@@ -14,8 +14,9 @@ from palermo.core.message import Message
 from palermo.core.topology import check_id, check_queue_name, is_failed
 from palermo.inspector import waiting
 from palermo.inspector.again import EndedJobs
-from palermo.inspector.context import PROMPT, Progress
+from palermo.inspector.context import PROMPT
 from palermo.inspector.control import cancel
+from palermo.inspector.judges import Progress
 from palermo.jobs.redaction import masked_row
 
 

@@ -1,49 +1,65 @@
-"""The judges of a sweep through a queue: each decides about every message, for one of the inspector's commands.
+"""What a sweep through a queue does to each message, for the inspector's commands.
 
-A sweep calls its judge once per message, oldest first, and the judge answers with a SweepDecision. The judge keeps what
-it has seen. None of them talks to a broker. Memory is bounded by what a judge must
-remember: the ids it took, so that two copies of one id (a crash between publish and ack
-leaves them) count as one job and go together.
+A sweep calls its judge once per message, oldest first, and the judge answers with a SweepDecision. No judge talks to a
+broker. Memory is bounded by what a judge must remember: the ids it took, because two copies of one id (left by a crash
+between publish and ack) count as one job and go together.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from msgspec import Struct
 
 from palermo.contract.rows import Row, as_json, iso_instant
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.failure import fingerprint
-from palermo.core.lifecycle import requeue
 from palermo.core.message import Message
 from palermo.core.text import some_of
-from palermo.core.topology import check_id, check_job_queue
+from palermo.core.topology import check_id
 from palermo.core.unique_keys import UNIQUE_KEY
 from palermo.errors import DuplicateJob, NotFound, PalermoError
 from palermo.inspector.failed_filter import FailedFilter, PreviewOf, wire_preview
 
-#: What NotFound says of ids that are not in `failed`.
-NO_FAILED_JOB = "no failed job {}. `palermo failed list` shows those there are."
+#: The text of NotFound for ids that aren't in `failed`.
+NO_FAILED_JOB = "no failed job {}. `palermo failed list` lists the failed jobs."
 
-#: The jobs that are meant: one id, several, or those that a filter matches.
+#: The chosen failed jobs: one id, several, or those that a filter matches.
 Which = str | Iterable[str] | FailedFilter
+
+#: Decides about each message of a sweep.
+Judge = Callable[[Message], SweepDecision]
+
+#: Called with the progress of a long command.
+Progress = Callable[[SweepProgress], None]
 
 
 class TakenJob(NamedTuple):
-    """One job that a requeue, discard or dequeue took out of its queue."""
+    """One job that a command took out of its queue."""
 
     id: str
     job: str
-    #: For a requeue the queue it went to, else the one it had.
+    #: The queue that it was moved to, or else the one it had.
     queue: str
 
 
+class Watching(TypedDict, total=False):
+    """How a program follows, and can stop, a command on many jobs."""
+
+    progress: Progress | None
+    #: Gets each error that would otherwise be raised once the command has done all it can.
+    on_error: Callable[[PalermoError], None] | None
+    #: Gets the jobs that have certainly gone, while the command runs.
+    on_taken: Callable[[Sequence[TakenJob]], None] | None
+    #: Called before each job. Once it returns True, the command ends and leaves the other jobs where they are.
+    stop: Callable[[], bool] | None
+
+
 class Selection:
-    """The jobs that are meant, and which of those were there."""
+    """The chosen jobs, and which of them were found."""
 
     def __init__(self, ids: str | Iterable[str], matches: Callable[[Message], bool] = lambda _: False) -> None:
-        """One id, or several; besides, those are meant that the filter `matches`."""
+        """One id or several, and also the jobs that `matches` accepts."""
         self.ids = dict.fromkeys(check_id(id) for id in ([ids] if isinstance(ids, str) else ids))
         self.seen: set[str] = set()
         self._matches = matches
@@ -56,105 +72,69 @@ class Selection:
         return cls(which)
 
     def includes(self, message: Message) -> bool:
-        """Whether this message is meant; so is a second copy of a message that was."""
+        """Whether this message is chosen, or is a second copy of one that was."""
         return message.id in self.seen or message.id in self.ids or self._matches(message)
 
-    def is_repeated(self, message: Message) -> bool:
-        """Whether a copy of this id came before; remembers this one for the next."""
-        known = message.id in self.seen
-        self.seen.add(message.id)
-        return known
-
-    @property
-    def missing(self) -> list[str]:
-        """The given ids that were not there."""
-        return [id for id in self.ids if id not in self.seen]
-
     def missing_error(self, text: str = NO_FAILED_JOB) -> NotFound | None:
-        """NotFound for the missing ids, which stand in `text` for {}; None if all were there."""
-        return not_found_error(self.missing, text) if self.missing else None
+        """NotFound for the given ids that weren't found, which replace {} in `text`; None if all were found."""
+        missing = [id for id in self.ids if id not in self.seen]
+        return not_found_error(missing, text) if missing else None
 
 
-class DiscardJudge:
-    """Takes the jobs that are meant out of `failed`."""
-
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
-        self.taken: list[TakenJob] = []
-
-    def __call__(self, message: Message) -> SweepDecision:
-        if not self.selection.includes(message):
-            return Keep()
-        if not self.selection.is_repeated(message):
-            self.taken.append(TakenJob(message.id, message.job, message.queue))
-        return Remove()
-
-
-class RequeueJudge:
-    """Sends the jobs that are meant back to their queues, or to another, after `rewrite` has changed them."""
+class TakeJudge:
+    """Takes the chosen jobs out of their queue: moves them as `change` has changed them, or removes them without it."""
 
     def __init__(
-        self, selection: Selection, *, queue: str | None, rewrite: Callable[[Message], Message] | None = None
+        self, selection: Selection, change: Callable[[Message], Message] | None = None, *, queue: str = "`failed`"
     ) -> None:
+        """`queue` names the queue in errors."""
         self.selection = selection
         self.taken: list[TakenJob] = []
-        self._refusal: PalermoError | None = None
-        self._refused = 0
+        self._change = change
         self._queue = queue
-        self._rewrite = rewrite
+        self._first_refusal: PalermoError | None = None
+        self._refused = 0
 
     def __call__(self, message: Message) -> SweepDecision:
         if not self.selection.includes(message):
             return Keep()
         try:
-            fresh = requeue(message, queue=self._queue)
-            check_job_queue(fresh.queue)
-            if self._rewrite is not None:
-                fresh = self._rewrite(fresh)
+            changed = message if self._change is None else self._change(message)
         except PalermoError as error:
-            # Raising here would end the sweep half-way for one job that another program wrote badly.
+            # Raising here would end the sweep half-way because of one job that another program wrote badly.
             self.selection.seen.add(message.id)
-            self._refused += 1
-            self._refusal = self._refusal or error
+            self._refuse(error)
             return Keep()
-        if self.selection.is_repeated(message):
+        if message.id in self.selection.seen:
             return Remove()
-        taken = TakenJob(fresh.id, fresh.job, fresh.queue)
-        self.taken.append(taken)
-        return Move(fresh, lambda: self._kept_back(taken, fresh))
+        self.selection.seen.add(message.id)
+        job = TakenJob(message.id, message.job, changed.queue)
+        self.taken.append(job)
+        return Remove() if self._change is None else Move(changed, lambda: self._put_back(job, changed))
 
-    def _kept_back(self, taken: TakenJob, message: Message) -> None:
-        """Keep a job in `failed`, since another job has its key, or a run of it is not over."""
-        if taken in self.taken:
-            self.taken.remove(taken)
-        self._refused += 1
+    def _put_back(self, job: TakenJob, message: Message) -> None:
+        """Note that a job stays because its unique key isn't free."""
+        self.taken.remove(job)
         key = message.extra.get(UNIQUE_KEY)
-        self._refusal = self._refusal or DuplicateJob(
-            f"job {message.id} needs the key {key!r}, which another job has, or a run of this job that is not over."
+        self._refuse(
+            DuplicateJob(
+                f"job {job.id} needs the key {key!r}, but another job has it, or a run of this job is not over."
+            )
         )
+
+    def _refuse(self, error: PalermoError) -> None:
+        self._first_refusal = self._first_refusal or error
+        self._refused += 1
 
     @property
     def refusal(self) -> PalermoError | None:
-        """Why jobs that are meant stay in `failed`: the first one's reason, and how many stay."""
-        if self._refusal is None:
+        """Why chosen jobs stay in their queue: the reason for the first one, and how many stay."""
+        if self._first_refusal is None:
             return None
         stay = "The job stays" if self._refused == 1 else f"{self._refused:,} such jobs stay"
-        refusal = type(self._refusal)(f"{self._refusal} {stay} in `failed`.")
+        refusal = type(self._first_refusal)(f"{self._first_refusal} {stay} in {self._queue}.")
         refusal.jobs = self._refused
         return refusal
-
-
-class CountJudge:
-    """Counts the jobs that are meant, and takes none."""
-
-    def __init__(self, selection: Selection) -> None:
-        self.selection = selection
-        self.count = 0
-
-    def __call__(self, message: Message) -> SweepDecision:
-        if self.selection.includes(message) and not self.selection.is_repeated(message):
-            self.count += 1
-        return Keep()
 
 
 class PageJudge:
@@ -266,62 +246,44 @@ class GroupJudge:
         ]
 
 
-class VisitJudge:
-    """Shows every message to a function and takes none."""
+def reading(see: Callable[[Message], object]) -> Judge:
+    """The judge that calls this function with every message, and takes none."""
 
-    def __init__(self, see: Callable[[Message], object]) -> None:
-        self._see = see
-
-    def __call__(self, message: Message) -> SweepDecision:
-        self._see(message)
+    def judge(message: Message) -> SweepDecision:
+        see(message)
         return Keep()
 
+    return judge
 
-def stoppable(
-    stop: Callable[[], bool] | None, judge: Callable[[Message], SweepDecision]
-) -> Callable[[Message], SweepDecision]:
+
+def stoppable(stop: Callable[[], bool] | None, judge: Judge) -> Judge:
     """The same judge, but the sweep ends before the first message at which `stop` returns True."""
     if stop is None:
         return judge
     return lambda message: Stop() if stop() else judge(message)
 
 
-def report_taken(
-    taken: Sequence[TakenJob],
-    progress: Callable[[SweepProgress], None] | None,
-    on_taken: Callable[[Sequence[TakenJob]], None] | None,
-) -> Callable[[SweepProgress], None] | None:
-    """A progress callback that also tells, step by step, which jobs are gone for certain.
+def report_taken(taken: Sequence[TakenJob], watching: Watching) -> Progress:
+    """The progress callback of a command, which also reports, step by step, which jobs have certainly gone.
 
-    A judge has taken a job once it said so; the job is gone once the sweep's next step is reported.
+    A judge takes a job when it says so. The job has gone once the sweep reports its next step.
     """
-    if on_taken is None:
-        return progress
-    told = 0
+    reported = 0
+    progress, on_taken = watching.get("progress"), watching.get("on_taken")
 
-    def tell(swept: SweepProgress) -> None:
-        nonlocal told
-        if len(taken) > told:
-            on_taken(taken[told:])
-            told = len(taken)
+    def report(swept: SweepProgress) -> None:
+        nonlocal reported
+        if on_taken is not None and len(taken) > reported:
+            on_taken(taken[reported:])
+            reported = len(taken)
         if progress is not None:
             progress(swept)
 
-    return tell
-
-
-def report_errors(on_error: Callable[[PalermoError], None] | None, *errors: PalermoError | None) -> None:
-    """Give these errors to `on_error`, or raise the first one if there is no `on_error`."""
-    for error in errors:
-        if error is None:
-            continue
-        if on_error is None:
-            raise error
-        on_error(error)
+    return report
 
 
 def not_found_error(ids: Sequence[str], text: str = NO_FAILED_JOB) -> NotFound:
-    """The error for ids that are not there, which stand in `text` for {}."""
+    """The error for ids that weren't found, which replace {} in `text`."""
     error = NotFound(text.format(some_of(ids)))
     error.jobs = len(ids)
     return error

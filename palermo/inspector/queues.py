@@ -7,7 +7,8 @@ from palermo.core.queue_selection import EVERY_QUEUE, QueueSelection
 from palermo.core.text import nearest
 from palermo.core.topology import MIGRATABLE, check_job_queue, check_queue_name, is_failed
 from palermo.errors import NotFound, QueueNameInvalid, UsageError
-from palermo.inspector.context import Context, Progress, none_failed, queue_rows
+from palermo.inspector.context import Context, none_failed, queue_rows
+from palermo.inspector.judges import Progress
 from palermo.inspector.rates import Snapshot
 
 

@@ -3,14 +3,16 @@
 WaitingFilter chooses the jobs.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
+from typing import Unpack
 
 from msgspec import Struct
 
+from palermo.contract import clock
 from palermo.contract.rows import Row
-from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision
 from palermo.core.arguments import PREVIEW
 from palermo.core.conditions import check_conditions
 from palermo.core.failure import printable
@@ -19,11 +21,11 @@ from palermo.core.lifecycle import JobState
 from palermo.core.message import JSON, Message
 from palermo.core.text import fits
 from palermo.core.topology import check_id, check_job_queue, check_new_queue
-from palermo.errors import DuplicateJob, PalermoError, UsageError
-from palermo.inspector.context import Context, Progress
+from palermo.errors import UsageError
+from palermo.inspector.changes import check_options
+from palermo.inspector.context import Context
 from palermo.inspector.control import cancel
-from palermo.inspector.failed import OnError, OnTaken, Stopping
-from palermo.inspector.judges import DiscardJudge, Selection, TakenJob, report_errors, report_taken, stoppable
+from palermo.inspector.judges import Judge, Progress, Selection, TakeJudge, TakenJob, Watching, reading, stoppable
 from palermo.jobs.redaction import masked_row
 
 #: The most jobs that one call cancels: the broker keeps so many marks.
@@ -94,46 +96,12 @@ def may_contain(message: Message, wanted: str) -> bool:
     return any(wanted in printable(text) for text in (message.id, message.job, message.preview or ""))
 
 
-class _MoveJudge:
-    """Moves the jobs that are meant to another queue."""
-
-    def __init__(self, selection: Selection, to: str) -> None:
-        self.selection = selection
-        self.to = to
-        #: The jobs that were taken, in their order; `report_taken` tells of them.
-        self.taken: list[TakenJob] = []
-        self._refused = 0
-
-    def __call__(self, message: Message) -> SweepDecision:
-        if not self.selection.includes(message):
-            return Keep()
-        if self.selection.is_repeated(message):
-            return Remove()  # A second copy, which a kill between publishing and acknowledging left.
-        job = TakenJob(message.id, message.job, self.to)
-        self.taken.append(job)
-        return Move(JobEdit(queue=self.to).applied_to(message), lambda: self._refuse(job))
-
-    def _refuse(self, job: TakenJob) -> None:
-        self.taken.remove(job)
-        self._refused += 1
-
-    @property
-    def refusal(self) -> PalermoError | None:
-        """The reason why jobs that are meant stay where they are."""
-        if not self._refused:
-            return None
-        stay = "one unique job stays" if self._refused == 1 else f"{self._refused:,} unique jobs stay"
-        refusal = DuplicateJob(f"{stay} in the queue: the key of each is not its own any more.")
-        refusal.jobs = self._refused
-        return refusal
-
-
 def check_move(queue: str, to: str) -> None:
     """Raise QueueNameInvalid or UsageError if jobs that wait in a queue cannot be moved to this other one."""
     check_job_queue(queue)
     check_new_queue(to)
     if to == queue:
-        raise UsageError(f"the jobs wait in {queue} already: name another queue.")
+        raise UsageError(f"the jobs are already in queue {queue}: name another queue.")
 
 
 class JobsInQueue(Context):
@@ -153,105 +121,71 @@ class JobsInQueue(Context):
 
         return Selection((), matches)
 
-    def discard(
-        self,
-        queue: str,
-        which: WaitingJobs,
-        *,
-        progress: Progress | None = None,
-        on_error: OnError | None = None,
-        on_taken: OnTaken | None = None,
-        stop: Stopping | None = None,
-    ) -> list[TakenJob]:
+    def discard(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
         """Remove waiting jobs of a queue: one id, several ids, or all that a filter matches (WaitingFilter() for all).
 
-        A job that a worker has taken meanwhile is left to it. For ids that do not wait there, NotFound is raised after
-        all other jobs are done, or given to `on_error`. `on_taken` gets the jobs that have gone while the command runs,
-        and `stop` can end it early. Raises NotFound for a queue that does not exist.
+        A job that a worker has taken in the meantime is left to it. For ids that no longer wait there, NotFound is
+        raised after all other jobs are done, or given to `on_error`. `progress` gets the progress and `on_taken` the
+        jobs that have gone while the command runs, and a `stop` that returns True ends it early. Raises NotFound for a
+        queue that does not exist.
         """
-        judge = DiscardJudge(self._selection(which))
-        return self._take(queue, which, judge, progress, on_error, on_taken, stop)
+        return self._take_waiting("discard", queue, which, TakeJudge(self._selection(which)), watching, queue)
 
-    def move(
-        self,
-        queue: str,
-        which: WaitingJobs,
-        to: str,
-        *,
-        progress: Progress | None = None,
-        on_error: OnError | None = None,
-        on_taken: OnTaken | None = None,
-        stop: Stopping | None = None,
-    ) -> list[TakenJob]:
-        """Move jobs that wait in a queue to the end of another; the rest is as for `discard`.
+    def move(self, queue: str, which: WaitingJobs, to: str, **watching: Unpack[Watching]) -> list[TakenJob]:
+        """Move jobs that wait in a queue to the end of another. Options and errors as for `discard`.
 
-        Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run again, the
-        command goes on with those that are left.
+        Each job is stored in its new queue before it leaves the old one, so an interruption loses none. Run the command
+        again to move the rest.
         """
         check_move(queue, to)
-        judge = _MoveJudge(self._selection(which), to)
-        return self._take(queue, which, judge, progress, on_error, on_taken, stop)
+        judge = TakeJudge(self._selection(which), JobEdit(queue=to).applied_to, queue=f"queue {queue}")
+        return self._take_waiting("move", queue, which, judge, watching, to, details=f"from {queue}")
 
-    def _take(
+    def _take_waiting(
         self,
+        action: str,
         queue: str,
         which: WaitingJobs,
-        judge: DiscardJudge | _MoveJudge,
-        progress: Progress | None,
-        on_error: OnError | None,
-        on_taken: OnTaken | None,
-        stop: Stopping | None,
+        judge: TakeJudge,
+        watching: Watching,
+        place: str,
+        details: str = "",
     ) -> list[TakenJob]:
+        check_options(watching, Watching)
         check_job_queue(queue)
-        decide = stoppable(stop, judge)
-        tell = report_taken(judge.taken, progress, on_taken)
-        if isinstance(judge, _MoveJudge):
-            action, place, what = "move", judge.to, f"from {queue}"
-        else:
-            action, place, what = "discard", queue, ""
-        with self._taking(action, which, judge.taken, queue=place, what=what) as errors:
-            self._client.run(lambda broker: broker.sweep(queue, decide, progress=tell))
-            errors += (
-                judge.refusal if isinstance(judge, _MoveJudge) else None,
-                judge.selection.missing_error("no job {} waits there any more."),
-            )
-        report_errors(on_error, *errors)
-        return judge.taken
 
-    def cancel_waiting(
-        self,
-        queue: str,
-        which: WaitingJobs,
-        *,
-        progress: Progress | None = None,
-        on_error: OnError | None = None,
-        on_taken: OnTaken | None = None,
-        stop: Stopping | None = None,
-    ) -> list[TakenJob]:
+        def sweep(decide: Judge, progress: Progress) -> None:
+            self._client.run(lambda broker: broker.sweep(queue, decide, progress=progress))
+
+        missing = "no job {} waits there any more."
+        return self._take(action, which, judge, sweep, watching, queue=place, details=details, missing=missing)
+
+    def cancel_waiting(self, queue: str, which: WaitingJobs, **watching: Unpack[Watching]) -> list[TakenJob]:
         """Cancel jobs that wait in a queue: each stays there until a worker takes it, and drops it.
 
-        A job that runs already is ended, as by `cancel`. The rest is as for `discard`, but ids that do not wait
-        there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable where looking would
-        harm.
+        A job that is already running is stopped, as by `cancel`. Options as for `discard`, but ids that do not wait
+        there are cancelled too. Raises UsageError for more than 100,000 jobs, and NotBrowsable where reading the queue
+        would change it.
         """
+        check_options(watching, Watching)
         check_job_queue(queue)
+        stop = watching.get("stop")
         if isinstance(which, WaitingFilter):
-            chosen = self._found(queue, which, progress=progress, stop=stop)
+            chosen = self._found(queue, which, progress=watching.get("progress"), stop=stop)
         else:
             ids = [which] if isinstance(which, str) else dict.fromkeys(which)
             chosen = [TakenJob(check_id(id), "", queue) for id in ids]
-        if stop is not None and stop():
+        if not chosen or (stop is not None and stop()):
             return []
         if len(chosen) > MAX_CANCELLED:
             raise UsageError(
-                f"{len(chosen):,} jobs are meant, and one call cancels at most {MAX_CANCELLED:,}: discard them instead."
+                f"{len(chosen):,} jobs are chosen, but one call cancels at most {MAX_CANCELLED:,}. Discard them."
             )
-        if chosen:
-            by = self._actor.name
-            with self._taking("cancel", which, chosen):
-                self._ask(lambda broker: cancel(broker, [job.id for job in chosen], by=by), again=True)
-            if on_taken is not None:
-                on_taken(chosen)
+        began, ids = clock.now(), [job.id for job in chosen]
+        self._ask(lambda broker: cancel(broker, ids, by=self._actor.name), again=True)
+        self._record("cancel", ids=ids, what=str(which) if isinstance(which, WaitingFilter) else None, at=began)
+        if (on_taken := watching.get("on_taken")) is not None:
+            on_taken(chosen)
         return chosen
 
     def count(self, queue: str, filter: WaitingFilter, *, depth: int | None = None) -> int:
@@ -260,33 +194,26 @@ class JobsInQueue(Context):
         Raises NotFound, and NotBrowsable where looking would harm.
         """
         check_job_queue(queue)
-        return len(self._found(queue, filter, depth=depth))
+        seen = itertools.count()
+        return len(self._found(queue, filter, stop=lambda: next(seen) == depth))
 
     def _found(
         self,
         queue: str,
         filter: WaitingFilter,
         *,
-        depth: int | None = None,
         progress: Progress | None = None,
-        stop: Stopping | None = None,
+        stop: Callable[[], bool] | None = None,
     ) -> list[TakenJob]:
-        """The jobs that a filter matches; only the first `depth` jobs of the queue are looked at."""
+        """The jobs in a queue that a filter matches."""
         self._ask(lambda broker: broker.browse(queue, limit=0), again=True)
         found: dict[str, TakenJob] = {}
         selection = self._selection(filter)
-        left = depth
 
-        def look(message: Message) -> SweepDecision:
-            nonlocal left
-            if left == 0:
-                return Stop()
-            if left is not None:
-                left -= 1
+        def see(message: Message) -> None:
             if selection.includes(message):
                 found[message.id] = TakenJob(message.id, message.job, queue)
-            return Keep()
 
-        decide: Callable[[Message], SweepDecision] = stoppable(stop, look)
-        self._client.run(lambda broker: broker.sweep(queue, decide, progress=progress, only_look=True), again=True)
+        judge = stoppable(stop, reading(see))
+        self._client.run(lambda broker: broker.sweep(queue, judge, progress=progress, only_look=True), again=True)
         return list(found.values())

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from datetime import UTC, datetime
 from operator import attrgetter
 
@@ -85,6 +86,22 @@ def test_ids_that_are_not_there_are_named_after_the_others_are_done(client: Clie
     assert [job.id for job in taken] == ["2"]
     assert [type(error) for error in errors] == [NotFound]
     assert ids(inspector, "mail") == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda inspector: inspector.failed.requeue(ALL, to_queue="slow"),
+        lambda inspector: inspector.failed.discard(ALL, queue="mail"),
+        lambda inspector: inspector.jobs.cancel_waiting("mail", ["1"], yes=True),
+        lambda inspector: inspector.jobs.discard("mail", ["1"], args=[]),
+        lambda inspector: inspector.jobs.edit("1", quue="slow"),
+        lambda inspector: inspector.jobs.run_again("1", on_taken=print),
+    ],
+)
+def test_a_misspelled_option_is_refused(inspector: Inspector, act: Callable[[Inspector], object]) -> None:
+    with pytest.raises(TypeError, match="unknown options"):
+        act(inspector)
 
 
 def test_failed_jobs_are_listed_by_filter_in_pages(client: Client, inspector: Inspector) -> None:

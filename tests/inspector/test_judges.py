@@ -3,19 +3,9 @@ import pytest
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.failure import Failure
 from palermo.core.message import Message
-from palermo.errors import IdInvalid
+from palermo.errors import IdInvalid, QueueNameInvalid
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.inspector.judges import (
-    CountJudge,
-    DiscardJudge,
-    FindJudge,
-    GroupJudge,
-    PageJudge,
-    RequeueJudge,
-    Selection,
-    report_taken,
-    stoppable,
-)
+from palermo.inspector.judges import FindJudge, GroupJudge, PageJudge, Selection, TakeJudge, report_taken, stoppable
 
 
 def failed(
@@ -29,49 +19,35 @@ def kinds(judge: object, *messages: Message) -> list[type[SweepDecision]]:
     return [type(judge(message)) for message in messages]  # type: ignore[operator]
 
 
-def test_a_requeued_message_has_no_error_and_one_more_retry() -> None:
-    move = RequeueJudge(Selection("1"), queue="slow")(failed("1"))
-
-    assert isinstance(move, Move)
-    assert (move.message.queue, move.message.failure, move.message.retries) == ("slow", None, 2)
-
-
 def test_two_copies_of_one_id_go_together_and_are_one_job() -> None:
     copies = (failed("1"), failed("2"), failed("1"))
-    requeued = RequeueJudge(Selection.of(FailedFilter()), queue=None)
-    discarded = DiscardJudge(Selection(["1"]))
+    moved = TakeJudge(Selection.of(FailedFilter()), lambda message: message)
+    removed = TakeJudge(Selection(["1"]))
 
-    assert kinds(requeued, *copies) == [Move, Move, Remove]
-    assert kinds(discarded, *copies) == [Remove, Keep, Remove]
-    assert (len(requeued.taken), len(discarded.taken)) == (2, 1)
+    assert kinds(moved, *copies) == [Move, Move, Remove]
+    assert kinds(removed, *copies) == [Remove, Keep, Remove]
+    assert (len(moved.taken), len(removed.taken)) == (2, 1)
 
 
-def test_ids_that_are_not_there_are_named_and_a_blank_one_is_refused() -> None:
-    selection = Selection(["1", "2", "3"])
+def test_jobs_that_stay_do_not_end_the_sweep_and_are_counted() -> None:
+    def change(message: Message) -> Message:
+        if message.queue == "amq.x":
+            raise QueueNameInvalid("bad.")
+        return message
 
-    kinds(DiscardJudge(selection), failed("2"))
+    judge = TakeJudge(Selection(["1", "2", "3", "4"]), change)
 
-    assert selection.missing == ["1", "3"]
+    assert kinds(judge, failed("1", queue="amq.x"), failed("2", queue="amq.x"), failed("3")) == [Keep, Keep, Move]
+    missing = judge.selection.missing_error()
+    assert judge.refusal is not None
+    assert missing is not None
+    assert str(judge.refusal) == "bad. 2 such jobs stay in `failed`."
+    assert (judge.refusal.jobs, missing.jobs) == (2, 1)
+
+
+def test_a_blank_id_is_refused() -> None:
     with pytest.raises(IdInvalid):
         Selection(["1", ""])
-
-
-@pytest.mark.parametrize("queue", ["failed", "", "amq.x", " blank"])
-def test_a_job_whose_queue_is_no_queue_stays_or_is_sent_elsewhere(queue: str) -> None:
-    judge = RequeueJudge(Selection.of(FailedFilter()), queue=None)
-    elsewhere = RequeueJudge(Selection("1"), queue="jobs")
-
-    assert kinds(judge, failed("1", queue=queue), failed("2")) == [Keep, Move]
-    assert "stays in `failed`" in str(judge.refusal)
-    assert kinds(elsewhere, failed("1", queue=queue)) == [Move]
-    assert elsewhere.refusal is None
-
-
-def test_counting_takes_nothing_and_counts_copies_once() -> None:
-    judge = CountJudge(Selection.of(FailedFilter(queue="mail")))
-
-    assert kinds(judge, failed("1"), failed("1"), failed("2", queue="x")) == [Keep, Keep, Keep]
-    assert judge.count == 1
 
 
 def test_finding_stops_behind_the_page_if_nobody_wants_the_number() -> None:
@@ -122,9 +98,8 @@ def test_failures_of_one_kind_are_one_group() -> None:
 
 
 def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
-    judge, told = DiscardJudge(Selection.of(FailedFilter())), list[list[str]]()
-    progress = report_taken(judge.taken, None, lambda jobs: told.append([job.id for job in jobs]))
-    assert progress is not None
+    judge, told = TakeJudge(Selection.of(FailedFilter())), list[list[str]]()
+    progress = report_taken(judge.taken, {"on_taken": lambda jobs: told.append([job.id for job in jobs])})
 
     kinds(judge, failed("1"), failed("2"))
     assert told == []
@@ -138,19 +113,8 @@ def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
 
 def test_a_judge_that_is_stopped_takes_nothing_more() -> None:
     stopping: list[bool] = []
-    judge = stoppable(lambda: bool(stopping), DiscardJudge(Selection.of(FailedFilter())))
+    judge = stoppable(lambda: bool(stopping), TakeJudge(Selection.of(FailedFilter())))
 
     assert kinds(judge, failed("1")) == [Remove]
     stopping.append(True)
     assert kinds(judge, failed("2")) == [Stop]
-
-
-def test_an_error_says_how_many_jobs_it_is_about() -> None:
-    judge = RequeueJudge(Selection(["1", "2", "3", "4"]), queue=None)
-
-    kinds(judge, failed("1", queue="failed"), failed("2", queue="failed"), failed("3"))
-
-    assert judge.refusal is not None
-    missing = judge.selection.missing_error()
-    assert missing is not None
-    assert (judge.refusal.jobs, missing.jobs) == (2, 1)

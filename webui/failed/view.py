@@ -22,7 +22,7 @@ from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.errors import BrokerRefused, NotBrowsable, NotFound, PalermoError
 from palermo.inspector.inspector import Inspector
-from palermo.inspector.judges import TakenJob, VisitJudge, stoppable
+from palermo.inspector.judges import TakenJob, reading, stoppable
 from palermo.inspector.masking import masked_preview
 from palermo.webui.failed.entry import Entry, EntryBuilder
 from palermo.webui.failed.index import Index
@@ -67,7 +67,7 @@ class FailedJobReader:
         Queues that reading would harm are left out. Reading takes as long as there are jobs. With `ids` other jobs
         may be left out. `see` is called on the client's own thread and must be quick.
         """
-        judge = stoppable(stop, VisitJudge(see))
+        judge = stoppable(stop, reading(see))
         return self._client.run(lambda broker: read_failed(broker, judge, progress, ids=ids))
 
 

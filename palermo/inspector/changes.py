@@ -1,0 +1,136 @@
+"""The changes that an operator makes to jobs: other arguments, another queue, priority or time."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypedDict
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from palermo.contract.serialization import SIGNED, Serializers, media_type
+from palermo.core.arguments import preview, unpack
+from palermo.core.job_edit import JobEdit, check_priority
+from palermo.core.message import Message
+from palermo.core.times import Instant, unix_seconds
+from palermo.core.topology import check_new_queue
+from palermo.errors import DecodeError, MediaTypeUnknown, SerializationError, SignatureInvalid
+from palermo.jobs import registry
+
+
+class Changes(TypedDict, total=False):
+    """Changes to a job. A value that is None or left out stays as it is."""
+
+    #: The positional arguments, all of them.
+    args: Sequence[object] | None
+    #: The named arguments, all of them.
+    kwargs: Mapping[str, object] | None
+    queue: str | None
+    priority: int | None
+    #: When the job runs: a datetime with a time zone, or Unix seconds.
+    at: Instant | None
+
+
+def check_options(options: Mapping[str, object], kind: type) -> None:
+    """Raise TypeError for an option that this TypedDict doesn't have, as Python does for an unknown parameter."""
+    if unknown := options.keys() - kind.__annotations__.keys():
+        raise TypeError(f"unknown options {', '.join(sorted(unknown))}; known: {', '.join(kind.__annotations__)}")
+
+
+class Rewriter(Struct, frozen=True):
+    """Makes the same changes to one message after another.
+
+    Arguments are written with the serializer that wrote the message's own, or with JSON if that one isn't safe or isn't
+    known here. A signed message is signed again. If the job's code is imported here, the arguments must fit it.
+    """
+
+    serializers: Serializers
+    args: Sequence[object] | None = None
+    kwargs: Mapping[str, object] | None = None
+    #: All changes but the arguments.
+    rest: JobEdit = JobEdit()
+
+    @classmethod
+    def of(cls, serializers: Serializers, changes: Changes) -> Self:
+        """One for these changes. Raises QueueNameInvalid, OptionInvalid."""
+        queue, at = changes.get("queue"), changes.get("at")
+        rest = JobEdit(
+            queue=None if queue is None else check_new_queue(queue),
+            priority=check_priority(changes.get("priority")),
+            run_at=None if at is None else unix_seconds(at),
+        )
+        return cls(serializers, changes.get("args"), changes.get("kwargs"), rest)
+
+    @property
+    def rewrites_arguments(self) -> bool:
+        return self.args is not None or self.kwargs is not None
+
+    def __call__(self, message: Message) -> Message:
+        """The message with the changes, under the same id. Raises what `edit` raises."""
+        return self.edit(message).applied_to(message)
+
+    def edit(self, message: Message) -> JobEdit:
+        """The changes to this message.
+
+        Raises ArgumentsInvalid, EncodeError, BodyTooLarge, SignatureInvalid if there is no key to sign with, and
+        DecodeError if the arguments that stay cannot be read.
+        """
+        if not self.rewrites_arguments:
+            return self.rest
+        args, kwargs = self._arguments(message)
+        definition = registry.find(message.job)
+        one: dict[str, Any] = {}
+        if definition is not None:
+            definition.bind(args, kwargs)
+            args, kwargs = definition.written(args, kwargs)
+        if message.topic or (definition is not None and definition.one):
+            one["one"] = True
+        encoded = self.serializers.encode(
+            args,
+            kwargs,
+            job=message.signed_job,
+            id=message.signed_id,
+            serializer=self._serializer(message),
+            compression=self._compression(message),
+            sign=media_type(message.content_type) == SIGNED,
+            **one,
+        )
+        content = replace(
+            message,
+            body=encoded.body,
+            content_type=encoded.content_type,
+            content_encoding=encoded.content_encoding,
+            arguments=encoded.arguments,
+            preview=preview(args, kwargs),
+        )
+        return replace(self.rest, content=content)
+
+    def _arguments(self, message: Message) -> tuple[Sequence[object], Mapping[str, object]]:
+        """The new arguments, completed by those of the message."""
+        if self.args is not None and self.kwargs is not None:
+            return self.args, self.kwargs
+        try:
+            # Verified: only what a holder of the key wrote may be signed again below, not what was slipped in.
+            there = unpack(
+                self.serializers.decode_for_display(message, verify=True), message.arguments, one=bool(message.topic)
+            )
+        except SignatureInvalid:
+            raise
+        except SerializationError as error:
+            raise DecodeError(
+                f"the arguments of job {message.id} ({message.content_type}) cannot be read here, so none of them can"
+                " be kept. Give both the positional and the named arguments: --args and --kwargs."
+            ) from error
+        return (there[0] if self.args is None else self.args, there[1] if self.kwargs is None else self.kwargs)
+
+    def _serializer(self, message: Message) -> str:
+        try:
+            found = self.serializers.get(self.serializers.written_by(message))
+        except SerializationError:
+            return "json"
+        return found.name if found.safe else "json"
+
+    def _compression(self, message: Message) -> str:
+        """The message's compression; none if another client wrote a charset into that property."""
+        try:
+            return self.serializers.compression(message.content_encoding).name
+        except MediaTypeUnknown:
+            return ""
