@@ -7,7 +7,7 @@ import termios
 import time
 import tty
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 
@@ -15,7 +15,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -24,6 +24,8 @@ from palermo.cli.command_group import Context
 from palermo.cli.options import query_options
 from palermo.cli.output import is_terminal, print_json
 from palermo.cli.top_keys import TopKeys
+from palermo.client.actor import Actor
+from palermo.client.client import Client
 from palermo.contract import clock
 from palermo.contract.journal import ReadFrom
 from palermo.contract.rows import Row, iso_instant
@@ -38,33 +40,33 @@ from palermo.history.statistics import Rates, Statistics
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Samples
 
-#: Lines that are no rows: the first line, a blank and the foot, and of each table its name, its heading, a rule and a
-#: blank.
+#: Lines that are no rows: the first line, a blank one and the last one; and for each table its name, its heading, a
+#: rule and a blank line.
 _FIXED, _FRAME = 3, 4
 
-#: Rows that a table has at least, however low the terminal is.
-_LEAST = 2
+#: Minimum number of rows of a table, however low the terminal is.
+_FEWEST = 2
 
-#: Columns between two of a table; the most of one, and the fewest to which a text is cut.
-_GAP, _MOST, _LEAST_TEXT = 3, 40, 12
+#: Columns between two columns of a table, and the width below which a long text isn't cut.
+_GAP, _SHORTEST = 3, 12
 
-#: How far back failures are shown, in seconds, and the most that are shown.
+#: How far back failures are shown, in seconds, and how many at most.
 _RECENT, _FAILURES = 3_600.0, 100
 
-#: The lines of one look that is printed; `--json` has all.
+#: The height of a view that is printed once. `--json` has all rows.
 _ONCE = 40
 
-#: Rates are measured over this many seconds before now.
+#: Rates are averages of this many seconds.
 _RATE_WINDOW = 10.0
 
-#: Seconds that one snapshot waits for the journal; after that it is shown without failures.
+#: Seconds to wait for the journal before a view is printed once.
 _JOURNAL_TIMEOUT = 5.0
 
 _TEXTS = ("id", "job", "queue", "error", "message")
 
 
 class ScreenData(Struct, frozen=True, kw_only=True):
-    """All that is shown at one moment."""
+    """The data of one view."""
 
     #: Unix seconds.
     at: float
@@ -80,11 +82,11 @@ class ScreenData(Struct, frozen=True, kw_only=True):
     failures: Sequence[Row] = ()
     #: Why the data are out of date or incomplete; "" if they are neither.
     problem: str = ""
-    #: The queue that the keys have chosen; "" for none.
+    #: The queue chosen by keys; "" for none.
     chosen: str = ""
 
     def only(self, text: str) -> "ScreenData":
-        """The data of queues with this in their names, and of workers and failures that have to do with it."""
+        """The queues with this text in their names, and the workers and failures related to it."""
         if not text:
             return self
         return replace(
@@ -123,26 +125,160 @@ def totals(data: ScreenData) -> dict[str, int]:
     }
 
 
+# -- the tables
+
+
+class _Column(Struct, frozen=True):
+    """A column of a table."""
+
+    heading: str
+    #: Makes the cell of a row.
+    cell: Callable[[ScreenData, Row], str | Text]
+    number: bool = False
+    #: Whether long cells may be cut.
+    long: bool = False
+    #: In a narrow terminal the column with the greatest number is left out first. 0 always stays.
+    spare: int = 0
+
+
+def _of_jobs(value: Callable[[ScreenData, Row], str | Text]) -> Callable[[ScreenData, Row], str | Text]:
+    """The cell of a queue that is empty for failed jobs."""
+    return lambda data, row: "" if is_failed(row["name"]) else value(data, row)
+
+
+def _queue_state(data: ScreenData, row: Row) -> Text:
+    if row["paused"]:
+        return Text("paused", style="yellow")
+    unserved = row["pending"] and not row["workers"] and not is_failed(row["name"]) and not data.problem
+    return Text("no worker" if unserved else "", style="yellow")
+
+
+def _works_on(data: ScreenData, row: Row) -> str:
+    jobs = sorted(row["jobs"], key=lambda job: job["started_at"] or "")
+    if not jobs:
+        return ""
+    first, started = jobs[0], jobs[0]["started_at"]
+    arguments = f"({one_line(first['preview'])})" if first["preview"] else ""
+    since = duration(max(0.0, round(data.at - parse_instant(started), 1))) if started else ""
+    return f"{one_line(first['job'])}{arguments} {since}" + (f" and {len(jobs) - 1} more" if len(jobs) > 1 else "")
+
+
+def _number(number: int | None) -> str:
+    """A number of a worker; "?" if the worker doesn't answer and the number isn't known."""
+    return "?" if number is None else f"{number:,}"
+
+
+def _rate(per_second: float | None) -> str:
+    if per_second is None:
+        return "–"
+    return f"{per_second:,.0f}" if per_second >= 10 or not per_second else f"{per_second:.1f}"
+
+
+def _rate_of(name: str) -> Callable[[ScreenData, Row], str | Text]:
+    return _of_jobs(lambda data, row: _rate(getattr(data.rates.get(row["name"]), name, None)))
+
+
+def _red(text: str, value: object) -> Text:
+    return Text(text, style="red" if value else "")
+
+
+_STATES = {"working": "cyan", "idle": "green"}
+
+_QUEUES = (
+    _Column("Queue", lambda data, row: one_line(row["name"]), long=True),
+    _Column(
+        "Waiting", lambda data, row: _red(f"{row['pending']:,}", is_failed(row["name"]) and row["pending"]), number=True
+    ),
+    _Column("In progress", _of_jobs(lambda data, row: f"{row['in_progress']:,}"), number=True, spare=1),
+    _Column("In/s", _rate_of("enqueued"), number=True, spare=3),
+    _Column("Out/s", _rate_of("ended"), number=True, spare=4),
+    _Column("Workers", _of_jobs(lambda data, row: f"{row['workers']:,}"), number=True, spare=2),
+    _Column("", _queue_state),
+)
+
+_WORKERS = (
+    _Column("Worker", lambda data, row: one_line(row["id"]), long=True),
+    _Column("State", lambda data, row: Text(row["state"], style=_STATES.get(row["state"], "yellow"))),
+    _Column("Busy", lambda data, row: f"{len(row['jobs'])}/{_number(row['slots'])}", number=True),
+    _Column("Processed", lambda data, row: _number(row["processed"]), number=True, spare=2),
+    _Column("Failed", lambda data, row: _red(_number(row["failed"]), row["failed"]), number=True, spare=1),
+    _Column("Works on", _works_on, long=True),
+)
+
+_NEWEST = (
+    _Column("At", lambda data, row: _clock_time(row["at"])),
+    _Column("Queue", lambda data, row: one_line(row["queue"]), long=True, spare=1),
+    _Column("Job", lambda data, row: one_line(row["job"]), long=True),
+    _Column("", lambda data, row: Text("retries", style="yellow") if row["retried"] else Text("failed", style="red")),
+    _Column("Error", lambda data, row: shorter(one_line(f"{row['error']}: {row['message']}"), 200), long=True),
+)
+
+
+def _clock_time(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+
+
+def _table(data: ScreenData, columns: Sequence[_Column], rows: Sequence[Row], width: int) -> Table:
+    """A table that fits this width: long texts are cut, and columns without room are left out."""
+    cells = {column: [_text(column.cell(data, row)) for row in rows] for column in columns}
+    least = {
+        column: max(len(column.heading), *(min(cell.cell_len, _SHORTEST if column.long else width) for cell in those))
+        for column, those in cells.items()
+    }
+    while sum(size + _GAP for size in least.values()) - _GAP > width and any(column.spare for column in least):
+        del least[max(least, key=lambda column: column.spare)]
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    for column, size in least.items():
+        # rich makes only columns narrower that may wrap. The cells themselves never wrap.
+        table.add_column(
+            column.heading, justify="right" if column.number else "left", no_wrap=not column.long, min_width=size
+        )
+    for nth, row in enumerate(rows):
+        chosen = bool(data.chosen) and row.get("name") == data.chosen
+        table.add_row(*(cells[column][nth] for column in least), style="reverse" if chosen else "")
+    return table
+
+
+def _text(cell: str | Text) -> Text:
+    text = cell if isinstance(cell, Text) else Text(cell)
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+# -- the screen
+
+
+def queue_order(data: ScreenData) -> list[Row]:
+    """The queues in the order of the screen, the longest first."""
+    return sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))
+
+
 def view(data: ScreenData, *, width: int, height: int | None = None, foot: str = "") -> RenderableType:
     """The screen for a terminal of this width and of `height` lines, or all of it; `foot` is its last line."""
-    sizes = [len(data.queues), len(data.workers), len(data.failures)]
+    workers = sorted(data.workers, key=lambda row: (-len(row["jobs"]), row["id"]))
+    tables = (
+        ("Queues", _QUEUES, queue_order(data)),
+        ("Workers", _WORKERS, workers),
+        ("Newest failures, of the last hour", _NEWEST, data.failures),
+    )
     facts = _facts(data, width)
-    room = sizes if height is None else split_rows(sizes, height - _FIXED - len(facts) - len(sizes) * _FRAME)
-    parts: list[RenderableType] = [_first_line(data), *facts, _problem(data)]
-    tables = (("Queues", _queues), ("Workers", _workers), ("Newest failures, of the last hour", _failures))
-    for (title, table), size, shown in zip(tables, sizes, room, strict=True):
-        more = f", {shown:,} of {size:,}" if shown < size else ""
-        parts.append(Text(title + more, style="bold", no_wrap=True))
-        parts.append(_fitted(*table(data, shown), width) if size else Text("none", style="dim"))
+    sizes = [len(rows) for _, _, rows in tables]
+    room = sizes if height is None else split_rows(sizes, height - _FIXED - len(facts) - len(tables) * _FRAME)
+    title = Text.assemble(("palermo top", "bold"), f"  {_clock_time(data.at)}  {one_line(data.broker)}")
+    parts: list[RenderableType] = [_text(title), *facts, _text(Text(one_line(data.problem), style="bold red"))]
+    for (name, columns, rows), shown in zip(tables, room, strict=True):
+        more = f", {shown:,} of {len(rows):,}" if shown < len(rows) else ""
+        parts.append(_text(Text(name + more, style="bold")))
+        parts.append(_table(data, columns, rows[:shown], width) if rows else Text("none", style="dim"))
         parts.append(Text())
     if foot:
-        parts.append(Text(foot, style="dim", no_wrap=True, overflow="ellipsis"))
+        parts.append(_text(Text(foot, style="dim")))
     return Group(*parts)
 
 
 def split_rows(sizes: Sequence[int], room: int) -> list[int]:
-    """The rows of each table that fit: room that one does not need goes to the others, and each may have two."""
-    given = [min(size, _LEAST) for size in sizes]
+    """The rows of each table that fit: each table gets two, and the others get the room that one does not need."""
+    given = [min(size, _FEWEST) for size in sizes]
     free = room - sum(given)
     while free > 0 and given != list(sizes):
         for nth, size in enumerate(sizes):
@@ -150,11 +286,6 @@ def split_rows(sizes: Sequence[int], room: int) -> list[int]:
                 given[nth] += 1
                 free -= 1
     return given
-
-
-def _first_line(data: ScreenData) -> Text:
-    at = datetime.fromtimestamp(data.at).strftime("%H:%M:%S")
-    return Text.assemble(("palermo top", "bold"), f"  {at}  {one_line(data.broker)}", no_wrap=True, overflow="ellipsis")
 
 
 def _facts(data: ScreenData, width: int) -> list[Text]:
@@ -169,170 +300,16 @@ def _facts(data: ScreenData, width: int) -> list[Text]:
         ("processed", f"{_rate(data.processed)}/s", ""),
         ("failing", f"{_rate(data.failed)}/s", "red" if data.failed else ""),
     )
-    lines = [Text(no_wrap=True, overflow="ellipsis")]
+    lines = [_text("")]
     for name, value, style in facts:
         fact = Text.assemble((value, f"bold {style}".strip()), f" {name}")
         if lines[-1] and lines[-1].cell_len + 2 + fact.cell_len > width:
-            lines.append(Text(no_wrap=True, overflow="ellipsis"))
+            lines.append(_text(""))
         lines[-1].append("  " if lines[-1] else "").append_text(fact)
     return lines
 
 
-def _problem(data: ScreenData) -> Text:
-    return Text(one_line(data.problem), style="bold red", no_wrap=True, overflow="ellipsis")
-
-
-class _Column(Struct, frozen=True):
-    """A column of a table."""
-
-    heading: str
-    number: bool = False
-    #: The width to which a long text may be cut; 0 if its cells are never cut.
-    least: int = 0
-    #: Where the terminal is too narrow, the column with the greatest number goes first; 0 stays.
-    spare: int = 0
-
-
-#: The columns of a table, and its rows: the cells, and the style.
-_Rows = tuple[Sequence[_Column], Sequence[tuple[Sequence[Text], str]]]
-
-
-def _fitted(columns: Sequence[_Column], rows: Sequence[tuple[Sequence[Text], str]], width: int) -> Table:
-    """A table as wide as the terminal at most, of rows with their styles.
-
-    Headings are whole. Long texts are cut, and columns that the terminal has no room for are left out.
-    """
-    wanted = [
-        max(len(column.heading), *(min(cells[nth].cell_len, _MOST) for cells, _ in rows))
-        for nth, column in enumerate(columns)
-    ]
-    least = [max(len(column.heading), min(wanted[nth], column.least or _MOST)) for nth, column in enumerate(columns)]
-    kept = list(range(len(columns)))
-    while sum(least[nth] + _GAP for nth in kept) - _GAP > width:
-        spared = max(kept, key=lambda nth: columns[nth].spare)
-        if not columns[spared].spare:
-            break
-        kept.remove(spared)
-    widths = {nth: least[nth] for nth in kept}
-    room = width - sum(widths.values()) - _GAP * (len(kept) - 1)
-    for nth in kept:
-        if columns[nth].least:
-            # The last column, an error or what a worker does, gets what the others leave.
-            more = room if nth == len(columns) - 1 else min(room, wanted[nth] - widths[nth])
-            widths[nth] += max(0, more)
-            room -= max(0, more)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    for nth in kept:
-        justify: JustifyMethod = "right" if columns[nth].number else "left"
-        table.add_column(columns[nth].heading, justify=justify, no_wrap=True, overflow="ellipsis", width=widths[nth])
-    for cells, style in rows:
-        table.add_row(*(cells[nth] for nth in kept), style=style)
-    return table
-
-
-def queue_order(data: ScreenData) -> list[Row]:
-    """The queues as they are shown, the longest first."""
-    return sorted(data.queues, key=lambda row: (-row["pending"] - row["in_progress"], row["name"]))
-
-
-def _queues(data: ScreenData, shown: int) -> _Rows:
-    columns = (
-        _Column("Queue", least=_LEAST_TEXT),
-        _Column("Waiting", number=True),
-        _Column("In progress", number=True, spare=1),
-        _Column("In/s", number=True, spare=3),
-        _Column("Out/s", number=True, spare=4),
-        _Column("Workers", number=True, spare=2),
-        _Column(""),
-    )
-    rows = []
-    for row in queue_order(data)[:shown]:
-        rates = data.rates.get(row["name"])
-        failed = is_failed(row["name"])
-        cells = (
-            Text(one_line(row["name"])),
-            Text(f"{row['pending']:,}", style="red" if failed and row["pending"] else ""),
-            Text("" if failed else f"{row['in_progress']:,}"),
-            Text("" if failed else _rate(None if rates is None else rates.enqueued)),
-            Text("" if failed else _rate(None if rates is None else rates.ended)),
-            Text("" if failed else f"{row['workers']:,}"),
-            Text("paused", style="yellow") if row["paused"] else _unserved(row, known=not failed and not data.problem),
-        )
-        rows.append((cells, "reverse" if row["name"] == data.chosen else ""))
-    return columns, rows
-
-
-def _unserved(row: Row, *, known: bool) -> Text:
-    return Text("no worker", style="yellow") if row["pending"] and not row["workers"] and known else Text()
-
-
-def _workers(data: ScreenData, shown: int) -> _Rows:
-    columns = (
-        _Column("Worker", least=_LEAST_TEXT),
-        _Column("State"),
-        _Column("Busy", number=True),
-        _Column("Processed", number=True, spare=2),
-        _Column("Failed", number=True, spare=1),
-        _Column("Works on", least=_LEAST_TEXT),
-    )
-    rows = []
-    for row in sorted(data.workers, key=lambda row: (-len(row["jobs"]), row["id"]))[:shown]:
-        cells = (
-            Text(one_line(row["id"])),
-            Text(row["state"], style={"working": "cyan", "idle": "green"}.get(row["state"], "yellow")),
-            Text(f"{len(row['jobs'])}/{_count(row['slots'])}"),
-            Text(_count(row["processed"])),
-            Text(_count(row["failed"]), style="red" if row["failed"] else ""),
-            Text(_works_on(row, data.at)),
-        )
-        rows.append((cells, ""))
-    return columns, rows
-
-
-def _count(number: int | None) -> str:
-    """A number of a worker; "?" for one that does not answer and of which it is not known."""
-    return "?" if number is None else f"{number:,}"
-
-
-def _works_on(row: Row, now: float) -> str:
-    jobs = sorted(row["jobs"], key=lambda job: job["started_at"] or "")
-    if not jobs:
-        return ""
-    first = jobs[0]
-    more = f" and {len(jobs) - 1} more" if len(jobs) > 1 else ""
-    shown = f"({one_line(first['preview'])})" if first["preview"] else ""
-    return f"{one_line(first['job'])}{shown} {_since(first['started_at'], now)}{more}"
-
-
-def _failures(data: ScreenData, shown: int) -> _Rows:
-    columns = (
-        _Column("At"),
-        _Column("Queue", least=_LEAST_TEXT, spare=1),
-        _Column("Job", least=_LEAST_TEXT),
-        _Column(""),
-        _Column("Error", least=_LEAST_TEXT),
-    )
-    rows = []
-    for row in data.failures[:shown]:
-        cells = (
-            Text(datetime.fromtimestamp(row["at"]).strftime("%H:%M:%S")),
-            Text(one_line(row["queue"])),
-            Text(one_line(row["job"])),
-            Text("retries", style="yellow") if row["retried"] else Text("failed", style="red"),
-            Text(shorter(one_line(f"{row['error']}: {row['message']}"), 200)),
-        )
-        rows.append((cells, ""))
-    return columns, rows
-
-
-def _since(started: str | None, now: float) -> str:
-    return "" if started is None else duration(max(0.0, round(now - parse_instant(started), 1)))
-
-
-def _rate(jobs_per_second: float | None) -> str:
-    if jobs_per_second is None:
-        return "–"
-    return f"{jobs_per_second:,.0f}" if jobs_per_second >= 10 or not jobs_per_second else f"{jobs_per_second:.1f}"
+# -- the data
 
 
 class RecentFailures:
@@ -345,14 +322,10 @@ class RecentFailures:
     def take(self, batch: RecordBatch) -> None:
         """Keep the failures of a batch."""
         for record in batch.records:
-            at = record["at"]
-            if (
-                record["kind"] in (RecordKind.FAILED, RecordKind.RETRIED)
-                and isinstance(at, int | float)
-                and at >= self._since
-            ):
+            at, kind = record["at"], record["kind"]
+            if kind in (RecordKind.FAILED, RecordKind.RETRIED) and isinstance(at, int | float) and at >= self._since:
                 texts = {name: printable(str(record.get(name) or "")) for name in _TEXTS}
-                self._rows.append({"at": at, **texts, "retried": record["kind"] == RecordKind.RETRIED})
+                self._rows.append({"at": at, **texts, "retried": kind == RecordKind.RETRIED})
 
     def reset(self) -> None:
         """Forget all failures."""
@@ -361,94 +334,84 @@ class RecentFailures:
     def newest(self) -> list[Row]:
         """The failures, newest first."""
         rows = list(self._rows)  # in one step: the reading thread adds to it
-        rows.sort(key=lambda row: -row["at"])
-        return rows
+        return sorted(rows, key=lambda row: -row["at"])
+
+
+class LiveData:
+    """Reads queues and workers from the broker, and failures and rates from the journal."""
+
+    def __init__(self, client: Client) -> None:
+        now = clock.now()
+        self.inspector = Inspector(client, Actor.here("cli"))
+        self._samples = Samples(2 * _RATE_WINDOW + 120)
+        self._failures, self._statistics = RecentFailures(now - _RECENT), Statistics()
+        self.journal = JournalFollower(
+            client.settings, [self._failures, self._statistics], ReadFrom(since=now - _RECENT)
+        )
+        self._data = ScreenData(at=now, broker=str(client.settings.address))
+
+    def refresh(self) -> ScreenData:
+        """The present data. Raises BrokerError."""
+        now = self.inspector.snapshot()
+        self._samples.add(now)
+        processed, failed = self._samples.throughput(now.at, _RATE_WINDOW)
+        names = [row["name"] for row in now.queues if not is_failed(row["name"])]
+        self._data = replace(
+            self._data,
+            at=now.at,
+            queues=now.queues,
+            workers=now.workers,
+            processed=processed,
+            failed=failed,
+            rates=self._statistics.rates(names) if self.journal.progress.ready else {},
+            failures=self._failures.newest(),
+            problem="" if now.trouble is None else now.trouble.text,
+        )
+        return self._data
+
+    def refresh_or_last(self) -> ScreenData:
+        """The present data; while the broker is away, the last data with the problem."""
+        try:
+            return self.refresh()
+        except BrokerError as error:
+            return replace(self._data, problem=f"{type(error).__name__}: {error} Trying again.")
 
 
 @click.command()
 @click.option(
-    "--interval", type=click.FloatRange(0.2, 60), default=1.0, show_default=True, help="Seconds between looks."
+    "--interval",
+    type=click.FloatRange(0.2, 60),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two refreshes.",
 )
-@click.option("--once", is_flag=True, help="One look, printed; also where the output is no terminal.")
+@click.option("--once", is_flag=True, help="Print one view and exit. The default if the output is not a terminal.")
 @query_options
 @click.pass_obj
 def top(context: Context, /, interval: float, once: bool, as_json: bool) -> None:
     """Watch queues, workers, rates and the newest failures, until q is pressed.
 
-    Keys choose a queue, pause or resume it, requeue its failed jobs, and filter what is shown.
-    The rates of queues are averages of the last two to four minutes, from the counts in the journal. Those of all
-    workers are of the last ten seconds, or of one interval with --once.
+    Keys choose a queue, pause or resume it, requeue its failed jobs, and filter the view. The rates of queues are
+    averages of the last two to four minutes, from the counts in the journal. The rates of all workers are averages of
+    the last ten seconds, or of one interval with --once.
     """
-    client = context.client()
-    now = clock.now()
-    recent_failures = RecentFailures(now - _RECENT)
-    statistics = Statistics()
-
-    def rates(queues: Iterable[str]) -> dict[str, Rates]:
-        return statistics.rates(queues) if following.progress.ready else {}
-
-    following = JournalFollower(client.settings, [recent_failures, statistics], ReadFrom(since=now - _RECENT))
-    click.get_current_context().call_on_close(following.close)
-    live_data = LiveData(Inspector(client), str(client.settings.address), recent_failures, rates)
+    live_data = LiveData(context.client())
+    click.get_current_context().call_on_close(live_data.journal.close)
     # Before the journal is read, whose own client creates an SQLite file: this one refuses a mistyped path.
     live_data.refresh()
-    following.begin()
-    if as_json or once or not is_terminal(sys.stdout):
-        time.sleep(interval)
-        following.wait(_JOURNAL_TIMEOUT)
-        data = live_data.refresh()
-        if as_json:
-            print_json(data.row())
-        else:
-            console = Console(highlight=False)
-            console.print(view(data, width=console.width, height=_ONCE))
+    live_data.journal.begin()
+    if not (as_json or once) and is_terminal(sys.stdout):
+        with _keys() as pressed, suppress(KeyboardInterrupt):
+            _show(live_data, TopKeys(live_data.inspector), pressed, interval)
         return
-    with _keys() as pressed, suppress(KeyboardInterrupt):
-        _show(live_data, TopKeys(live_data.inspector), pressed, interval)
-
-
-class LiveData:
-    """Takes snapshots of queues and workers, and puts what the journal knows beside them."""
-
-    def __init__(
-        self,
-        inspector: Inspector,
-        broker: str,
-        recent_failures: RecentFailures,
-        rates: Callable[[Iterable[str]], dict[str, Rates]],
-    ) -> None:
-        """`rates` gives the rates of queues, as far as the journal knows them."""
-        self.inspector = inspector
-        self._samples = Samples(2 * _RATE_WINDOW + 120)
-        self._recent_failures = recent_failures
-        self._rates = rates
-        self._data = ScreenData(at=clock.now(), broker=broker)
-
-    def refresh(self) -> ScreenData:
-        """The data as they are now. Raises BrokerError."""
-        snapshot = self.inspector.snapshot()
-        now, queues, workers = snapshot.at, snapshot.queues, snapshot.workers
-        self._samples.add(snapshot)
-        processed, failed = self._samples.throughput(now, _RATE_WINDOW)
-        self._data = replace(
-            self._data,
-            at=now,
-            queues=queues,
-            workers=workers,
-            processed=processed,
-            failed=failed,
-            rates=self._rates(row["name"] for row in queues if not is_failed(row["name"])),
-            failures=self._recent_failures.newest(),
-            problem="" if snapshot.trouble is None else snapshot.trouble.text,
-        )
-        return self._data
-
-    def refresh_or_last(self) -> ScreenData:
-        """The data as they are now; while the broker is away, the last data with the problem."""
-        try:
-            return self.refresh()
-        except BrokerError as error:
-            return replace(self._data, problem=f"{type(error).__name__}: {error} Trying again.")
+    time.sleep(interval)
+    live_data.journal.wait(_JOURNAL_TIMEOUT)
+    data = live_data.refresh()
+    if as_json:
+        print_json(data.row())
+    else:
+        console = Console(highlight=False)
+        console.print(view(data, width=console.width, height=_ONCE))
 
 
 def _show(live_data: LiveData, keys: TopKeys, pressed: Callable[[float], str], interval: float) -> None:
@@ -463,27 +426,19 @@ def _show(live_data: LiveData, keys: TopKeys, pressed: Callable[[float], str], i
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Yield a function that returns the keys pressed within so many seconds, "" for none; then restore the terminal."""
-    if not is_terminal(sys.stdin):
-
-        def wait(seconds: float) -> str:
-            time.sleep(seconds)
-            return ""
-
-        yield wait
-        return
-    descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    """Yield a function that returns the keys pressed within some seconds, "" for none; then restore the terminal."""
+    descriptors = [sys.stdin.fileno()] if is_terminal(sys.stdin) else []
 
     def read(seconds: float) -> str:
-        ready, _, _ = select.select([descriptor], [], [], seconds)
-        if not ready:
-            return ""
-        # A read from a terminal that is gone returns the end of the file, at once and every time.
-        return os.read(descriptor, 64).decode(errors="replace") or "q"
+        ready, _, _ = select.select(descriptors, [], [], seconds)
+        # A read from a terminal that is gone returns the end of the file, immediately and every time.
+        return (os.read(ready[0], 64).decode(errors="replace") or "q") if ready else ""
 
-    tty.setcbreak(descriptor)
+    before = [(each, termios.tcgetattr(each)) for each in descriptors]
+    for each in descriptors:
+        tty.setcbreak(each)
     try:
         yield read
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        for each, settings in before:
+            termios.tcsetattr(each, termios.TCSADRAIN, settings)

@@ -1,7 +1,9 @@
-"""The keys of `palermo top`: choose a queue, pause or resume it, requeue its failed jobs, filter what is shown."""
+"""The keys of `palermo top`: choose a queue, pause or resume it, requeue its failed jobs, filter the view."""
 
 import glob
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -12,7 +14,12 @@ from palermo.errors import PalermoError
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
 
-_UP, _DOWN = "\x1b[A", "\x1b[B"
+#: One key; an arrow is one key.
+_KEY = re.compile("\x1b\\[[AB]|.", re.DOTALL)
+
+#: The keys that choose another queue: how far each goes down.
+_STEPS = {"\x1b[B": 1, "j": 1, "\x1b[A": -1, "k": -1}
+
 _ENTER, _ESCAPE, _ERASE = "\r\n", "\x1b", "\x7f\b"
 
 #: The last line, while nothing is asked or typed.
@@ -25,34 +32,34 @@ class TopKeys(Struct):
     inspector: Inspector
     #: The chosen queue; "" for none.
     queue: str = ""
-    #: Only queues, jobs and errors with this in their names are shown.
+    #: The view shows only queues, jobs and errors with this in their names.
     wanted: str = ""
-    #: Whether keys are typed into the filter.
-    typing: bool = False
-    #: Whether the next key answers whether the failed jobs of the chosen queue are requeued.
-    asks: bool = False
+    #: Whether keys are typed into the filter, or the next key answers a question.
+    mode: Literal["", "typing", "asking"] = ""
     #: What the last key did.
     outcome: str = ""
 
     @property
     def foot(self) -> str:
         """The last line of the screen."""
-        if self.typing:
-            return f"filter: {one_line(self.wanted)}_  Enter keeps it, Escape removes it"
-        if self.asks:
-            return f"requeue all failed jobs{self._of_queue}? y or n"
-        shown = f"filter: {one_line(self.wanted)}" if self.wanted else ""
-        return self.outcome or "  ".join(part for part in (HELP, shown) if part)
+        match self.mode:
+            case "typing":
+                return f"filter: {one_line(self.wanted)}_  Enter keeps it, Escape removes it"
+            case "asking":
+                of_queue = "" if is_failed(self.queue) else f" of {one_line(self.queue)}"
+                return f"requeue all failed jobs{of_queue}? y or n"
+            case _:
+                return self.outcome or (f"{HELP}  filter: {one_line(self.wanted)}" if self.wanted else HELP)
 
     def press(self, pressed: str, queues: Sequence[Row]) -> bool:
-        """Obey these keys; `queues` are the rows that are shown, in their order. Returns whether to quit."""
-        for key in _keys(pressed):
-            if self.typing:
+        """Obey these keys; `queues` are the displayed rows, in their order. Returns whether to quit."""
+        for key in _KEY.findall(pressed):
+            if self.mode == "typing":
                 self._type(key)
-            elif self.asks:
-                self.asks = False
+            elif self.mode == "asking":
+                self.mode = ""
                 if key == "y":
-                    self._act(self._requeue)
+                    self._change("requeue")
             elif key in "qQ":
                 return True
             else:
@@ -62,60 +69,41 @@ class TopKeys(Struct):
 
     def _obey(self, key: str, queues: Sequence[Row]) -> None:
         names = [row["name"] for row in queues]
-        at = names.index(self.queue) if self.queue in names else None
-        match key:
-            case "/":
-                self.typing = True
-            case _ if key in (_DOWN, "j") and names:
-                self.queue = names[0 if at is None else min(at + 1, len(names) - 1)]
-            case _ if key in (_UP, "k") and names:
-                self.queue = names[0 if at is None else max(at - 1, 0)]
-            case "p" | "r" if at is None:
-                self.outcome = "choose a queue first, with ↑ or ↓"
-            case "p" if is_failed(self.queue):
-                self.outcome = "no worker takes failed jobs, so there is nothing to pause"
-            case "p" if at is not None:
-                self._act(self._resume if queues[at]["paused"] else self._pause)
-            case "r":
-                self.asks = True
+        if key == "/":
+            self.mode = "typing"
+        elif key in _STEPS and names:
+            at = names.index(self.queue) + _STEPS[key] if self.queue in names else 0
+            self.queue = names[min(max(at, 0), len(names) - 1)]
+        elif key in "pr" and self.queue not in names:
+            self.outcome = "choose a queue first, with ↑ or ↓"
+        elif key == "p" and is_failed(self.queue):
+            self.outcome = "no worker takes failed jobs, so there is nothing to pause"
+        elif key == "p":
+            self._change("resume" if queues[names.index(self.queue)]["paused"] else "pause")
+        elif key == "r":
+            self.mode = "asking"
 
     def _type(self, key: str) -> None:
         if key in _ENTER:
-            self.typing = False
+            self.mode = ""
         elif key == _ESCAPE:
-            self.typing, self.wanted = False, ""
+            self.mode, self.wanted = "", ""
         elif key in _ERASE:
             self.wanted = self.wanted[:-1]
         elif key.isprintable():
             self.wanted += key
 
-    def _act(self, action: Callable[[], str]) -> None:
+    def _change(self, action: Literal["pause", "resume", "requeue"]) -> None:
         try:
-            self.outcome = action()
+            if action == "requeue":
+                # Escaped: the queue is meant, and not the names that match it as a pattern.
+                chosen = FailedFilter() if is_failed(self.queue) else FailedFilter(queue=glob.escape(self.queue))
+                self.outcome = f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
+            elif action == "pause":
+                self.inspector.queues.pause(self.queue)
+                self.outcome = f"paused {one_line(self.queue)}"
+            else:
+                self.inspector.queues.resume(self.queue)
+                self.outcome = f"resumed {one_line(self.queue)}"
         except PalermoError as error:
             self.outcome = f"{type(error).__name__}: {one_line(str(error))}"
-
-    def _pause(self) -> str:
-        self.inspector.queues.pause(self.queue)
-        return f"paused {one_line(self.queue)}"
-
-    def _resume(self) -> str:
-        self.inspector.queues.resume(self.queue)
-        return f"resumed {one_line(self.queue)}"
-
-    def _requeue(self) -> str:
-        # Escaped: the queue is meant, and not the names that it fits as a pattern.
-        chosen = FailedFilter() if is_failed(self.queue) else FailedFilter(queue=glob.escape(self.queue))
-        return f"requeued {count(len(self.inspector.failed.requeue(chosen)), 'job')}"
-
-    @property
-    def _of_queue(self) -> str:
-        return "" if is_failed(self.queue) else f" of {one_line(self.queue)}"
-
-
-def _keys(pressed: str) -> Iterator[str]:
-    """The keys one by one; an arrow is one key."""
-    while pressed:
-        size = 3 if pressed.startswith((_UP, _DOWN)) else 1
-        yield pressed[:size]
-        pressed = pressed[size:]
