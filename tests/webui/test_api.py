@@ -5,7 +5,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from msgspec.structs import replace
 
 import palermo
 from palermo.contract.scheduled import ScheduledFilter
@@ -19,7 +18,6 @@ from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.history.written import ended, failed, write
 from tests.inspector.jobs import failure, message, publish_failed
-from tests.tcp_proxy import TcpProxy
 from tests.webui.conftest import Serve
 from tests.webui.scheduled_jobs import due, retrying, schedule
 from tests.webui.server import Web
@@ -216,20 +214,6 @@ def test_a_method_that_an_address_does_not_take_is_405(web: Web, method: str, pa
     assert web.http.request(method, path).status_code == 405
 
 
-def test_the_broker_being_away_is_said_and_passes_by_itself(proxied: tuple[TcpProxy, Settings], serve: Serve) -> None:
-    proxy, settings = proxied
-    web = serve(replace(settings, publish_timeout=2))
-    eventually(lambda: web.http.get("/healthz").json() == {"status": "ok"})
-    proxy.refuse()
-    proxy.hang_up()
-    for path in ("/healthz", "/api/queues"):
-        eventually(lambda path=path: web.http.get(path).status_code == 503)
-    page = web.http.get("/queues")
-    assert (page.status_code, "The broker cannot be reached" in page.text) == (503, True)
-    proxy.listen()
-    eventually(lambda: web.http.get("/queues").status_code == 200)
-
-
 def test_secrets_among_arguments_are_shown_to_nobody(web: Web) -> None:
     web.client.enqueue("shop.mail", [{"api_key": "s1"}], {"password": "s2", "deep": [{"Token": "s3"}]}, queue="mail")
     web.client.enqueue("web.api.greet", ["Ada", "s4"], queue="mail")
@@ -238,15 +222,6 @@ def test_secrets_among_arguments_are_shown_to_nobody(web: Web) -> None:
 
     assert not [secret for secret in ("s1", "s2", "s3", "s4") if secret in said]
     assert "Ada" in said
-
-
-def test_what_is_redacted_is_a_setting(settings: Settings, serve: Serve) -> None:
-    web = serve(settings, redact=["*pin"])
-    web.client.enqueue("shop.mail", [], {"pin": "1234", "password": "open"}, queue="mail")
-
-    [row] = web.http.get("/api/queues/mail/jobs").json()["rows"]
-
-    assert (row["kwargs"], "1234" in row["preview"]) == ({"pin": MASK, "password": "open"}, False)
 
 
 def test_what_is_hidden_is_hidden_in_previews_and_kept_by_edits() -> None:

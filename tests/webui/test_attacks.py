@@ -102,16 +102,6 @@ def test_no_path_leads_out_of_the_packaged_files(web: Web, path: str) -> None:
     assert status in (400, 404)
 
 
-@pytest.mark.parametrize(
-    "query", ["limit=501", "limit=0", "limit=-1", "limit=x", "page=0", f"page={10**20}", "limit=500&page=21"]
-)
-def test_pages_are_of_a_bounded_size_and_lead_a_bounded_way(web: Web, query: str) -> None:
-    web.client.enqueue("shop.mail", queue="mail")
-
-    assert web.http.get(f"/api/queues/mail/jobs?{query}").status_code == 422
-    assert web.http.get("/api/queues/mail/jobs?limit=500&page=20").json()["rows"] == []
-
-
 def test_bodies_addresses_and_headers_are_of_a_bounded_size(web: Web) -> None:
     json = {"Content-Type": "application/json"}
     chunks = (b"x" * 65_536 for _ in range(MAX_BODY // 65_536 + 2))

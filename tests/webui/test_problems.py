@@ -80,16 +80,6 @@ def test_a_job_that_fails_often_and_a_pause_lead_to_the_pages_that_help(web: Web
     assert 'href="/failures?job=shop.send&amp;since=15m"' in page
 
 
-def test_a_job_that_waits_too_long_is_late(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish(web.client, message("1", created_at=int(time.time()) - 2_000))
-    rows = [{**row, "workers": 1} for row in web.inspector.queues.list()]
-    monkeypatch.setattr("palermo.inspector.context.queue_rows", lambda found: rows)
-
-    [row] = web.http.get("/api/problems").json()["rows"]
-
-    assert (row["kind"], row["text"][:36]) == ("late", "its first job has waited for 33 min ")
-
-
 def test_read_only_pages_do_not_store_a_job_to_examine_the_broker(settings: Settings, serve: Serve) -> None:
     page = serve(settings, read_only=True).http.get("/problems").text
 

@@ -26,6 +26,9 @@ ADDRESSES = {
     "/api/queues?x=1": "This address takes nothing.",
     "/api/failed?error=": "error",
     "/api/failed?limit=0": "limit",
+    **{f"/api/queues/mail/jobs?limit={limit}": "limit" for limit in (501, -1, "x")},
+    f"/api/queues/mail/jobs?page={10**20}": "page",
+    "/api/queues/mail/jobs?limit=500&page=21": "page",
     "/api/failed?since=yesterday": "since is 'yesterday'",
     "/api/failed?since=@1e300": "since is '@1e300'",
     "/api/failed?since=2026-01-01T00:00": "since is '2026-01-01T00:00'",
@@ -216,7 +219,13 @@ def test_what_is_not_there_is_not_found(unchanged: Web, method: str, path: str) 
 
 
 @pytest.mark.parametrize(
-    "address", ["/api/failed?page=999999999", "/api/failed?text=%00%ed%a0%80", "/api/scheduled?queue=%00%ed%a0%80"]
+    "address",
+    [
+        "/api/failed?page=999999999",
+        "/api/queues/mail/jobs?limit=500&page=20",
+        "/api/failed?text=%00%ed%a0%80",
+        "/api/scheduled?queue=%00%ed%a0%80",
+    ],
 )
 def test_a_page_or_text_that_no_job_has_lists_nothing(filled: Web, address: str) -> None:
     assert filled.http.get(address).json()["rows"] == []

@@ -79,14 +79,6 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
     eventually(lambda: not any(row["jobs"] for row in rig.workers()))
 
 
-def test_workers_of_a_pattern_or_weight_are_on_the_page_of_a_queue(web: Web, rig: Rig) -> None:
-    web.client.enqueue("shop.mail", queue="region-1")
-    for queues in ("region-*", "region-1:5,jobs:1", "*,!jobs"):
-        rig.worker("--log-level", "warning", "-q", queues)
-
-    eventually(lambda: "3 workers serve it" in web.http.get("/queues/region-1").text)
-
-
 def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: Web, rig: Rig) -> None:
     process = rig.worker("--log-level", "warning")
     rig.ready(process)

@@ -30,7 +30,6 @@ from palermo.settings.settings import Settings
 from palermo.webui.state import scheduled_view as scheduled_views
 from palermo.webui.state.scheduled_view import scheduled_view
 from tests.helpers import HANGS, Stopwatch, eventually
-from tests.inspector.jobs import message
 from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web, text_of
@@ -158,25 +157,6 @@ def test_secrets_are_hidden_here_too(web: Web) -> None:
     for path in ("/api/scheduled", f"/api/scheduled/{id}", "/api/retries", "/scheduled", "/retries", f"/jobs/{id}"):
         assert "hunter2" not in web.http.get(path).text, path
     assert web.api(f"scheduled/{id}")["kwargs"]["user"] == "ann"
-
-
-def test_what_comes_due_while_it_is_cancelled_runs_or_is_cancelled(web: Web) -> None:
-    """Exactly one of both, and the answer says which."""
-    jobs = [due(str(n), 0.3 + n * 0.05) for n in range(20)]
-    schedule(web.client, message("plain"), *jobs)
-
-    with leading(web):
-        states = []
-        for job in jobs:
-            assert job.run_at is not None
-            # Some shortly before they are due, some after.
-            cancel_at = job.run_at + (int(job.id) % 5 - 2) * 0.01
-            eventually(lambda cancel_at=cancel_at: time.time() >= cancel_at, every=0.001)  # type: ignore[misc]
-            states.append(told(web, f"scheduled/{job.id}/cancel")[job.id])
-        fired = [str(n) for n, state in enumerate(states) if state == GONE]
-
-        eventually(lambda: sorted(web.ids("queues/mail/jobs")) == sorted([*fired, "plain"]))
-        assert set(states) <= {"cancelled", GONE}
 
 
 # -- the pages

@@ -165,14 +165,6 @@ def test_saying_that_one_is_an_administrator_makes_nobody_one(guarded: Web) -> N
     assert guarded.inspector.queues.size("mail") == 1
 
 
-def test_users_who_are_taken_out_of_the_file_are_out_at_once(guarded: Web, users: tuple[Path, str]) -> None:
-    assert guarded.http.get("/api/queues", auth=EVE).status_code == 200
-
-    users[0].write_text(token_line("other", Role.VIEWER)[1])
-
-    assert guarded.http.get("/api/queues", auth=EVE).status_code == 401
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.requests import Request
 
 from palermo.settings.settings import Settings
-from palermo.webui import Role, User
+from palermo.webui import Role
 from palermo.webui.pages.live import MAX_STREAMS
 from palermo.webui.security.user_file import password_line, token_line
 from tests.helpers import eventually
@@ -73,20 +72,6 @@ def test_a_stream_ends_when_its_user_is_removed_or_changes_role(
     for name in ("eve", "joe", "deploy"):
         eventually(lambda name=name: has_ended(opened[name]), every=0.2)  # type: ignore[misc]
     assert not has_ended(opened["ada"])
-
-
-def test_a_stream_ends_when_the_host_application_drops_its_user(settings: Settings, serve: Serve, ask: Ask) -> None:
-    known = [User("ada", Role.ADMIN)]
-
-    async def auth(request: Request) -> User | None:
-        return known[0] if known else None
-
-    stream = ask(serve(settings, auth=auth).url)
-    assert status_of(stream) == "200"
-
-    known.clear()
-
-    eventually(lambda: has_ended(stream), every=0.2)
 
 
 @pytest.mark.parametrize(

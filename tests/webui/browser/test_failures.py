@@ -156,26 +156,3 @@ def test_new_failures_appear_except_during_a_selection(web: Web, open_page: Open
     expect(page.locator("tbody tr")).to_have_count(3)
     page.get_by_label("Select new", exact=True).click()
     expect(page.locator("tbody tr")).to_have_count(2)
-
-
-@pytest.mark.usefixtures("patient")
-def test_several_are_selected_and_discarded_without_script(web: Web, open_page: Open) -> None:
-    publish_many_failed(web.client, 4)
-    # Before all are read, a page without script does not show them.
-    eventually(lambda: "Load again" not in web.http.get("/failures").text)
-    page = open_page("/failures?queue=mail", java_script_enabled=False)
-    page.get_by_label("Select 2", exact=True).check()
-    page.get_by_label("Select 0", exact=True).check()
-
-    page.get_by_role("button", name="Discard selected").click()
-    dialog = page.get_by_role("dialog", name="Discard 2 jobs?")
-    page.reload()  # The browser sends the same selection again; that changes nothing.
-    expect(dialog).to_be_visible()
-    page.go_back()
-    expect(page.get_by_label("Select 2", exact=True)).to_be_checked()
-    page.get_by_role("button", name="Discard selected").click()
-    dialog.get_by_role("button", name="Discard 2 jobs").click()
-
-    expect(page.get_by_text("Discarded 2 jobs.")).to_be_visible()
-    assert [row["id"] for row in web.inspector.failed.list()] == ["1", "3"]
-    assert page.url == f"{web.url}/failures?queue=mail"

@@ -8,11 +8,9 @@ from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
 from palermo.settings.settings import Settings
 from palermo.worker.handle import WorkerHandle
-from tests.history.written import ended, write
 from tests.tcp_proxy import TcpProxy
 from tests.webui.browser.conftest import Open
 from tests.webui.conftest import Serve
-from tests.webui.scheduled_jobs import due, schedule
 from tests.webui.server import Web
 
 Start = Callable[..., WorkerHandle]
@@ -39,26 +37,6 @@ def test_a_job_is_seen_waiting_running_and_gone_without_a_reload(
     page.goto(f"{web.url}/jobs/{job.id}")
     expect(page.get_by_role("heading", level=1)).to_have_text("browser.wait done")
     expect(page.locator(".timeline")).to_contain_text("Started")
-
-
-@pytest.mark.parametrize(
-    ("path", "happens"),
-    [
-        ("/scheduled", lambda web: schedule(web.client, due("new", 3_600))),
-        ("/history", lambda web: write(web.client, [ended("new")])),
-    ],
-    ids=["scheduled", "history"],
-)
-def test_a_list_shows_what_is_new_without_a_reload(
-    web: Web, open_page: Open, path: str, happens: Callable[[Web], object]
-) -> None:
-    page = open_page(path)
-    page.evaluate("window.same = true")
-
-    happens(web)
-
-    expect(page.get_by_role("link", name="new", exact=True)).to_be_visible()
-    assert page.evaluate("window.same") is True
 
 
 class SlowRenewals:
