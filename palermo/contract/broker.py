@@ -25,6 +25,7 @@ from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
 from palermo.core.lifecycle import Settlement
 from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
+from palermo.core.plain import Plain
 from palermo.core.queue_selection import PausedQueues, QueueSelection
 from palermo.core.topology import CLASSIC, DEFAULT_EXCHANGE
 from palermo.core.unique_keys import Key, KeyRequest
@@ -261,7 +262,7 @@ class UniqueKeys(Protocol):
         """The jobs that were announced as unique, by name. Raises BrokerRefused for a user who may not know."""
 
 
-class Tenant(Struct, frozen=True, kw_only=True):
+class Tenant(Plain, frozen=True, kw_only=True, array_like=True):
     """One tenant of a queue, as a listing shows it."""
 
     name: str
@@ -269,16 +270,6 @@ class Tenant(Struct, frozen=True, kw_only=True):
     pending: int
     #: Its share of the queue, where others have 1.
     share: float = 1.0
-
-    def to_plain(self) -> list[Any]:
-        """As values that JSON has, to travel between processes."""
-        return [self.name, self.pending, self.share]
-
-    @classmethod
-    def from_plain(cls, plain: Any) -> "Tenant":
-        """The tenant that to_plain wrote."""
-        name, pending, share = plain
-        return cls(name=name, pending=pending, share=share)
 
 
 class Tenants(Protocol):

@@ -6,14 +6,15 @@ group lives. A broker may also keep events for a while: then an event that nobod
 events can be replayed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.contract.stored_records import instant, read_record
+from palermo.contract.stored_records import Instant, read_record
 from palermo.core.message import Message
+from palermo.core.plain import Plain
 from palermo.core.topics import Event, as_job, matches
 from palermo.errors import BrokerRefused, NoSubscriber, NotFound
 
@@ -25,7 +26,7 @@ EVENTS_AGE = 7 * 86_400.0
 EVENTS_BYTES = 1_000_000_000
 
 
-class Subscription(Struct, frozen=True, kw_only=True):
+class Subscription(Plain, frozen=True, kw_only=True):
     """A group's subscription to the events of some topics."""
 
     group: str
@@ -36,7 +37,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
     #: The code that handles them, for people: `shop.mail.on_order`; "" where that is not known.
     function: str = ""
     #: When the group first subscribed, in Unix seconds.
-    since: float = 0.0
+    since: Instant = 0.0
 
     def wants(self, topic: str) -> bool:
         """Whether events of this topic come to the group."""
@@ -49,27 +50,6 @@ class Subscription(Struct, frozen=True, kw_only=True):
         """
         job = as_job(event.message, group=self.group, topic=event.topic, run=run)
         return replace(job, queue=self.queue, queued_at=None if old else job.queued_at)
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has."""
-        return {
-            "group": self.group,
-            "queue": self.queue,
-            "topics": list(self.topics),
-            "function": self.function,
-            "since": self.since,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Subscription":
-        """The subscription that to_plain described. Raises KeyError, TypeError or ValueError for anything else."""
-        return cls(
-            group=str(plain["group"]),
-            queue=str(plain["queue"]),
-            topics=tuple(map(str, plain["topics"])),
-            function=str(plain.get("function", "")),
-            since=instant(plain.get("since", 0.0)),
-        )
 
     @classmethod
     def from_stored(cls, group: str | bytes, stored: Any) -> "Subscription | None":

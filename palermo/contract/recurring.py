@@ -11,10 +11,11 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import replace
 
 from palermo.core.cron import Cron
+from palermo.core.plain import Plain
 from palermo.core.times import Duration, in_seconds
 from palermo.core.topology import check_job_queue
 from palermo.errors import OptionInvalid
@@ -38,7 +39,7 @@ MAKE_UP = 1_000
 MAX_NAME_BYTES = 200
 
 
-class RecurringJob(Struct, frozen=True, kw_only=True):
+class RecurringJob(Plain, frozen=True, kw_only=True):
     """A job that runs again and again. Raises OptionInvalid for times without meaning."""
 
     #: Its own name, unique on the exchange; the job's wire name unless given.
@@ -114,19 +115,6 @@ class RecurringJob(Struct, frozen=True, kw_only=True):
         if self.every is not None:
             return f"Every {_duration(self.every)}"
         return f"{_read(self.cron).explain()} ({self.tz})"
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has."""
-        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "args"} | {
-            "args": list(self.args),
-            "kwargs": dict(self.kwargs),
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "RecurringJob":
-        """The recurring job that to_plain described; fields that this version does not know are left out."""
-        known = {name: plain[name] for name in cls.__struct_fields__ if name in plain}
-        return cls(**{**known, "args": tuple(known.get("args", ()))})
 
     def switched(self, *, on: bool) -> "RecurringJob":
         """The same recurring job, enabled or not."""

@@ -6,18 +6,17 @@ for all brokers. A broker stores the jobs and the entry's next state together or
 So a tick fires once, whichever process dies, and at whatever instant.
 """
 
-import base64
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from palermo.contract.recurring import RecurringJob
-from palermo.contract.stored_records import instant, read_record
-from palermo.core.message import CLOCK_DIFFERENCE, NO_HEADERS, Message, from_wire, to_headers
+from palermo.contract.stored_records import Instant, read_record
+from palermo.core.message import CLOCK_DIFFERENCE, Message
+from palermo.core.plain import PlainWithMessages
 from palermo.errors import NotFound
 
 #: The headers of a job that an entry has published: the entry's name, and its tick in Unix seconds.
@@ -30,7 +29,7 @@ CODE, CONFIG, RUNTIME = "code:", "config", "runtime"
 PUT, REMOVE, SWITCH, RUN = "put", "remove", "switch", "run"
 
 
-class RecurringEntry(Struct, frozen=True, kw_only=True):
+class RecurringEntry(PlainWithMessages, frozen=True, kw_only=True):
     """A recurring job as the broker stores it."""
 
     #: When it is due. Its arguments are in the message.
@@ -40,11 +39,11 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
     #: Who declared it: "code:<module>", "config" or "runtime".
     origin: str
     #: Ticks up to this instant, in Unix seconds, are done.
-    since: float
+    since: Instant
     #: Seconds from its publication within which a job must be started; None for no limit.
     expires: float | None = None
     #: When it fired last, in Unix seconds: the newest tick, or the instant of a run by hand.
-    last_run: float | None = None
+    last_run: Instant | None = None
     #: The id of the job that was last published by hand.
     run_id: str = ""
     #: Counts the entry's states: the higher one is the newer.
@@ -87,52 +86,6 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
             extra={**self.message.extra, RECURRING: self.name, TICK: tick},
         )
 
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has."""
-        message = self.message
-        return {
-            "recurring": self.recurring.to_plain(),
-            "message": {
-                "content_type": message.content_type,
-                "content_encoding": message.content_encoding,
-                "headers": to_headers(message),
-                **({"properties": dict(message.properties)} if message.properties else {}),
-                "body": base64.b64encode(message.body).decode(),
-            },
-            "origin": self.origin,
-            "since": self.since,
-            "expires": self.expires,
-            "last_run": self.last_run,
-            "run_id": self.run_id,
-            "version": self.version,
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "RecurringEntry":
-        """The entry that to_plain described. Raises KeyError, TypeError, ValueError or OptionInvalid if it did not."""
-        recurring, sent = RecurringJob.from_plain(plain["recurring"]), plain["message"]
-        message = from_wire(
-            message_id=recurring.name,
-            content_type=convert(sent["content_type"], str),
-            content_encoding=convert(sent["content_encoding"], str),
-            headers=convert(sent["headers"], dict[str, Any]),
-            body=base64.b64decode(sent["body"]),
-            taken_from=None,
-            new_id=lambda: recurring.name,
-            properties=_properties(sent.get("properties") or {}) or NO_HEADERS,
-        )
-        last, expires = plain.get("last_run"), plain.get("expires")
-        return cls(
-            recurring=recurring,
-            message=message,
-            origin=str(plain["origin"]),
-            since=instant(plain["since"]),
-            expires=None if expires is None else float(expires),
-            last_run=None if last is None else instant(last),
-            run_id=str(plain.get("run_id", "")),
-            version=convert(plain["version"], int),
-        )
-
     @classmethod
     def from_stored(cls, name: str | bytes, stored: Any) -> "RecurringEntry | None":
         """The entry in a stored text; None, with a warning, if it cannot be read."""
@@ -140,11 +93,7 @@ class RecurringEntry(Struct, frozen=True, kw_only=True):
         return read_record(cls.from_plain, stored, what="a recurring job", name=name, remedy=remedy)
 
 
-def _properties(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: convert(value, int if name in ("priority", "timestamp") else str) for name, value in plain.items()}
-
-
-class EntryChange(Struct, frozen=True, kw_only=True):
+class EntryChange(PlainWithMessages, frozen=True, kw_only=True):
     """A change to one entry."""
 
     name: str
@@ -179,23 +128,6 @@ class EntryChange(Struct, frozen=True, kw_only=True):
     def run(cls, name: str, now: float) -> "EntryChange":
         """Publish an entry's job now, enabled or not, and keep its times. No tick has the job's id."""
         return cls(name=name, action=RUN, id=f"{name}@{text(float(int(now)))}-{uuid.uuid4().hex[:8]}")
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has."""
-        entry = None if self.entry is None else self.entry.to_plain()
-        return {"name": self.name, "action": self.action, "entry": entry, "on": self.on, "id": self.id}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "EntryChange":
-        """The change that to_plain wrote."""
-        entry = plain["entry"]
-        return cls(
-            name=str(plain["name"]),
-            action=str(plain["action"]),
-            entry=None if entry is None else RecurringEntry.from_plain(entry),
-            on=bool(plain["on"]),
-            id=str(plain["id"]),
-        )
 
     def made_to(self, old: RecurringEntry | None, now: float) -> tuple[RecurringEntry | None, list[Message]]:
         """The entry after this change, None if removed, and the jobs to publish with it. The same entry: no change.

@@ -6,8 +6,8 @@ comes due and is cancelled at the same time, exactly one of the two happens.
 Jobs that wait to be tried again are scheduled jobs too: they bear the error of the try before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,10 +16,11 @@ from palermo.core.conditions import check_conditions
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.plain import Plain
 from palermo.core.text import fits
 
 
-class ScheduledFilter(Struct, frozen=True, kw_only=True):
+class ScheduledFilter(Plain, frozen=True, kw_only=True):
     """The conditions that scheduled jobs must meet, all at once; a filter without conditions matches every job.
 
     Raises OptionInvalid for a blank text.
@@ -55,23 +56,6 @@ class ScheduledFilter(Struct, frozen=True, kw_only=True):
             and (self.job is None or fits(job, self.job))
             and (self.retries is None or self.retries is failed)
             and (self.due is None or self.due[0] <= due <= self.due[1])
-        )
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes."""
-        ids = None if self.ids is None else sorted(self.ids)
-        return {"ids": ids, "queue": self.queue, "job": self.job, "retries": self.retries, "due": self.due}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "ScheduledFilter":
-        """The conditions that to_plain wrote."""
-        ids = plain.get("ids")
-        return cls(
-            ids=None if ids is None else frozenset(map(str, ids)),
-            queue=plain.get("queue"),
-            job=plain.get("job"),
-            retries=plain.get("retries"),
-            due=tuple(plain["due"]) if plain.get("due") else None,
         )
 
 

@@ -7,7 +7,9 @@ import json
 import logging
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta, convert
 
 from palermo.core.message import MAX_SECONDS
 from palermo.errors import PalermoError
@@ -15,6 +17,9 @@ from palermo.errors import PalermoError
 log = logging.getLogger("palermo.broker")
 
 T = TypeVar("T")
+
+#: Unix seconds that a date can show.
+Instant = Annotated[float, Meta(ge=0, lt=MAX_SECONDS)]
 
 #: What reading a record raises if it is not what was written. ValueError includes bad JSON, bad UTF-8 and msgspec's.
 UNREADABLE = (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError, PalermoError)
@@ -41,11 +46,8 @@ def warn_unreadable(what: str, name: str, error: str, remedy: str, stored: str) 
 
 
 def instant(value: Any) -> float:
-    """A value as Unix seconds. Raises ValueError, TypeError or OverflowError if no date can show it."""
-    seconds = float(value)
-    if not 0 <= seconds < MAX_SECONDS:
-        raise ValueError(f"{seconds} is before 1970 or after 2242")
-    return seconds
+    """A value as Unix seconds. Raises ValueError or TypeError if no date can show it."""
+    return convert(float(value), Instant)
 
 
 def _text(name: object) -> str:

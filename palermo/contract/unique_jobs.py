@@ -9,9 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-from msgspec import Struct
-
 from palermo.contract.stored_records import read_record
+from palermo.core.plain import Plain
 from palermo.core.unique_keys import Key
 
 #: The options that give a job a key, and those that say more of it; see palermo.jobs.options.ManyOptions.
@@ -22,7 +21,7 @@ KEY_OPTIONS = (*KEYED_BY, "on_duplicate", "unique_key")
 _PLAIN = (type(None), bool, int, float, str)
 
 
-class UniqueJob(Struct, frozen=True, kw_only=True):
+class UniqueJob(Plain, frozen=True, kw_only=True, rename={"name": "job"}):
     """A job that is declared unique, debounced or throttled, as far as this is known without its code."""
 
     #: The wire name.
@@ -34,6 +33,9 @@ class UniqueJob(Struct, frozen=True, kw_only=True):
     #: Its parameters, to which arguments are bound: the name, the kind and the default value of each, if it has one.
     #: None if a default value cannot be announced.
     parameters: tuple[tuple[Any, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.signature  # raises ValueError or TypeError for parameters that are none
 
     @classmethod
     def of(cls, name: str, options: Mapping[str, Any], signature: inspect.Signature) -> Self:
@@ -48,29 +50,6 @@ class UniqueJob(Struct, frozen=True, kw_only=True):
         if self.parameters is None:
             return None
         return inspect.Signature([_parameter(*one) for one in self.parameters])
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has."""
-        return {
-            "job": self.name,
-            "options": dict(self.options),
-            "keyed_by_code": self.keyed_by_code,
-            "parameters": None if self.parameters is None else [list(one) for one in self.parameters],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The job that to_plain described. Raises KeyError, TypeError or ValueError for anything else."""
-        parameters = plain.get("parameters")
-        known = {option: value for option, value in dict(plain["options"]).items() if option in KEY_OPTIONS}
-        job = cls(
-            name=str(plain["job"]),
-            options=known,
-            keyed_by_code=bool(plain.get("keyed_by_code")),
-            parameters=None if parameters is None else tuple(tuple(one) for one in parameters),
-        )
-        _ = job.signature  # raises for parameters that are none
-        return job
 
     @classmethod
     def from_stored(cls, name: str | bytes, stored: Any) -> Self | None:

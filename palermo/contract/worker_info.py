@@ -3,12 +3,13 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import asdict
 
 from palermo.contract.stored_records import read_record
 from palermo.core.election import Duty
 from palermo.core.message import JSON, NO_HEADERS, TOPIC, Message
+from palermo.core.plain import Plain
 
 #: A worker tells the body of a job that it runs up to so many bytes, and of a longer one only the preview.
 MAX_TOLD_BODY = 512
@@ -81,7 +82,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 STATES = ("starting", "idle", "working", "paused", "quiet", "stopping")
 
 
-class WorkerInfo(Struct, frozen=True, kw_only=True):
+class WorkerInfo(Plain, frozen=True, kw_only=True):
     """One worker, as it describes itself."""
 
     #: `pid:<pid>@<host>`.
@@ -145,11 +146,6 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
         """What it counts, its version and release, as values that JSON has; `counters_of` reads them."""
         return {name: value for name, value in self.to_plain().items() if name in Counters.__struct_fields__}
 
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes; `checked_worker` reads them."""
-        plain: dict[str, Any] = to_builtins(self)
-        return plain
-
 
 class Counters(Struct, frozen=True, kw_only=True):
     """The part of a WorkerInfo that a worker writes down with each run, for the time when it does not answer."""
@@ -165,12 +161,7 @@ class Counters(Struct, frozen=True, kw_only=True):
 def stored_worker(id: str | bytes, report: Any) -> WorkerInfo | None:
     """The worker in a stored report; None, with a warning, if it cannot be read."""
     remedy = "restart that worker"
-    return read_record(checked_worker, report, what="the report of a worker", name=id, remedy=remedy)
-
-
-def checked_worker(plain: Any) -> WorkerInfo:
-    """The worker that WorkerInfo.to_plain described; unknown fields are left out. Raises msgspec.ValidationError."""
-    return convert(plain, WorkerInfo)
+    return read_record(WorkerInfo.from_plain, report, what="the report of a worker", name=id, remedy=remedy)
 
 
 def stored_patterns(id: str | bytes, selection: Any) -> tuple[str, ...]:
@@ -214,7 +205,7 @@ class WorkerList(list[WorkerInfo]):
         self.complete = complete
 
 
-class WorkerCommand(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"action": "ask"}):
+class WorkerCommand(Plain, frozen=True, kw_only=True, omit_defaults=True, rename={"action": "ask"}):
     """A command to workers: palermo/worker/parent/orders.py lists the actions and the replies."""
 
     action: str
@@ -226,16 +217,6 @@ class WorkerCommand(Struct, frozen=True, kw_only=True, omit_defaults=True, renam
     workers: tuple[str, ...] = ()
     #: Who gave the command, for the workers' logs.
     by: str = ""
-
-    def to_plain(self) -> dict[str, Any]:
-        """As values that JSON has, to travel between processes."""
-        plain: dict[str, Any] = to_builtins(self)
-        return plain
-
-    @classmethod
-    def from_plain(cls, plain: object) -> "WorkerCommand":
-        """The command that to_plain wrote. Raises msgspec.ValidationError for anything else."""
-        return convert(plain, cls)
 
     def is_for(self, worker: str) -> bool:
         """Whether this worker must carry out the command."""

@@ -1,15 +1,11 @@
 """The changes that a person makes to a job that waits in a queue or for its time."""
 
-from collections.abc import Mapping
-from typing import Any, Self
-
-from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.core.message import Message
+from palermo.core.plain import PlainWithMessages
 from palermo.core.time_slots import moved_to
 from palermo.core.topology import MAX_PRIORITY
-from palermo.core.unique_keys import message_from_plain, message_to_plain
 from palermo.core.unique_rules import with_arguments_of
 from palermo.errors import OptionInvalid
 
@@ -21,7 +17,7 @@ def check_priority(priority: int | None) -> int | None:
     return priority
 
 
-class JobEdit(Struct, frozen=True, kw_only=True):
+class JobEdit(PlainWithMessages, frozen=True, kw_only=True):
     """Other arguments, another queue, priority or time for one job. What is None stays as it is."""
 
     #: A message that holds the new arguments.
@@ -45,19 +41,3 @@ class JobEdit(Struct, frozen=True, kw_only=True):
         if self.priority is not None:
             message = replace(message, properties={**message.properties, "priority": self.priority})
         return message if self.run_at is None else moved_to(message, self.run_at)
-
-    def to_plain(self) -> dict[str, Any]:
-        """The changes as JSON values."""
-        content = None if self.content is None else message_to_plain(self.content)
-        return {"content": content, "queue": self.queue, "priority": self.priority, "run_at": self.run_at}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """The changes that to_plain wrote."""
-        content = plain["content"]
-        return cls(
-            content=None if content is None else message_from_plain(content),
-            queue=plain["queue"],
-            priority=plain["priority"],
-            run_at=plain["run_at"],
-        )

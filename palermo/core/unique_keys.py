@@ -3,17 +3,18 @@
 unique_rules.py decides what happens to a key, and nothing else does: docs/internals/decisions/unique-jobs.md says why.
 """
 
-import base64
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Self
 
-from msgspec import Struct, convert
+from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.core.header_json import from_json, to_json
-from palermo.core.message import MAX_SECONDS, NO_HEADERS, Message, from_wire, to_headers
+from palermo.core.message import MAX_SECONDS, Message
+from palermo.core.plain import PlainWithMessages
+from palermo.core.plain import message_from_plain as message_from_plain
+from palermo.core.plain import message_to_plain as message_to_plain
 
 #: The headers of a message that needs a key: for how long, which key, and the seconds of cooldown after that.
 UNIQUE, UNIQUE_KEY, LINGER = "unique", "unique-key", "unique-linger"
@@ -95,7 +96,7 @@ def _seconds(value: object) -> float | None:
     return None
 
 
-class StoredMessage(Struct, frozen=True, kw_only=True, gc=False):
+class StoredMessage(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     """A message that is stored with its key, to be published later or for its arguments."""
 
     message: Message
@@ -105,7 +106,7 @@ class StoredMessage(Struct, frozen=True, kw_only=True, gc=False):
     closes: float = 0.0
 
 
-class KeyHolder(Struct, frozen=True, kw_only=True, gc=False):
+class KeyHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     """The job that has the key."""
 
     id: str
@@ -133,7 +134,7 @@ class KeyHolder(Struct, frozen=True, kw_only=True, gc=False):
     content: StoredMessage | None = None
 
 
-class PastHolder(Struct, frozen=True, kw_only=True, gc=False):
+class PastHolder(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     """A job that had the key; a copy of its message may still be somewhere."""
 
     id: str
@@ -144,10 +145,7 @@ class PastHolder(Struct, frozen=True, kw_only=True, gc=False):
     content: StoredMessage | None = None
 
 
-H = TypeVar("H", KeyHolder, PastHolder)
-
-
-class Cooldown(Struct, frozen=True, kw_only=True, gc=False):
+class Cooldown(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     """The time for which no job gets a key that no job has."""
 
     until: float
@@ -156,7 +154,7 @@ class Cooldown(Struct, frozen=True, kw_only=True, gc=False):
     call: str = ""
 
 
-class Key(Struct, frozen=True, kw_only=True, gc=False):
+class Key(PlainWithMessages, frozen=True, kw_only=True, gc=False):
     """All that is known of one key."""
 
     name: str
@@ -223,37 +221,27 @@ class Key(Struct, frozen=True, kw_only=True, gc=False):
         until += [self.holder.until] if self.holder is not None and self.holder.until is not None else []
         return max(until, default=None)
 
-    def to_plain(self) -> dict[str, Any]:
-        """The key as JSON values."""
-        plain: dict[str, Any] = {"name": self.name, "serial": self.serial}
-        if self.holder is not None:
-            plain["holder"] = _plain(self.holder)
-        if self.next is not None:
-            plain["next"] = _plain(self.next)
-        if self.due is not None:
-            plain["due"] = self.due
-        if self.closed is not None:
-            plain["closed"] = _plain(self.closed)
-        if self.ended:
-            plain["ended"] = [_plain(one) for one in self.ended]
-        return plain
-
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Key":
-        """The key that to_plain wrote. Raises KeyError, TypeError, ValueError or AttributeError for anything else."""
-        holder, closed = plain.get("holder"), plain.get("closed")
-        return cls(
-            name=str(plain["name"]),
-            serial=int(plain["serial"]),
-            holder=None if holder is None else _with_content(KeyHolder, holder),
-            next=_kept(plain.get("next")),
-            due=convert(plain.get("due"), float | None),
-            closed=None if closed is None else convert(closed, Cooldown),
-            ended=tuple(_with_content(PastHolder, one) for one in plain.get("ended", ())),
-        )
+    def from_plain(cls, plain: Any) -> Self:
+        holder = plain.get("holder")
+        if holder:
+            # JSON makes a new text and a new 0.0 for each key.
+            repeated = {name: shared(holder[name]) for name in _REPEATED if holder.get(name)}
+            plain = {**plain, "holder": {**holder, **repeated, "linger": holder.get("linger") or 0.0}}
+        return super().from_plain(plain)
 
 
-class KeyRequest(Struct, frozen=True, kw_only=True):
+#: The fields of a holder that are the same for many keys.
+_REPEATED = ("job", "queue", "tenant", "worker")
+
+
+@lru_cache(maxsize=1_024)
+def shared(text: str) -> str:
+    """An equal text, the same object for all keys that have it: there may be 100,000 keys of one job and queue."""
+    return text
+
+
+class KeyRequest(PlainWithMessages, frozen=True, kw_only=True):
     """The request that the enqueue of a job with a key makes."""
 
     key: str
@@ -265,71 +253,3 @@ class KeyRequest(Struct, frozen=True, kw_only=True):
     #: "debounce" or "throttle", and for how many seconds; "" if the lock in the message holds.
     spread: str = ""
     seconds: float = 0.0
-
-    def to_plain(self) -> dict[str, Any]:
-        """The request as JSON values."""
-        return _plain(self)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "KeyRequest":
-        """The request that to_plain wrote. Raises KeyError, TypeError, ValueError or AttributeError otherwise."""
-        return convert({**plain, "message": message_from_plain(plain["message"])}, cls)
-
-
-def message_to_plain(message: Message) -> dict[str, Any]:
-    """A message as JSON values."""
-    return {
-        "id": message.id,
-        "content_type": message.content_type,
-        "content_encoding": message.content_encoding,
-        "headers": to_json(to_headers(message)),
-        **({"properties": dict(message.properties)} if message.properties else {}),
-        "body": base64.b64encode(message.body).decode(),
-    }
-
-
-def message_from_plain(plain: Mapping[str, Any]) -> Message:
-    """The message that message_to_plain wrote. Raises KeyError, TypeError, ValueError or AttributeError else."""
-    id = str(plain["id"])
-    return from_wire(
-        message_id=id,
-        content_type=str(plain["content_type"]),
-        content_encoding=str(plain["content_encoding"]),
-        headers=from_json(plain["headers"]) or NO_HEADERS,
-        body=base64.b64decode(plain["body"]),
-        taken_from=None,
-        new_id=lambda: id,
-        properties=dict(plain["properties"]) if "properties" in plain else NO_HEADERS,
-    )
-
-
-@lru_cache(maxsize=1_024)
-def shared(text: str) -> str:
-    """An equal text, the same object for all keys that have it: there may be 100,000 keys of one job and queue."""
-    return text
-
-
-def _plain(value: "KeyRequest | KeyHolder | StoredMessage | Cooldown | PastHolder") -> dict[str, Any]:
-    """The fields of a value as JSON values, without those that are None."""
-    plain: dict[str, Any] = {}
-    for name in value.__struct_fields__:
-        one = getattr(value, name)
-        if one is None:
-            continue
-        if isinstance(one, Message):
-            one = message_to_plain(one)
-        elif isinstance(one, StoredMessage):
-            one = _plain(one)
-        plain[name] = one
-    return plain
-
-
-def _kept(plain: Mapping[str, Any] | None) -> StoredMessage | None:
-    return None if plain is None else convert({**plain, "message": message_from_plain(plain["message"])}, StoredMessage)
-
-
-def _with_content(kind: type[H], plain: Mapping[str, Any]) -> H:
-    # JSON makes a new text and a new 0.0 for each key.
-    repeated = {name: shared(plain[name]) for name in ("job", "queue", "tenant", "worker") if plain.get(name)}
-    linger = {} if plain.get("linger") else {"linger": 0.0}
-    return convert({**plain, **repeated, **linger, "content": _kept(plain.get("content"))}, kind)

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import field
 
 from palermo.contract.events import Subscription
 from palermo.contract.recurring_entries import RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
+from palermo.core.plain import PlainWithMessages
 
 
-class Registered(Struct, frozen=True, kw_only=True):
+class Registered(PlainWithMessages, frozen=True, kw_only=True):
     """The jobs, hooks and subscriptions that the user's modules registered."""
 
     jobs: tuple[str, ...]

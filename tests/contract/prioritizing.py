@@ -8,7 +8,10 @@ from msgspec.structs import replace
 from palermo.contract.broker import Broker, SessionParameters, open_broker
 from palermo.core.lifecycle import Ack, Fail, Reschedule, fail, requeue
 from palermo.core.message import Message
-from tests.contract.tools import FAILURE, consume, ids, look, message, take, take_and_ack, until
+from palermo.core.unique_keys import KeyRequest
+from palermo.core.unique_rules import DEBOUNCE
+from tests.contract.timing import time_kept
+from tests.contract.tools import FAILURE, Open, consume, ids, look, message, take, take_and_ack, until
 
 
 def urgent(id: str, priority: int, queue: str = "jobs") -> Message:
@@ -70,6 +73,14 @@ class PrioritizingContract:
         again = await take(consumer)
         assert [failed.priority, delivery.message.priority, again.message.priority] == [7, 7, 7]
         await consumer.settle(again, Ack())
+
+    async def test_a_debounced_job_keeps_its_priority(self, broker: Broker, another: Open) -> None:
+        async with time_kept(await another()):
+            worker = await consume(await another())
+            request = KeyRequest(key="k", message=urgent("7", 7), call="1", spread=DEBOUNCE, seconds=0.1)
+            await broker.keys.enqueue([request])
+
+            assert (await take(worker)).message.priority == 7
 
     async def test_a_worker_makes_the_queues_of_its_declared_priorities_with_them(
         self, session: SessionParameters, sessions: list[Broker], broker: Broker, in_order: InOrder

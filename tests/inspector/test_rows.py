@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from palermo.contract.broker import QueueInfo
 from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, running_row, worker_row
 from palermo.contract.serialization import Serializers
-from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo, checked_worker
+from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -189,7 +189,7 @@ def test_a_worker_row_holds_what_it_runs() -> None:
     who = {"id": "pid:7@host", "host": "host", "pid": 7, "slots": 1, "state": "working", "version": "1.2.0"}
     info = WorkerInfo(**who, queues=("mail",), started_at=1, jobs=(running,))  # type: ignore[arg-type]
 
-    row = worker_row(replace(checked_worker(json.loads(json.dumps(info.to_plain()))), seen_at=3), SERIALIZERS)
+    row = worker_row(replace(WorkerInfo.from_plain(json.loads(json.dumps(info.to_plain()))), seen_at=3), SERIALIZERS)
 
     [job] = row.pop("jobs")  # type: ignore[misc]
     assert row == {

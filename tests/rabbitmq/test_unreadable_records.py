@@ -25,7 +25,7 @@ from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
-from palermo.contract.worker_info import checked_worker
+from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import decode
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
@@ -142,7 +142,7 @@ class _Readers:
             case "tenants":
                 _parse_tenant_queue(record["made"])
             case "the answers of workers":
-                checked_worker(record)
+                WorkerInfo.from_plain(record)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

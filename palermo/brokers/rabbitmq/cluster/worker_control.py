@@ -29,7 +29,7 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, read_object
 from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.rpc import ask_all
 from palermo.contract.trouble import Trouble
-from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, checked_worker
+from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList
 from palermo.core.topology import internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound, PalermoError
 
@@ -360,7 +360,7 @@ async def _ask_reports(
     now = time.time()
     answers, unreadable = list[tuple[str, WorkerInfo]](), Counter(connection.unreadable.counts)
     for each in plain:
-        info = connection.unreadable.attempt("the answers of workers", each, partial(checked_worker, each))
+        info = connection.unreadable.attempt("the answers of workers", each, partial(WorkerInfo.from_plain, each))
         if info is not None:
             answers.append((str(each.get("inbox", "")), replace(info, seen_at=now)))
             unreadable |= _counts(each.get("unreadable"))
