@@ -68,49 +68,18 @@ def test_a_running_job_and_its_stopped_worker_are_on_all_pages(web: Web, rig: Ri
             assert ("1 worker does not answer" in page, id[:8] in page) == (True, True), path
         for path in (f"/workers/{worker['id']}", f"/jobs/{id}"):
             assert "It does not answer" in web.http.get(path).text
+        texts = [each.text for each in examine(web.client, []) if each.check == "queue mail"]
+        assert "1 job waits, and no worker that answers takes jobs from it" in texts
         return True
 
     eventually(runs)
+    web.client.enqueue("shop.mail", queue="mail")
     rig.freeze(process)
     eventually(is_silent)
     process.send(signal.SIGCONT)
     eventually(lambda: "does not answer" not in web.http.get("/workers").text)
     rig.open_gate()
     eventually(lambda: not any(row["jobs"] for row in rig.workers()))
-
-
-def test_what_is_not_known_of_a_stopped_worker_is_no_number_on_the_pages(web: Web, rig: Rig) -> None:
-    process = rig.worker("--log-level", "warning")
-    rig.ready(process)
-    web.client.enqueue("shop.mail", queue="mail")
-    rig.freeze(process)
-
-    def stopped() -> list[dict[str, Any]]:
-        return [row for row in web.api("workers")["rows"] if not row["answers"]]
-
-    eventually(stopped)
-
-    def shown() -> bool:
-        found = stopped()
-        assert found
-        (worker,) = found
-        known = worker["pid"] is not None
-        assert [worker[name] for name in ("slots", "processed", "failed")] == ([1, 0, 0] if known else [None] * 3)
-        page, queue = web.http.get("/workers").text, web.http.get("/queues/mail").text
-        assert ("nothing (1 slot)" if known else "not known") in page
-        assert f'data-label="processed">{"0" if known else "–"}<' in page
-        assert ("1 worker does not answer" in queue) is not known
-        assert ("No worker serves this queue." if known else "No worker that answers serves this queue.") in queue
-        return True
-
-    eventually(shown)
-
-    def advised() -> bool:
-        texts = [each.text for each in examine(web.client, []) if each.check == "queue mail"]
-        assert "1 job waits, and no worker that answers takes jobs from it" in texts
-        return True
-
-    eventually(advised)
 
 
 def test_a_result_is_shown_as_json_and_redacted(web: Web) -> None:

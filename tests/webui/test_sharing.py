@@ -1,5 +1,6 @@
-"""What jobs share: tenants of queues, keys of unique jobs and topics of events, on their pages and in the API."""
+"""What jobs share: tenants, keys of unique jobs, topics of events and limits, on their pages and in the API."""
 
+import asyncio
 from html import unescape
 from typing import Any
 from urllib.parse import quote
@@ -7,8 +8,10 @@ from urllib.parse import quote
 import pytest
 from msgspec.structs import replace
 
+from palermo.contract.broker import open_broker
 from palermo.contract.events import Subscription
 from palermo.webui.pages.topics import WIDTH, topology_picture
+from tests.contract.tools import consume, message, take
 from tests.harness.rig import Rig
 from tests.helpers import eventually
 from tests.webui.conftest import Serve
@@ -197,3 +200,31 @@ def test_a_group_is_drawn_as_high_as_its_patterns(groups: list[dict[str, Any]], 
         labels = [label.y for label in branch.labels]
         assert labels == sorted(labels)
         assert all(0 < y < height for y in labels)
+
+
+# -- limits
+
+
+def test_limits_are_listed_and_filtered(web: Web) -> None:
+    async def go() -> None:
+        """One of two limited jobs runs, and the other is put aside, until their worker is gone."""
+        broker = await open_broker(web.inspector._client.settings.session("worker"))
+        try:
+            asks = {"limit": 1, "limit-key": KEY}
+            await broker.publish_many([message(extra=asks), message(extra=asks)])
+            consumer = await consume(broker, slots=2)
+            assert [await consumer.permit(await take(consumer, slot)) for slot in (1, 2)] == [0.0, None]
+            await asyncio.to_thread(look)
+        finally:
+            await broker.close()
+
+    def look() -> None:
+        row = {"key": KEY, "limit": 1, "rate": None, "running": 1, "waiting": 1}
+        assert web.http.get("/api/limits").json() == {"rows": [row], "total": 1, "page": 1, "limit": 100}
+        assert web.http.get("/api/limits?text=us").json()["rows"] == []
+        text = web.http.get("/limits").text
+        assert (KEY in text, KEY in unescape(text)) == (False, True)
+        assert "No key matches." in web.http.get("/limits?text=us").text
+
+    assert "No limited job runs or waits." in web.http.get("/limits").text
+    asyncio.run(go())
