@@ -46,6 +46,14 @@ def test_queues_always_hold_failed(client: Client, inspector: Inspector) -> None
     assert [(row["name"], row["pending"]) for row in inspector.queues.list()] == [("an", 1), ("failed", 0), ("mail", 1)]
 
 
+def test_two_copies_of_a_failed_job_are_one_row_and_count_once(client: Client, inspector: Inspector) -> None:
+    publish_failed(client, *((message(id), failure()) for id in ("1", "2", "1")))
+
+    listing = inspector.failed.list()
+
+    assert ([row["id"] for row in listing], listing.total, inspector.failed.count()) == (["1", "2"], 2, 2)
+
+
 @pytest.mark.parametrize("act", ["jobs.list", "jobs.peek", "queues.size", "queues.purge", "queues.delete"])
 def test_a_queue_that_is_not_there_is_not_found(inspector: Inspector, act: str) -> None:
     with pytest.raises(NotFound, match="nowhere"):
