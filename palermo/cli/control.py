@@ -6,7 +6,7 @@ import click
 
 from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_queue, complete_worker
-from palermo.cli.job_ids import live_ids, whole_ids
+from palermo.cli.job_ids import LIVE_JOBS, whole_ids
 from palermo.cli.options import query_options, yes_option
 from palermo.cli.output import Column, ask_to_confirm, confirm, field, misuse, note, print_json, print_rows
 from palermo.contract.rows import Row
@@ -133,7 +133,7 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
     Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
     are: `palermo failed discard` throws them away.
     """
-    rows = context.inspector().jobs.cancel(whole_ids(context, ids, live_ids))
+    rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))
     if as_json:
         print_json(rows)
         return

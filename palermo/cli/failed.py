@@ -9,7 +9,7 @@ import click
 from palermo.cli.command_group import INTERRUPTED, Context, on_interrupt
 from palermo.cli.completion import complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.job_ids import failed_ids, whole_ids
+from palermo.cli.job_ids import FAILED_JOBS, whole_ids
 from palermo.cli.listings import note_unread, print_page
 from palermo.cli.options import filter_options, paging_options, query_options, yes_option
 from palermo.cli.output import (
@@ -88,7 +88,7 @@ def list_groups(context: Context, /, as_json: bool, **filters: Any) -> None:
 @click.pass_obj
 def show(context: Context, /, id: str, as_json: bool) -> None:
     """Show all that is known about the failed job ID."""
-    (whole,) = whole_ids(context, [id], failed_ids)
+    (whole,) = whole_ids(context, [id], FAILED_JOBS)
     row = context.inspector().failed.show(whole)
     if as_json:
         print_json(row)
@@ -226,7 +226,7 @@ def _which(context: Context, ids: tuple[str, ...], every: bool, wanted: FailedFi
         raise misuse("filters act only with --all; add it")
     if ids and not wanted.everything:
         raise misuse("filters act only with --all, not with ids")
-    return whole_ids(context, ids, failed_ids) if ids else wanted
+    return whole_ids(context, ids, FAILED_JOBS) if ids else wanted
 
 
 class _LongCommand:

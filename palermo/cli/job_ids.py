@@ -4,37 +4,38 @@ Law: it takes nothing and changes nothing. A whole id is never taken for a begin
 was given, that job is meant, and an id as Palermo makes it is not looked up at all.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 from palermo.cli.command_group import Context
-from palermo.client.failed_queues import read_failed
-from palermo.client.status import State, browsed_pages
+from palermo.client.status import State
 from palermo.contract.broker import Broker
-from palermo.contract.scheduled import ScheduledFilter
-from palermo.contract.sweep import Keep, SweepDecision
+from palermo.contract.finding import CANCELLED, SCHEDULED, FoundJobs
 from palermo.contract.trouble import unless_blocked
 from palermo.core.journal_records import JournalLevel
-from palermo.core.message import Message
+from palermo.core.lifecycle import JobState
 from palermo.core.text import some_of
 from palermo.core.topology import is_made_id
-from palermo.errors import BrokerUnavailable, IdInvalid
+from palermo.errors import IdInvalid
 
-#: The fewest characters that are taken for the beginning of an id.
+#: Minimum number of characters of the beginning of an id.
 FEWEST = 8
 
-#: How many scheduled jobs are looked at, and how many that have ended.
-_SCHEDULED, _ENDED = 10_000, 1_000
+#: Maximum number of ended jobs that are searched.
+_ENDED = 1_000
 
-#: How many ids an error names.
+#: Number of ids that an error names.
 _NAMED = 5
 
-#: Gives the ids that begin with one of these texts, out of the places where the command looks.
-FindIds = Callable[[Broker, tuple[str, ...]], Coroutine[Any, Any, set[str]]]
+#: The states of jobs that commands about scheduled jobs mean; and about failed ones.
+SCHEDULED_JOBS, FAILED_JOBS = (SCHEDULED, JobState.RETRYING, CANCELLED), (JobState.FAILED,)
+
+#: The states of jobs that can be cancelled.
+LIVE_JOBS = (*SCHEDULED_JOBS, JobState.PENDING, JobState.WORKING)
 
 
-def whole_ids(context: Context, ids: Sequence[str], find: FindIds) -> tuple[str, ...]:
-    """The ids that are meant by these texts; `find` looks for those that begin so.
+def whole_ids(context: Context, ids: Sequence[str], states: Collection[str]) -> tuple[str, ...]:
+    """The ids that are meant by these texts: those of jobs in one of these states that begin so.
 
     A text that no id begins with stays as it is: the command says what it says of an id that names nothing. Raises
     IdInvalid for the beginning of several ids.
@@ -42,7 +43,7 @@ def whole_ids(context: Context, ids: Sequence[str], find: FindIds) -> tuple[str,
     beginnings = tuple(id for id in ids if may_be_beginning(id))
     if not beginnings:
         return tuple(ids)
-    found = context.client().run(lambda broker: unless_blocked(broker, find(broker, beginnings)), again=True)
+    found = _begun(context, beginnings, states)
     return tuple(chosen_id(id, found) if id in beginnings else id for id in ids)
 
 
@@ -58,7 +59,7 @@ def _known_id(context: Context, beginning: str) -> str:
     client = context.client()
     if results.status(client, client.job_by_id(beginning)).state is not State.UNKNOWN:
         return beginning
-    found = client.run(lambda broker: unless_blocked(broker, all_ids(broker, (beginning,))), again=True)
+    found = _begun(context, (beginning,), (*LIVE_JOBS, *FAILED_JOBS))
     if client.settings.journal != JournalLevel.OFF:
         ended = context.inspector().history.list(HistoryFilter(text=beginning), limit=_ENDED)
         found |= {row["id"] for row in ended}
@@ -86,38 +87,11 @@ def chosen_id(text: str, found: Iterable[str]) -> str:
     )
 
 
-async def failed_ids(broker: Broker, beginnings: tuple[str, ...]) -> set[str]:
-    """The ids of failed jobs that begin so."""
-    found: set[str] = set()
+def _begun(context: Context, beginnings: tuple[str, ...], states: Collection[str]) -> set[str]:
+    """The ids of jobs in these states that begin so, as far as the broker can search them."""
+    failed = JobState.FAILED in states
 
-    def judge(message: Message) -> SweepDecision:
-        if message.id.startswith(beginnings):
-            found.add(message.id)
-        return Keep()
+    def search(broker: Broker) -> Coroutine[Any, Any, FoundJobs]:
+        return unless_blocked(broker, broker.find(beginnings, failed=failed, beginnings=True))
 
-    await read_failed(broker, judge)
-    return found
-
-
-async def scheduled_ids(broker: Broker, beginnings: tuple[str, ...]) -> set[str]:
-    """The ids of scheduled jobs, and of jobs that wait to be tried again, that begin so; the first 10,000 are seen."""
-    listing = await broker.scheduled(ScheduledFilter(), limit=_SCHEDULED)
-    return {message.id for message in listing.messages if message.id.startswith(beginnings)}
-
-
-async def live_ids(broker: Broker, beginnings: tuple[str, ...]) -> set[str]:
-    """The ids of jobs that are scheduled, wait or run, and begin so, as far as they are looked at."""
-    try:
-        found = await scheduled_ids(broker, beginnings)
-    except BrokerUnavailable:  # so many jobs are scheduled that looking takes long
-        found = set()
-    async for page in browsed_pages(broker):
-        found.update(message.id for message in page.messages if message.id.startswith(beginnings))
-    for worker in await broker.workers():
-        found.update(job.id for job in worker.jobs if job.id.startswith(beginnings))
-    return found
-
-
-async def all_ids(broker: Broker, beginnings: tuple[str, ...]) -> set[str]:
-    """The ids of jobs in all these places that begin so."""
-    return await live_ids(broker, beginnings) | await failed_ids(broker, beginnings)
+    return {place.id for place in context.client().run(search, again=True).jobs if place.state in states}

@@ -7,7 +7,7 @@ import click
 from palermo.cli.command_group import NOT_FOUND, Context
 from palermo.cli.completion import complete_job, complete_queue
 from palermo.cli.enqueue import parse_args, parse_kwargs
-from palermo.cli.job_ids import scheduled_ids, whole_ids
+from palermo.cli.job_ids import SCHEDULED_JOBS, whole_ids
 from palermo.cli.listings import print_page
 from palermo.cli.options import (
     limit_option,
@@ -182,7 +182,7 @@ def chosen(
     if ids:
         if every or any(each is not None for each in filters.values()):
             raise misuse("name ids, or say --all with filters, not both")
-        return whole_ids(context, ids, scheduled_ids)
+        return whole_ids(context, ids, SCHEDULED_JOBS)
     if not every:
         raise misuse("name ids, or say --all, with --queue, --job or --due-until for some")
     asked = _names_and_due(**filters)

@@ -14,7 +14,6 @@ from typing import Any, Protocol, TypeVar
 from palermo.client.journal_watch import JournalWatch, OnRecord
 from palermo.client.recorder import FLUSH_EVERY
 from palermo.client.status import (
-    JobLocation,
     JobStatus,
     State,
     locate,
@@ -26,7 +25,8 @@ from palermo.client.status import (
 )
 from palermo.contract import clock
 from palermo.contract.broker import Broker
-from palermo.contract.rows import CANCELLED, as_json
+from palermo.contract.finding import CANCELLED, JobLocation
+from palermo.contract.rows import as_json
 from palermo.contract.serialization import FOR_DISPLAY, Serializers
 from palermo.core.journal_records import JournalLevel, Record, RecordKind
 from palermo.core.lifecycle import JobState, StoredResult, result_of_record
@@ -372,8 +372,8 @@ async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
 
 def _same_run(place: JobLocation, ended: Record) -> bool:
     """Whether the worker still settles the run that this record ends: it writes the record first."""
-    running = place.running
-    return running is not None and place.worker == ended.get("writer") and running.started_at <= ended["at"]
+    began = 0.0 if place.running is None else place.running.started_at
+    return place.worker == ended.get("writer") and began <= ended["at"]
 
 
 def _cancelled_record(job: AnyJob, place: JobLocation) -> Record:

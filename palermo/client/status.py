@@ -1,233 +1,34 @@
-"""The status of a job: its state in one word, what else is known of it, and the place where it is (`locate`).
+"""The status of a job: its state in one word, and what else is known about it."""
 
-Law of `locate`: it takes nothing and changes nothing, and it remembers nothing between two calls.
-
-Promise:
-
-* A job that stays in a place that is looked at is found. So is a job that moves meanwhile: the looks go in the
-  direction in which jobs move (scheduled, waiting, running, failed), and once more in case it moved the other way.
-* `JobLocation.gone` says that every place was looked at; else `unseen` names the places that were not.
-* A queue that cannot be looked into, a leader or a worker that is slow to answer, and whatever this user may not look
-  at are named in `unseen`. An error of the session is raised.
-* After a kill -9 of a worker its job may be nowhere for a moment, until the broker has taken it back. So a caller that
-  acts on `gone` looks again a second later.
-
-Cost of a look: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES
-queues, if none is named), one request to all workers, and at most FAILED failed jobs. A caller that learns of failures
-otherwise leaves the failed jobs out. Of a longer body only what is shown is kept, MAX_SHOWN bytes.
-"""
-
-import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
-from msgspec import Struct
-
-from palermo.client.failed_queues import read_failed
 from palermo.contract import clock
-from palermo.contract.broker import Broker, Page
-from palermo.contract.rows import CANCELLED, MAX_SHOWN, SCHEDULED, Row, as_json, iso_instant, running_row
-from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.broker import Broker
+from palermo.contract.finding import CANCELLED, SCHEDULED, JobLocation
+from palermo.contract.rows import Row, as_json, iso_instant, running_row
 from palermo.contract.serialization import Serializers
-from palermo.contract.sweep import Keep, Stop, SweepDecision
-from palermo.contract.trouble import unless_blocked
-from palermo.contract.worker_info import UNASKED, RunningJob
 from palermo.core.journal_records import Record, RecordKind
 from palermo.core.lifecycle import JobState, result_of_record
-from palermo.core.message import Message, parent_in
-from palermo.core.text import count
-from palermo.core.topology import is_failed
+from palermo.core.message import parent_in
 from palermo.core.unique_keys import Key, key_in
-from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
-
-#: How many jobs of a queue are looked at from its front and from its end; how many queues, if none is named; and how
-#: many failed jobs.
-DEPTH, QUEUES, FAILED = 100, 20, 10_000
-
-#: The end of a queue with more jobs than this is looked at for so many seconds at most: RabbitMQ must read all jobs
-#: before it, and workers get none of them meanwhile.
-_LONG, _LOOK_WITHIN = 10_000, 1.0
-
-
-class JobLocation(Struct, frozen=True, kw_only=True):
-    """The place where a job is: scheduled, waiting, with a worker, or among the failed jobs."""
-
-    #: A JobState, "scheduled" or "cancelled"; "" if it was not found.
-    state: str = ""
-    #: The job's message, unless a worker has the job. The body of a waiting one is cut behind MAX_SHOWN bytes.
-    message: Message | None = None
-    #: What the worker that runs the job reports of it; and the worker's id.
-    running: RunningJob | None = None
-    worker: str | None = None
-    #: Whether that worker does not answer: then it held the job when it was heard of last.
-    silent: bool = False
-    #: The places that could not be looked at, for people: the job may be there. Empty if every place was looked at.
-    unseen: tuple[str, ...] = ()
-
-    @property
-    def gone(self) -> bool:
-        """Whether the job was not found although every place was looked at."""
-        return not self.state and not self.unseen
-
-    @property
-    def alive(self) -> bool:
-        """Whether the job runs, or will run."""
-        return bool(self.state) and self.state != JobState.FAILED
 
 
 async def locate(broker: Broker, id: str, queue: str = "", *, failed: bool = True) -> JobLocation:
-    """Find the job with this id; `queue` is the one that it would wait in, "" if that is not known.
+    """Find the job with this id; `queue` is the one where it would wait, "" if that is not known.
 
-    Without `failed` it does not look at failed jobs, and a failed job is `gone`.
-    Raises BrokerUnavailable, BrokerRefused.
+    Without `failed`, a failed job is `gone`. A job that is not found is searched again, in case it moved during the
+    search. After a kill -9 of a worker its job may be nowhere for a moment: a caller that acts on `gone` locates it
+    again a second later. Raises BrokerUnavailable, BrokerRefused.
     """
-    place = await _look(broker, id, queue, failed=failed)
-    return place if place.state else await _look(broker, id, queue, failed=failed)
+    for _ in range(2):
+        found = await broker.find((id,), queue=queue, failed=failed)
+        if found.jobs:
+            return found.jobs[0]
+    return JobLocation(unseen=found.unseen)
 
-
-async def locate_waiting(broker: Broker, id: str, queue: str = "") -> JobLocation | None:
-    """Find the job with this id among those that wait in queues; if `queue` exists, only there. None if it is not seen.
-
-    Raises BrokerUnavailable, BrokerRefused.
-    """
-    return await _waiting(broker, id, queue, [], only=True)
-
-
-async def waiting_uncancelled(broker: Broker, ids: Collection[str]) -> list[Message]:
-    """Those of these jobs that are seen to wait, and that a worker would not drop as cancelled when it takes them.
-
-    Raises BrokerUnavailable, BrokerRefused.
-    """
-    left = set(ids)
-    found: list[Message] = []
-
-    def note(messages: Collection[Message], cancelled: Collection[str]) -> None:
-        seen = [message for message in messages if message.id in left]
-        left.difference_update(message.id for message in seen)
-        found.extend(message for message in seen if message.id not in cancelled)
-
-    with suppress(BrokerUnavailable):  # so many jobs are scheduled that looking takes long
-        scheduled = await broker.scheduled(ScheduledFilter(ids=frozenset(left)), limit=len(left))
-        note(scheduled.messages, scheduled.cancelled)
-    if left:
-        async for page in _pages(broker, "", []):
-            note(page.messages, page.cancelled)
-            if not left:
-                break
-    return found
-
-
-async def browsed_pages(broker: Broker) -> AsyncIterator[Page]:
-    """The first and the last jobs of the shortest queues, as far as looking leaves them as they were."""
-    async for page in _pages(broker, "", []):
-        yield page
-
-
-async def _look(broker: Broker, id: str, queue: str, *, failed: bool) -> JobLocation:
-    unseen: list[str] = []
-    place = await _scheduled(broker, id, unseen) or await _waiting(broker, id, queue, unseen)
-    place = place or await _running(broker, id, unseen)
-    if place is None and failed:
-        place = await _failed(broker, id, unseen)
-    return place or JobLocation(unseen=tuple(unseen))
-
-
-async def _scheduled(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
-    try:
-        look = broker.scheduled(ScheduledFilter(ids=frozenset({id})), limit=1)
-        found = await unless_blocked(broker, look, grace=_LEADER_GRACE)
-    # So many jobs are scheduled that looking takes long; or an alarm; or this user may not ask the leader.
-    except (BrokerUnavailable, BrokerRefused) as error:
-        unseen.append(f"scheduled jobs ({_why(error)})")
-        return None
-    for message in found.messages:
-        state = JobState.RETRYING if message.failure is not None else SCHEDULED
-        return JobLocation(state=CANCELLED if message.id in found.cancelled else state, message=message)
-    return None
-
-
-async def _waiting(broker: Broker, id: str, queue: str, unseen: list[str], *, only: bool = False) -> JobLocation | None:
-    async for page in _pages(broker, queue, unseen, only=only):
-        for message in page.messages:
-            if message.id == id:
-                state = JobState.RETRYING if message.failure is not None else JobState.PENDING
-                return JobLocation(state=CANCELLED if id in page.cancelled else state, message=message)
-    return None
-
-
-async def _pages(broker: Broker, queue: str, unseen: list[str], *, only: bool = False) -> AsyncIterator[Page]:
-    """The first and the last jobs of this queue; of the shortest queues if it does not exist.
-
-    A job may have been requeued into another queue: so the shortest are read also if this queue is empty, unless `only`
-    this one is wanted.
-    """
-    sizes = {info.name: info.pending for info in await broker.queues() if not is_failed(info.name)}
-    alone = queue in sizes and (only or sizes[queue] > 0)
-    names = [queue] if alone else sorted((name for name in sizes if sizes[name]), key=lambda name: sizes[name])
-    if len(names) > QUEUES:
-        unseen.append(f"the {len(names) - QUEUES} longest queues")
-    for name in names[:QUEUES]:
-        for newest in (False, True) if sizes[name] > DEPTH else (False,):
-            try:
-                async with asyncio.timeout(_LOOK_WITHIN if newest and sizes[name] > _LONG else None):
-                    page = await broker.browse(name, limit=DEPTH, newest=newest, max_body=MAX_SHOWN)
-            except NotBrowsable:
-                unseen.append(f"queue {name!r}, of which only the count can be seen")
-                break
-            except NotFound:
-                break
-            except TimeoutError:
-                unseen.append(f"queue {name!r} behind its first {DEPTH} jobs, where {sizes[name] - DEPTH:,} wait")
-                break
-            yield page
-        else:
-            if (middle := sizes[name] - 2 * DEPTH) > 0:
-                wait = "waits" if middle == 1 else "wait"
-                unseen.append(f"the middle of queue {name!r}, where {count(middle, 'job')} {wait}")
-
-
-async def _running(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
-    workers = await broker.workers()
-    for worker in workers:
-        for job in worker.jobs:
-            if job.id == id:
-                return JobLocation(state=JobState.WORKING, running=job, worker=worker.id, silent=worker.is_silent)
-    if not workers.complete:
-        unasked = any(worker.state == UNASKED for worker in workers)
-        unseen.append("workers that this user may not ask" if unasked else "a worker that does not answer")
-    return None
-
-
-async def _failed(broker: Broker, id: str, unseen: list[str]) -> JobLocation | None:
-    found: list[Message] = []
-
-    def judge(message: Message) -> SweepDecision:
-        if message.id == id:
-            found.append(message)
-        return Stop() if found else Keep()
-
-    try:
-        swept = await unless_blocked(broker, read_failed(broker, judge, ids=(id,), most=FAILED), grace=_LEADER_GRACE)
-    except (BrokerBlocked, BrokerRefused) as error:
-        unseen.append(f"failed jobs ({_why(error)})")
-        return None
-    if found:
-        return JobLocation(state=JobState.FAILED, message=found[0], worker=found[0].worker)
-    if swept.total > swept.seen:
-        unseen.append(f"{swept.total - swept.seen:,} failed jobs")
-    return None
-
-
-def _why(error: BrokerError) -> str:
-    """Why a place cannot be looked at, in a few words if the error says much more."""
-    return "this user may not look" if isinstance(error, BrokerRefused) else str(error)
-
-
-#: Seconds that a leader may take to answer under an alarm: then it answers at once or when the alarm is over.
-_LEADER_GRACE = 1.0
 
 #: The state of a job about which nothing is known; `reason` says why.
 UNKNOWN = "unknown"

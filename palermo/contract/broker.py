@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES, Events
+from palermo.contract.finding import FindsJobs
 from palermo.contract.journal import Journal
 from palermo.contract.plugins import installed, own
 from palermo.contract.recurring_entries import RecurringEntries
@@ -323,7 +324,7 @@ def ignore_count(count: int) -> None:
     """Do nothing with the count."""
 
 
-class Broker(ScheduledJobs, RecurringEntries, Protocol):
+class Broker(ScheduledJobs, RecurringEntries, FindsJobs, Protocol):
     """One session with the place where jobs wait. See the module's docstring for its life."""
 
     #: The log of what jobs, workers and operators did.

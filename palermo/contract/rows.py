@@ -33,12 +33,6 @@ Row = Mapping[str, Any]
 
 R = TypeVar("R", bound=Row, covariant=True)
 
-#: The state of a job that waits and was cancelled: the worker that takes it drops it. All other states are JobState's.
-CANCELLED = "cancelled"
-
-#: The state of a job that is due later.
-SCHEDULED = "scheduled"
-
 #: The web decodes no body with more bytes than this, decompressed: a message that anybody may have written must not
 #: cost a server much. Its preview is shown instead.
 MAX_SHOWN = 65_536

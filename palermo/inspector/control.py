@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from palermo.client.status import waiting_uncancelled
 from palermo.contract.broker import Broker
+from palermo.contract.finding import CANCELLED
 from palermo.contract.rows import Row, as_json
 from palermo.contract.worker_info import WorkerCommand, WorkerInfo
 from palermo.errors import NotFound, OptionInvalid
@@ -96,8 +96,9 @@ async def cancel(broker: Broker, ids: Sequence[str], *, by: str) -> list[Row]:
     waiting = [id for id, row in rows.items() if row["state"] == "marked"]
     if everyone and waiting:
         # They were enqueued by a clock that is ahead of this one: a mark of this second does not hold for them.
-        for message in await waiting_uncancelled(broker, waiting):
-            await broker.cancel([message.id], by=by, created_at=message.created_at)
+        for place in (await broker.find(waiting, failed=False)).jobs:
+            if place.message is not None and place.state != CANCELLED:
+                await broker.cancel([place.id], by=by, created_at=place.message.created_at)
     return list(rows.values())
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from palermo.client import dequeue as dequeuing
-from palermo.client.status import locate_waiting
 from palermo.contract import clock
+from palermo.contract.finding import CANCELLED
 from palermo.contract.row_types import JobRow
-from palermo.contract.rows import CANCELLED, Listing, Row
+from palermo.contract.rows import Listing, Row
 from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
@@ -82,10 +82,11 @@ class Jobs(EndedJobs, waiting.JobsInQueue):
 
     def waiting(self, id: str, queue: str = "") -> tuple[JobRow, Message] | None:
         """A job that is seen to wait in a queue, its row and its message; `queue` is where to look, "" if unknown."""
-        place = self._ask(lambda broker: locate_waiting(broker, id, queue), again=True)
-        if place is None or place.message is None:
-            return None
-        return {**self._rows((place.message,), JobState.PENDING)[0], "state": place.state}, place.message
+        found = self._ask(lambda broker: broker.find((id,), queue=queue, failed=False), again=True)
+        for place in found.jobs:
+            if place.message is not None and place.state in (JobState.PENDING, JobState.RETRYING, CANCELLED):
+                return {**self._rows((place.message,), JobState.PENDING)[0], "state": place.state}, place.message
+        return None
 
     def list(
         self, queue: str, *, offset: int = 0, limit: int = 100, newest: bool = False, text: str | None = None

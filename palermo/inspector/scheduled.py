@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from palermo.client.dequeue import SameArguments
 from palermo.contract import clock
+from palermo.contract.finding import CANCELLED, SCHEDULED
 from palermo.contract.row_types import ScheduledRow
-from palermo.contract.rows import CANCELLED, SCHEDULED, Listing, Row, iso_instant
+from palermo.contract.rows import Listing, Row, iso_instant
 from palermo.contract.scheduled import CANCEL, GIVE_UP, MOVE, RUN, AlteredJob, ScheduledFilter
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message

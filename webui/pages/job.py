@@ -10,7 +10,8 @@ from starlette.responses import RedirectResponse, Response
 
 from palermo.client.handle import Job
 from palermo.client.recorded_jobs import RecordedJob
-from palermo.client.status import DEPTH, WAITING
+from palermo.client.status import WAITING
+from palermo.contract.finding import DEPTH
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RUN_ENDS, Record, RecordKind
 from palermo.errors import NotFound, PalermoError

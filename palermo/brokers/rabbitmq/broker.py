@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import MissingQueues, Publisher
 from palermo.brokers.rabbitmq.amqp.replies import Probe
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedSweeps
+from palermo.brokers.rabbitmq.browsing.job_search import search
 from palermo.brokers.rabbitmq.cluster.pauses_and_cancels import Cancels, PausesAndCancels
 from palermo.brokers.rabbitmq.cluster.registry import Names, Registry, follow
 from palermo.brokers.rabbitmq.cluster.worker_control import WorkerControl, WorkerReports, command_workers
@@ -33,7 +34,17 @@ from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.removal import Removal
-from palermo.contract.broker import Consumer, Finding, Overview, Page, QueueInfo, SessionParameters, ignore_count
+from palermo.contract.broker import (
+    Broker,
+    Consumer,
+    Finding,
+    Overview,
+    Page,
+    QueueInfo,
+    SessionParameters,
+    ignore_count,
+)
+from palermo.contract.finding import FoundJobs
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -346,6 +357,11 @@ class RabbitmqBroker:
         except BrokerUnavailable as error:
             log.warning("jobs may be shown without the arguments that replaced theirs error=%r", str(error))
         return replace(page, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
+
+    async def find(
+        self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
+    ) -> FoundJobs:
+        return await search(cast(Broker, self), ids, queue=queue, failed=failed, beginnings=beginnings)
 
     async def sweep(
         self,

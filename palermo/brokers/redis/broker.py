@@ -18,6 +18,7 @@ from palermo.brokers.redis import limits, sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
 from palermo.brokers.redis.events import RedisEvents
+from palermo.brokers.redis.job_search import find_jobs
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.journal import RedisJournal
 from palermo.brokers.redis.recurring import Recurring
@@ -38,6 +39,7 @@ from palermo.contract.broker import (
     ignore_count,
     in_steps,
 )
+from palermo.contract.finding import FoundJobs, with_reports
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -214,6 +216,13 @@ class RedisBroker:
         if not is_failed(queue):
             messages = await as_they_run(self._store, messages, max_body=max_body)
         return Page(messages=tuple(messages), total=total, cancelled=cancelled)
+
+    async def find(
+        self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
+    ) -> FoundJobs:
+        await self._sync()
+        found = await find_jobs(self._store, ids, failed=failed, beginnings=beginnings)
+        return FoundJobs(jobs=with_reports(found, await self.workers()))
 
     async def sweep(
         self,

@@ -19,6 +19,7 @@ from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.opening import open_store, side_directory
 from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
+from palermo.brokers.sqlite.job_search import find_jobs
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
@@ -41,6 +42,7 @@ from palermo.contract.broker import (
     ignore_count,
     in_steps,
 )
+from palermo.contract.finding import FoundJobs, with_reports
 from palermo.contract.recurring_entries import EntryChange, RecurringEntry
 from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage, filter_for, ignore_jobs
 from palermo.contract.sweep import SweepDecision, SweepProgress
@@ -256,6 +258,13 @@ class SqliteBroker:
             return Page(messages=messages, total=total, cancelled=frozenset(cancelled))
 
         return await self._store.read(find)
+
+    async def find(
+        self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
+    ) -> FoundJobs:
+        await self._sync()
+        search = partial(find_jobs, exchange=self._exchange, ids=ids, failed=failed, beginnings=beginnings)
+        return FoundJobs(jobs=with_reports(await self._store.read(search), await self.workers()))
 
     async def sweep(
         self,

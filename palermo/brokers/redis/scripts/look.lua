@@ -5,6 +5,8 @@
 --   extent QUEUE                                whether there is such a queue, the newest number, how many wait, tenants
 --   tenants QUEUE                               the tenants of a queue, with how many jobs wait and their shares
 --   limits KEY…                                 of each of these limited keys how many jobs run, are called and wait
+--   find CURSOR BEGINNINGS IDS…                 the jobs with these ids, or whose ids begin so, in some of all; next cursor
+--   place QUEUE TENANT NUMBER                   whether a job is later, waits or is held; its queue or worker; its cancel mark
 --   newest LOG PLACE COUNT                      where the last so many entries of a log begin, from a place back
 --   workers                                     all workers, with what they report and when their leases end
 
@@ -41,6 +43,22 @@ local function cut(blob, most)
   end
   parts[6] = string.sub(parts[6], 1, most)
   return string.sub(blob, 1, 1) .. cmsgpack.pack(parts)
+end
+
+-- Whether the id in a message is one of those in ARGV, or begins so.
+local function wanted(blob)
+  local id = nil
+  for index = 4, #ARGV do
+    local text = ARGV[index]
+    -- Most messages need not be unpacked: the id is at their beginning.
+    if string.find(string.sub(blob, 1, 600), text, 1, true) then
+      id = id or id_in(blob)
+      if id == text or ARGV[3] == '1' and string.sub(id, 1, #text) == text then
+        return true
+      end
+    end
+  end
+  return false
 end
 
 local looks = {
@@ -97,6 +115,42 @@ local looks = {
       end
     end
     return { #found, reached, jobs }
+  end,
+  find = function()
+    local cursor, jobs, read = ARGV[2], {}, 0
+    repeat
+      local page = call('HSCAN', key('jobs'), cursor, 'COUNT', 100)
+      cursor = page[1]
+      for index = 1, #page[2], 2 do
+        local blob = page[2][index + 1]
+        read = read + 500 + #blob
+        if wanted(blob) then
+          jobs[#jobs + 1] = { page[2][index], blob }
+        end
+      end
+    until cursor == '0' or read > 1000000
+    return { cursor, jobs }
+  end,
+  place = function()
+    local tenant, number = ARGV[3], ARGV[4]
+    local mark = try('HGET', 'cancels', id_of(number)) or ''
+    if call('HEXISTS', key('later-places'), number) == 1 then
+      return { 'later', '', mark }
+    end
+    for _, name in ipairs({ queue, 'failed', 'failed:' .. queue }) do
+      if call('ZSCORE', key('queue:' .. name), number) then
+        return { 'waits', name, mark }
+      end
+    end
+    if tenant ~= '' and call('ZSCORE', place_of(queue, tenant), number) then
+      return { 'waits', queue, mark }
+    end
+    for _, holder in ipairs(call('ZRANGE', key('leases'), 0, -1)) do
+      if try('HEXISTS', 'held:' .. holder, number) == 1 then
+        return { 'held', try('HGET', 'worker:' .. holder, 'tag') or '', mark }
+      end
+    end
+    return { '', '', mark }
   end,
   newest = function()
     local found = call('XREVRANGE', key(ARGV[2]), ARGV[3], '-', 'COUNT', ARGV[4])

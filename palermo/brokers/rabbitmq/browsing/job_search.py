@@ -1,0 +1,163 @@
+"""Searches a broker that has no index of ids for jobs: `Broker.find` of RabbitMQ.
+
+Promise: the search takes nothing, changes nothing and remembers nothing. It goes through the places in the order in
+which jobs move, and names each place that it left out in `unseen`: the middle of a long queue, the longest of many
+queues, a queue that must not be read, a leader or a worker that is slow to answer, and whatever this user must not
+read. An error of the session is raised.
+
+After a kill -9 of a worker its job may be nowhere for a moment, until RabbitMQ has requeued it.
+
+Cost: one request to the leader, one count for each queue, at most 2 * DEPTH jobs of one queue (of QUEUES queues, if the
+queue isn't named), one request to all workers, and at most FAILED failed jobs. A longer body is cut behind MAX_SHOWN
+bytes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+from palermo.contract.broker import Broker, Page
+from palermo.contract.finding import (
+    DEPTH,
+    MOST_FOUND,
+    FoundJobs,
+    JobLocation,
+    failed_at,
+    is_wanted,
+    running_at,
+    waiting_at,
+)
+from palermo.contract.rows import MAX_SHOWN
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.contract.sweep import Keep, Stop, SweepDecision
+from palermo.contract.trouble import unless_blocked
+from palermo.contract.worker_info import UNASKED
+from palermo.core.message import Message
+from palermo.core.text import count
+from palermo.core.topology import is_failed
+from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, NotBrowsable, NotFound
+
+#: Maximum number of queues that are read, if none is named; of scheduled jobs, if only beginnings of their ids are
+#: known; and of failed jobs.
+QUEUES, SCHEDULED, FAILED = 20, 10_000, 10_000
+
+#: Reading the end of a queue with more jobs than the first is given up after the second, in seconds: RabbitMQ must read
+#: all jobs before it, and workers get none of them in the meantime.
+_LONG, _READ_WITHIN = 10_000, 1.0
+
+#: Seconds that a leader may take to answer under an alarm: then it answers at once or when the alarm is over.
+_LEADER_GRACE = 1.0
+
+
+async def search(broker: Broker, ids: Collection[str], *, queue: str, failed: bool, beginnings: bool) -> FoundJobs:
+    """See Broker.find."""
+    job_search = _JobSearch(broker, ids, beginnings=beginnings)
+    steps = [job_search.scheduled, lambda: job_search.waiting(queue), job_search.running]
+    for step in [*steps, job_search.failed] if failed else steps:
+        if not job_search.complete:
+            await step()
+    return FoundJobs(jobs=tuple(job_search.found[:MOST_FOUND]), unseen=tuple(job_search.unseen))
+
+
+class _JobSearch:
+    """One search: each method searches one kind of place."""
+
+    def __init__(self, broker: Broker, ids: Collection[str], *, beginnings: bool) -> None:
+        self.found: list[JobLocation] = []
+        self.unseen: list[str] = []
+        self._broker = broker
+        #: The ids that are not found yet; none if `ids` are beginnings, since any number of jobs may begin so.
+        self._left = set() if beginnings else set(ids)
+        self._exact = None if beginnings else frozenset(ids)
+        self._wanted = is_wanted(ids, beginnings=beginnings)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every job has been found."""
+        return self._exact is not None and not self._left
+
+    def _add(self, place: JobLocation) -> None:
+        self.found.append(place)
+        self._left.discard(place.id)
+
+    async def scheduled(self) -> None:
+        chosen, limit = ScheduledFilter(ids=self._exact), len(self._exact or ()) or SCHEDULED
+        try:
+            page = await unless_blocked(self._broker, self._broker.scheduled(chosen, limit=limit), grace=_LEADER_GRACE)
+        # So many jobs are scheduled that reading takes long; or an alarm; or this user must not ask the leader.
+        except (BrokerUnavailable, BrokerRefused) as error:
+            self.unseen.append(f"scheduled jobs ({_why(error)})")
+            return
+        for message in page.messages:
+            if self._wanted(message.id):
+                self._add(waiting_at(message, scheduled=True, cancelled=message.id in page.cancelled))
+
+    async def waiting(self, queue: str) -> None:
+        async for page in self._pages(queue):
+            for message in page.messages:
+                if self._wanted(message.id):
+                    self._add(waiting_at(message, cancelled=message.id in page.cancelled))
+            if self.complete:
+                return
+
+    async def _pages(self, queue: str) -> AsyncIterator[Page]:
+        """The first and the last jobs of this queue; of the shortest queues if it is empty or does not exist.
+
+        A job may have been requeued into another queue.
+        """
+        sizes = {info.name: info.pending for info in await self._broker.queues() if not is_failed(info.name)}
+        names = [queue] if sizes.get(queue) else sorted((name for name in sizes if sizes[name]), key=sizes.__getitem__)
+        if len(names) > QUEUES:
+            self.unseen.append(f"the {len(names) - QUEUES} longest queues")
+        for name in names[:QUEUES]:
+            for newest in (False, True) if sizes[name] > DEPTH else (False,):
+                try:
+                    async with asyncio.timeout(_READ_WITHIN if newest and sizes[name] > _LONG else None):
+                        page = await self._broker.browse(name, limit=DEPTH, newest=newest, max_body=MAX_SHOWN)
+                except NotBrowsable:
+                    self.unseen.append(f"queue {name!r}, of which only the count can be seen")
+                    break
+                except NotFound:
+                    break
+                except TimeoutError:
+                    rest = f"{sizes[name] - DEPTH:,} wait"
+                    self.unseen.append(f"queue {name!r} behind its first {DEPTH} jobs, where {rest}")
+                    break
+                yield page
+            else:
+                if (middle := sizes[name] - 2 * DEPTH) > 0:
+                    wait = "waits" if middle == 1 else "wait"
+                    self.unseen.append(f"the middle of queue {name!r}, where {count(middle, 'job')} {wait}")
+
+    async def running(self) -> None:
+        workers = await self._broker.workers()
+        for place in running_at(workers, self._wanted):
+            self._add(place)
+        if not workers.complete:
+            unasked = any(worker.state == UNASKED for worker in workers)
+            self.unseen.append("workers that this user may not ask" if unasked else "a worker that does not answer")
+
+    async def failed(self) -> None:
+        try:
+            await unless_blocked(self._broker, self._failed(), grace=_LEADER_GRACE)
+        except (BrokerBlocked, BrokerRefused) as error:
+            self.unseen.append(f"failed jobs ({_why(error)})")
+
+    async def _failed(self) -> None:
+        def judge(message: Message) -> SweepDecision:
+            if self._wanted(message.id):
+                self._add(failed_at(message))
+            return Stop() if self.complete else Keep()
+
+        for queue in [info.name for info in await self._broker.queues() if is_failed(info.name)]:
+            try:
+                await self._broker.browse(queue, limit=0)
+                swept = await self._broker.sweep(queue, judge, only_look=True, ids=self._exact or (), most=FAILED)
+            except (NotBrowsable, NotFound):  # must not be read, or was deleted
+                continue
+            if not self.complete and swept.total > swept.seen:
+                self.unseen.append(f"{swept.total - swept.seen:,} failed jobs")
+
+
+def _why(error: BrokerError) -> str:
+    """Why a place cannot be searched, in a few words if the error says much more."""
+    return "this user may not look" if isinstance(error, BrokerRefused) else str(error)

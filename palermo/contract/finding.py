@@ -1,0 +1,116 @@
+"""Finding jobs by their ids: where a job is now."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Protocol
+
+from msgspec import Struct
+
+from palermo.contract.worker_info import RunningJob, WorkerInfo
+from palermo.core.lifecycle import JobState
+from palermo.core.message import Message
+
+#: The state of a job that waits and was cancelled: the worker that takes it drops it. All other states are JobState's.
+CANCELLED = "cancelled"
+
+#: The state of a job that is due later.
+SCHEDULED = "scheduled"
+
+#: Maximum number of jobs that `find` returns.
+MOST_FOUND = 1_000
+
+#: Number of jobs that a bounded search reads from the front and from the end of a queue.
+DEPTH = 100
+
+
+class JobLocation(Struct, frozen=True, kw_only=True):
+    """The place where a job is: scheduled, waiting, with a worker, or in a queue of failed jobs."""
+
+    #: A JobState, "scheduled" or "cancelled"; "" if it was not found.
+    state: str = ""
+    #: The job's message, unless a worker reports the job. A body longer than MAX_SHOWN bytes may be cut.
+    message: Message | None = None
+    #: What the worker that runs the job reports about it; and the worker's id.
+    running: RunningJob | None = None
+    worker: str | None = None
+    #: Whether that worker does not answer: then it had the job when it last answered.
+    silent: bool = False
+    #: The places that could not be searched, for the user: the job may be there. Empty if every place was searched.
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The job's id; "" if it was not found."""
+        found = self.running or self.message
+        return found.id if found is not None else ""
+
+    @property
+    def gone(self) -> bool:
+        """Whether the job was not found although every place was searched."""
+        return not self.state and not self.unseen
+
+    @property
+    def alive(self) -> bool:
+        """Whether the job runs, or will run."""
+        return bool(self.state) and self.state != JobState.FAILED
+
+
+class FoundJobs(Struct, frozen=True, kw_only=True):
+    """The jobs that were found: those that wait, then those that run, then those that failed."""
+
+    jobs: tuple[JobLocation, ...] = ()
+    #: As in JobLocation.
+    unseen: tuple[str, ...] = ()
+
+
+class FindsJobs(Protocol):
+    """The part of a broker that finds jobs."""
+
+    async def find(
+        self, ids: Collection[str], *, queue: str = "", failed: bool = True, beginnings: bool = False
+    ) -> FoundJobs:
+        """Find the jobs with these ids; with `beginnings`, the jobs whose ids begin with one of these texts.
+
+        SQLite and Redis find every job. RabbitMQ can't look jobs up by id: the search is bounded, and `unseen` names
+        what was left out. `queue` is the queue where a job would wait, if known. Without `failed`, failed jobs are left
+        out. A job that moves during the search may be missed. Changes nothing. Raises BrokerUnavailable, BrokerRefused.
+        """
+
+
+def is_wanted(ids: Collection[str], *, beginnings: bool) -> Callable[[str], bool]:
+    """A check whether an id is one of those that `find` is asked for."""
+    if beginnings:
+        return lambda id: id.startswith(tuple(ids))
+    return frozenset(ids).__contains__
+
+
+def waiting_at(message: Message, *, scheduled: bool = False, cancelled: bool = False) -> JobLocation:
+    """The location of a job that waits in its queue, or for its time."""
+    state = SCHEDULED if scheduled else JobState.PENDING
+    if message.failure is not None:
+        state = JobState.RETRYING
+    return JobLocation(state=CANCELLED if cancelled else state, message=message)
+
+
+def failed_at(message: Message) -> JobLocation:
+    """The location of a failed job."""
+    return JobLocation(state=JobState.FAILED, message=message, worker=message.worker)
+
+
+def running_at(workers: Iterable[WorkerInfo], wanted: Callable[[str], bool]) -> Iterator[JobLocation]:
+    """The locations of the jobs that workers report."""
+    for worker in workers:
+        for job in worker.jobs:
+            if wanted(job.id):
+                yield JobLocation(state=JobState.WORKING, running=job, worker=worker.id, silent=worker.is_silent)
+
+
+def with_reports(found: Iterable[JobLocation], workers: Iterable[WorkerInfo]) -> tuple[JobLocation, ...]:
+    """The same locations in order, those of running jobs as their workers report them."""
+    found = tuple(found)
+    held = {place.id for place in found if place.state == JobState.WORKING}
+    reports = {place.id: place for place in running_at(workers, held.__contains__)}
+    order = (JobState.WORKING, JobState.FAILED)
+    return tuple(
+        reports.get(place.id, place) if place.state == JobState.WORKING else place
+        for place in sorted(found, key=lambda place: order.index(place.state) + 1 if place.state in order else 0)
+    )
