@@ -1,4 +1,4 @@
-"""`palermo pause`, `resume`, `cancel` and `control`: steer workers through the broker."""
+"""`palermo pause`, `resume`, `cancel` and `control`: control workers through the broker."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from palermo.cli.command_group import FAILED, Context
 from palermo.cli.completion import complete_queue, complete_worker
 from palermo.cli.job_ids import LIVE_JOBS, whole_ids
 from palermo.cli.options import query_options, yes_option
-from palermo.cli.output import Column, ask_to_confirm, confirm, field, misuse, note, print_json, print_rows
+from palermo.cli.output import Column, confirm, field, misuse, note, print_json, print_rows
 from palermo.contract.rows import Row
 from palermo.core.text import count, safe
 from palermo.core.topology import check_job_queue, check_new_queue, is_failed
@@ -21,23 +21,23 @@ _CANCELLED = {
     "cancelling": "cancelled while running on {worker}, which kills it if it does not end by itself",
     "done": "too late: it has just finished on {worker}",
     "failed": "too late: it has just failed on {worker}",
-    "interrupted": "marked: {worker} gave it back, and it will not run again",
+    "interrupted": "marked: {worker} requeued it, and it will not run again",
 }
 
 
 @click.command()
 @click.argument("queues", nargs=-1, metavar="[QUEUE...]", shell_complete=complete_queue)
-@click.option("--all", "every", is_flag=True, help="All queues, and those that are made later.")
-@click.option("--reason", metavar="TEXT", default="", help="Why: the web pages and the journal show it.")
+@click.option("--all", "every", is_flag=True, help="All queues, including those added later.")
+@click.option("--reason", metavar="TEXT", default="", help="The reason, shown on the web pages and in the journal.")
 @query_options
 @click.pass_obj
 def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str, as_json: bool) -> None:
-    """Have no worker take jobs from QUEUE until `palermo resume QUEUE`, whatever is restarted meanwhile.
+    """Pause QUEUE: no worker takes jobs from it until `palermo resume QUEUE`, across restarts.
 
-    Running jobs go on, and jobs can be enqueued. --all holds until `palermo resume --all`, also for workers that
-    start later and for queues that are made later.
+    Running jobs continue, and jobs can still be enqueued. --all holds until `palermo resume --all`, also for workers
+    and queues that are added later.
     """
-    _check_named(queues, every=every)
+    _check_named(queues, every=every, what="queues")
     inspector = context.inspector()
     if every:
         inspector.queues.pause_all(reason=reason)
@@ -50,7 +50,7 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
     for queue in queues:
         inspector.queues.pause(queue, reason=reason)
         if queue not in known:
-            note(f"there is no queue {queue!r} yet; it is paused as soon as there is.")
+            note(f"queue {queue!r} does not exist yet. It is paused from the moment it does.")
     rows = [row for row in inspector.queues.list() if row["name"] in queues]
     if as_json:
         print_json(rows)
@@ -68,20 +68,20 @@ def pause(context: Context, /, queues: tuple[str, ...], every: bool, reason: str
 @query_options
 @click.pass_obj
 def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: bool) -> None:
-    """End the pause of QUEUE, or with --all that of `palermo pause --all`.
+    """Resume QUEUE, or with --all end `palermo pause --all`.
 
     A queue that was paused by its name stays paused until it is resumed by its name.
     """
-    _check_named(queues, every=every)
+    _check_named(queues, every=every, what="queues")
     inspector = context.inspector()
     if every:
         was_paused = inspector.queues.all_paused()
         inspector.queues.resume_all()
         rows = inspector.queues.list()
-        done = "resumed all queues" if was_paused else "`pause --all` was not in force, nothing is changed"
+        done = "resumed all queues" if was_paused else "`pause --all` was not in effect, nothing changed"
         _print_all(rows, done, as_json=as_json)
         if still := [safe(row["name"]) for row in rows if row["paused"]]:
-            note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` ends that.")
+            note(f"still paused by name: {', '.join(still)}; `palermo resume {still[0]}` resumes it.")
         return
     before = {row["name"]: row for row in inspector.queues.list()}
     if "*" in queues and "*" not in before:
@@ -102,16 +102,16 @@ def resume(context: Context, /, queues: tuple[str, ...], every: bool, as_json: b
     if all_paused:
         note("all queues are paused until `palermo resume --all`.")
     if unknown:
-        raise NotFound(f"no queue {unknown[0]!r}, paused or not; `palermo queues` lists them.")
+        raise NotFound(f"no queue {unknown[0]!r}; `palermo queues` lists the queues.")
 
 
-def _check_named(queues: Sequence[str], *, every: bool) -> None:
-    """Raise unless there are either names of queues, which jobs can have, or --all."""
-    if bool(queues) == every:
-        said = "name queues or say --all" + (", not both" if every else "")
-        raise misuse(said)
-    for queue in queues:
-        check_job_queue(queue)
+def _check_named(names: Sequence[str], *, every: bool, what: str) -> None:
+    """Raise unless there are either valid names or --all."""
+    if bool(names) == every:
+        raise misuse(f"name {what} or say --all" + (", not both" if every else ""))
+    if what == "queues":
+        for queue in names:
+            check_job_queue(queue)
 
 
 def _print_all(rows: Sequence[Row], done: str, *, as_json: bool) -> None:
@@ -128,10 +128,10 @@ def _print_all(rows: Sequence[Row], done: str, *, as_json: bool) -> None:
 @query_options
 @click.pass_obj
 def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
-    """Have the jobs with these ids not run if they wait, and end where they run.
+    """Cancel jobs: drop those that wait, and stop those that run.
 
-    Whether a job waits cannot be known, so an id that names nothing is no error. Failed jobs stay where they
-    are: `palermo failed discard` throws them away.
+    It cannot be known whether a job waits, so an unknown id is not an error. Failed jobs are unchanged: use
+    `palermo failed discard`.
     """
     rows = context.inspector().jobs.cancel(whole_ids(context, ids, LIVE_JOBS))
     if as_json:
@@ -150,32 +150,21 @@ def cancel(context: Context, /, ids: tuple[str, ...], as_json: bool) -> None:
 @query_options
 @click.pass_obj
 def control(context: Context, /, action: str, workers: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
-    """Have workers do something, and say what each of them answers.
+    """Control workers, and print the answer of each.
 
     \b
-    quiet   take no more jobs until resume; the running ones go on
+    quiet   take no more jobs until resume; running jobs continue
     resume  take jobs again, after quiet and after the signals USR2 and TSTP
     stop    finish the running jobs within the shutdown timeout, and exit
-    kill    kill the running jobs at once, give them back, exit
-    stack   show what the worker and its jobs are doing, without stopping them
+    kill    kill the running jobs immediately, requeue them, and exit
+    stack   print the stacks of the worker and its jobs, without stopping them
 
     WORKER is an id as `palermo workers` shows it, its pid, or the beginning of the id.
     """
-    if bool(workers) == every:
-        raise misuse("name workers or say --all" + (", not both" if every else ""))
-    asks = action == "kill" or (action == "stop" and every)
-    if asks:
-        ask_to_confirm(yes=yes)
+    _check_named(workers, every=every, what="workers")
     inspector = context.inspector()
-    if asks and not yes:
-        alive = inspector.workers.list()
-        meant = (
-            [row["id"] for row in alive] if every else choose({row["id"]: row["pid"] or 0 for row in alive}, workers)
-        )
-        busy = sum(len(row["jobs"]) for row in alive if row["id"] in meant)
-        if meant:
-            what = "Kill" if action == "kill" else "Stop"
-            confirm(f"{what} {count(len(meant), 'worker')}, with {count(busy, 'job')} running?", yes=yes)
+    if action == "kill" or (action == "stop" and every):
+        confirm(lambda: _question(action.capitalize(), inspector.workers.list(), workers), yes=yes)
     rows = inspector.workers.control(action, None if every else workers)
     if as_json:
         print_json(rows)
@@ -188,9 +177,16 @@ def control(context: Context, /, action: str, workers: tuple[str, ...], every: b
         raise click.exceptions.Exit(FAILED)
 
 
+def _question(verb: str, alive: Sequence[Row], named: Sequence[str]) -> str:
+    """The question before an order that ends these workers, or all; "" if there are none."""
+    chosen = choose({row["id"]: row["pid"] or 0 for row in alive}, named) if named else [row["id"] for row in alive]
+    busy = sum(len(row["jobs"]) for row in alive if row["id"] in chosen)
+    return f"{verb} {count(len(chosen), 'worker')}, with {count(busy, 'job')} running?" if chosen else ""
+
+
 def _answer_text(action: str, row: Row) -> str:
     if not row["answered"]:
-        return "no answer; it may obey yet"
+        return "no answer; it may still obey"
     if "error" in row:
         return f"failed: {row['error']}"
     if "jobs" not in row:

@@ -1,4 +1,4 @@
-"""`palermo history`, `audit` and `stats`: finished jobs, people's actions and counts, all from the journal."""
+"""`palermo history`, `audit` and `stats`: finished jobs, operators' actions and counts, all from the journal."""
 
 import json
 from collections.abc import Sequence
@@ -7,10 +7,22 @@ from typing import Any
 import click
 
 from palermo.cli.command_group import Context
-from palermo.cli.completion import complete_job, complete_queue, complete_worker
 from palermo.cli.job_ids import known_ids
 from palermo.cli.listings import none_here, print_page
-from palermo.cli.options import limit_option, page_option, parse_duration, parse_since, query_options
+from palermo.cli.options import (
+    all_of,
+    error_filter,
+    job_filter,
+    limit_option,
+    page_option,
+    parse_duration,
+    parse_since,
+    query_options,
+    queue_filter,
+    since_filter,
+    until_filter,
+    worker_filter,
+)
 from palermo.cli.output import Column, field, misuse, note, print_facts, print_json, print_rows, progress
 from palermo.contract.rows import Row
 from palermo.core.journal_records import RecordKind
@@ -26,48 +38,36 @@ _NUMBERS = (
     ("Processed", "processed"),
     ("Succeeded", "succeeded"),
     ("Failed", "failed"),
-    ("Tried again", "retried"),
+    ("Retried", "retried"),
     ("Snoozed", "snoozed"),
     ("Discarded", "discarded"),
     ("Cancelled", "cancelled"),
-    ("Given back", "released"),
+    ("Requeued", "released"),
 )
 
 _TIMES = ("min", "mean", "p50", "p90", "p95", "p99", "max")
 
 
-def _time_options(command: Any) -> Any:
-    """Add `--since`, `--until`, `--page` and `--limit`."""
-    command = limit_option(page_option(command))
-    for name, help in (("--until", "Only until then"), ("--since", "Only since then: 2h (ago) or 2026-12-01T09:00Z")):
-        command = click.option(name, type=parse_since, metavar="WHEN", help=f"{help}.")(command)
-    return command
+_time_options = all_of(since_filter, until_filter, page_option, limit_option)
 
 
 @click.command()
 @click.argument("id", required=False)
 @query_options
 @_time_options
-@click.option("--text", metavar="TEXT", help="Only with this in the id, job, arguments, error or reason.")
-@click.option("--longer", type=parse_duration, metavar="DURATION", help="Only what ran so long or longer.")
-@click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only what ran so long or shorter.")
-@click.option("--state", type=click.Choice(list(STATES)), help="Only what ended so; else all but retrying.")
-@click.option("--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?.")
-@click.option(
-    "--worker",
-    metavar="WORKER",
-    shell_complete=complete_worker,
-    help="Only what this worker ran: its id, as `palermo workers` shows it; may hold * and ?.",
-)
-@click.option(
-    "--error", metavar="CLASS", help="Only with this exception class: its dotted name or the last part of it."
-)
-@click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only from this queue; may hold * and ?.")
+@click.option("--text", metavar="TEXT", help="Only jobs with this text in the id, name, arguments, error or reason.")
+@click.option("--longer", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or longer.")
+@click.option("--shorter", type=parse_duration, metavar="DURATION", help="Only jobs that ran this long or shorter.")
+@click.option("--state", type=click.Choice(list(STATES)), help="Only jobs that ended so; all but retrying by default.")
+@job_filter
+@worker_filter
+@error_filter
+@queue_filter
 @click.pass_obj
 def history(context: Context, /, id: str | None, as_json: bool, limit: int, page: int, **filters: Any) -> None:
-    """List finished jobs, newest first; or with ID tell all that is known of that job, oldest first.
+    """List finished jobs, newest first; or with ID show the timeline of that job, oldest first.
 
-    The setting journal decides what is known: "failures" keeps what went wrong, "all" every job.
+    The setting journal decides which jobs are recorded: "failures" records failed jobs, "all" every job.
     """
     wanted = HistoryFilter(**filters)
     if id is not None:
@@ -79,7 +79,7 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
         steps: list[Column] = [("At", lambda row: row["at"]), ("What", _what), ("Where", _where), ("Told", _details)]
         print_rows(rows, steps, as_json=as_json, none="nothing.")
         if all(row["kind"] == RecordKind.ACTION for row in rows):
-            note(f"the journal has no record of job {whole} itself, only what people did to that id.")
+            note(f"the journal has no record of job {whole} itself, only the actions of operators on that id.")
         return
     with progress("read", of="batches of the journal") as show:
         listing = context.inspector().history.list(wanted, offset=(page - 1) * limit, limit=limit, progress=show)
@@ -99,13 +99,13 @@ def history(context: Context, /, id: str | None, as_json: bool, limit: int, page
 @click.command()
 @query_options
 @_time_options
-@click.option("--text", metavar="TEXT", help="Only with this in the ids of its jobs, or what else is told of it.")
-@click.option("--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only on this queue; may hold * and ?.")
+@click.option("--text", metavar="TEXT", help="Only actions with this text in the ids of their jobs or in the details.")
+@queue_filter
 @click.option("--action", metavar="ACTION", help="Only this action; may hold * and ?.")
-@click.option("--by", metavar="NAME", help="Only by this person; may hold * and ?.")
+@click.option("--by", metavar="NAME", help="Only actions of this user; may hold * and ?.")
 @click.pass_obj
 def audit(context: Context, /, as_json: bool, limit: int, page: int, **filters: Any) -> None:
-    """List what people did to queues, jobs and workers, newest first, on the pages, by commands and in programs."""
+    """List the actions of operators on queues, jobs and workers, newest first: on pages, in commands, in programs."""
     with progress("read", of="batches of the journal") as show:
         listing = context.inspector().history.audit(
             AuditFilter(**filters), offset=(page - 1) * limit, limit=limit, progress=show
@@ -131,7 +131,7 @@ def _what(row: Row) -> str:
 
 def _where(row: Row) -> str:
     if row["kind"] == "action":
-        return f"{row['by'] or 'somebody'} via {row['source'] or '?'}"
+        return f"{row['by'] or 'unknown'} via {row['source'] or '?'}"
     return str(row["worker"] or row["queue"])
 
 
@@ -160,14 +160,14 @@ def _seconds(value: float | None) -> str:
     "--since",
     type=parse_since,
     metavar="WHEN",
-    help="From when on: 2h (ago) or 2026-12-01T09:00Z; the last 24 hours unless given.",
+    help="Only since then: 2h (ago) or 2026-12-01T09:00Z; by default the last 24 hours.",
 )
 @query_options
 @click.pass_obj
 def stats(context: Context, /, since: float | None, as_json: bool) -> None:
-    """Say how many jobs were enqueued, processed and failed, how long they waited and ran: by queue, job and worker.
+    """Count the jobs enqueued, processed and failed, and how long they waited and ran: by queue, job and worker.
 
-    Read from the journal, where workers count at every level but off. Failed counts runs, tried again or not.
+    The counts come from the journal, which has them at every level but off. Failed counts runs, retried or not.
     """
     with progress("read", of="batches of the journal") as show:
         report = context.inspector().history.statistics(since, progress=show)

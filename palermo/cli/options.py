@@ -1,7 +1,7 @@
 """The options that commands share, and the parsers of durations and instants."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -23,13 +23,13 @@ def parse_duration(text: str) -> float:
 
 
 def parse_concurrency(text: str) -> int:
-    """A number of jobs at a time, from 1 on; "auto" is the processors of this process. Raises click.BadParameter."""
+    """A number of slots from 1; "auto" is the number of processors of this process. Raises click.BadParameter."""
     if text == "auto":
         from palermo.worker.process import usable_processors
 
         return usable_processors()
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise click.BadParameter(f'{text!r} is neither a number from 1 on nor "auto", the processors of this machine.')
+        raise click.BadParameter(f'{text!r} is neither a number from 1 nor "auto", the number of processors.')
     return int(text)
 
 
@@ -37,27 +37,26 @@ def parse_instant(text: str) -> float:
     """Unix seconds of an instant in ISO 8601 with a zone. Raises click.BadParameter."""
     from palermo.core import times
 
-    try:
-        return times.parse_instant(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+    return _checked(times.parse_instant, text)
 
 
 def parse_since(text: str) -> float:
     """Unix seconds of an instant, or of a duration before now. Raises click.BadParameter."""
-    return max(0.0, _parse_time(text, ago=True))
+    from palermo.core import times
+
+    return max(0.0, _checked(times.parse_time, text, clock.now(), ago=True))
 
 
 def parse_due(text: str) -> float:
     """Unix seconds of an instant, or of a duration from now. Raises click.BadParameter."""
-    return _parse_time(text, ago=False)
-
-
-def _parse_time(text: str, *, ago: bool) -> float:
     from palermo.core import times
 
+    return _checked(times.parse_time, text, clock.now(), ago=False)
+
+
+def _checked(parse: Callable[..., float], *values: Any, **more: Any) -> float:
     try:
-        return times.parse_time(text, clock.now(), ago=ago)
+        return parse(*values, **more)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -75,7 +74,7 @@ class _UrlOption(_CommonOption):
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         return super().get_help_record(ctx) or (
             "--url URL",
-            "The broker. `palermo --help` has the other options for it.",
+            "The broker. `palermo --help` lists the other broker options.",
         )
 
 
@@ -92,78 +91,94 @@ def broker_options_of_server(command: F) -> F:
     return _broker_options(command, "--broker-host", "--broker-port", click.Option)
 
 
+def _remember(name: str, help: str, to: str = "", cls: type[click.Option] = _CommonOption, **more: Any) -> "Options":
+    """An option whose value goes into the Context. Given before the subcommand, it holds unless given again."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(ctx.ensure_object(Context), to or str(param.name), value)
+
+    return click.option(name, help=help, callback=remember, expose_value=False, cls=cls, **more)
+
+
 def _broker_options(command: F, host: str, port: str, place: type[click.Option]) -> F:
-    def option(
-        name: str, help: str, to: str = "", cls: type[click.Option] = _CommonOption, **more: Any
-    ) -> Callable[[F], F]:
-        def remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-            # A flag given before the subcommand counts unless the subcommand says otherwise.
-            if value:
-                setattr(ctx.ensure_object(Context), to or str(param.name), value)
-
-        return click.option(name, help=help, callback=remember, expose_value=False, cls=cls, **more)
-
     url = "Broker: amqp[s]://…, redis[s]://… or sqlite:///file.db. Prefer PALERMO_URL for a URL with a password."
-    host_help = f"RabbitMQ's host; with {port}, --user, --vhost and --password-file in place of --url."
-    password_file = "The password is the first line of this file."
-    command = option("--debug", "Show the traceback of an error.", is_flag=True, is_eager=True)(command)
-    command = option("--exchange", "Exchange, for several systems on one broker.", metavar="NAME")(command)
-    command = option("--password-file", password_file, metavar="FILE")(command)
-    command = option("--vhost", "RabbitMQ's virtual host.", metavar="NAME")(command)
-    command = option("--user", "RabbitMQ's user.", metavar="NAME")(command)
-    command = option(port, "RabbitMQ's port.", "port", place, type=click.IntRange(1, 65_535), metavar="N")(command)
-    command = option(host, host_help, "host", place, metavar="NAME")(command)
-    return option("--url", url, cls=_UrlOption, metavar="URL")(command)
+    host_help = f"RabbitMQ's host. Use it with {port}, --user, --vhost and --password-file instead of --url."
+    return all_of(
+        _remember("--url", url, cls=_UrlOption, metavar="URL"),
+        _remember(host, host_help, "host", place, metavar="NAME"),
+        _remember(port, "RabbitMQ's port.", "port", place, type=click.IntRange(1, 65_535), metavar="N"),
+        _remember("--user", "RabbitMQ's user.", metavar="NAME"),
+        _remember("--vhost", "RabbitMQ's virtual host.", metavar="NAME"),
+        _remember("--password-file", "File with the password in its first line.", metavar="FILE"),
+        _remember("--exchange", "Exchange, for several systems on one broker.", metavar="NAME"),
+        _remember("--debug", "Show the traceback of an error.", is_flag=True, is_eager=True),
+    )(command)
 
 
 def query_options(command: F) -> F:
     """Add the options of the broker and `--json`."""
-    json = click.option("--json", "as_json", is_flag=True, help="JSON on stdout and nothing else.")
+    json = click.option("--json", "as_json", is_flag=True, help="Print only JSON on stdout.")
     return broker_options(json(command))
 
 
-#: Which page of a list, and how many rows a page has.
-page_option = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Which page.")
+class Options(Protocol):
+    """Adds options to a command."""
+
+    def __call__(self, command: F, /) -> F: ...
+
+
+def all_of(*options: Options) -> Options:
+    """These options as one, in the order of the help."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+#: The page of a list, and the number of rows of a page.
+page_option = click.option("--page", type=click.IntRange(min=1), default=1, show_default=True, help="Page to show.")
 limit_option = click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many on a page."
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows per page."
 )
+paging_options = all_of(click.option("--newest", is_flag=True, help="Newest first."), page_option, limit_option)
+yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")
 
+# The conditions of filters, for lists of jobs in any state.
+queue_filter = click.option(
+    "--queue", metavar="QUEUE", shell_complete=complete_queue, help="Only this queue; may hold * and ?."
+)
+job_filter = click.option("--job", metavar="NAME", shell_complete=complete_job, help="Only this job; may hold * and ?.")
+worker_filter = click.option(
+    "--worker",
+    metavar="WORKER",
+    shell_complete=complete_worker,
+    help="Only jobs that ran on this worker, by its id from `palermo workers`; may hold * and ?.",
+)
+error_filter = click.option(
+    "--error", metavar="CLASS", help="Only this exception class: its dotted name or the last part of it."
+)
+since_filter = click.option(
+    "--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z."
+)
+until_filter = click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
 
-def paging_options(command: F) -> F:
-    """Add `--limit`, `--page` and `--newest`."""
-    return limit_option(page_option(click.option("--newest", is_flag=True, help="Newest first.")(command)))
-
-
-def filter_options(command: F) -> F:
-    """Add the filters of `palermo failed`."""
-    for name, metavar, names, help in (
-        (
-            "--text",
-            "TEXT",
-            None,
-            "Only with this in the error message, the traceback, the id or the preview that the web shows.",
-        ),
-        ("--group", "GROUP", None, "Only of this group, as `palermo failed groups` shows it."),
-        ("--error", "CLASS", None, "Only with this exception class: its dotted name or the last part of it."),
-        ("--tenant", "TENANT", None, "Only of this tenant; may hold * and ?."),
-        (
-            "--worker",
-            "WORKER",
-            complete_worker,
-            "Only what failed on this worker: its id, as `palermo workers` shows it; may hold * and ?.",
-        ),
-        ("--job", "NAME", complete_job, "Only this job; may hold * and ?."),
-        ("--queue", "QUEUE", complete_queue, "Only from this queue; may hold * and ?."),
-    ):
-        command = click.option(name, metavar=metavar, shell_complete=names, help=help)(command)
-    command = click.option(
-        "--requeued", is_flag=True, default=None, help="Only what somebody had requeued, and has failed again."
-    )(command)
-    return click.option(
-        "--since", type=parse_since, help="Only what failed since then: 2h (ago) or 2026-12-01T09:00Z.", metavar="WHEN"
-    )(command)
-
-
-def yes_option(command: F) -> F:
-    """Add `--yes`."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+#: The filters of `palermo failed`.
+filter_options = all_of(
+    since_filter,
+    click.option("--requeued", is_flag=True, default=None, help="Only jobs that failed again after a requeue."),
+    queue_filter,
+    job_filter,
+    worker_filter,
+    click.option("--tenant", metavar="TENANT", help="Only jobs of this tenant; may hold * and ?."),
+    error_filter,
+    click.option("--group", metavar="GROUP", help="Only jobs of this group from `palermo failed groups`."),
+    click.option(
+        "--text",
+        metavar="TEXT",
+        help="Only jobs with this text in the error message, the traceback, the id or the shown arguments.",
+    ),
+)

@@ -142,25 +142,20 @@ def is_terminal(stream: TextIO) -> bool:
     return stream.isatty()
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation; ends the command unless the answer is yes. Without a terminal it requires `--yes`."""
+def confirm(question: Callable[[], str], *, yes: bool, warning: str = "") -> None:
+    """Ask for confirmation, and end the command unless the answer is yes. Without a terminal it requires `--yes`.
+
+    `question` is called only where its text can be shown; an empty text is not asked. `warning` is shown before it.
+    """
     if yes:
         return
-    if not _can_ask():
-        raise misuse(f"{one_line(question)} There is no terminal to ask on; add --yes")
-    if not click.confirm(one_line(question), err=True):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
+        why = warning or "this command asks for confirmation and there is no terminal to ask on"
+        raise misuse(f"{one_line(why).rstrip('.')}; add --yes")
+    text = question()
+    if text and not click.confirm(one_line(f"{warning} {text}".strip()), err=True):
         note("nothing done.")
         raise click.exceptions.Exit(1)
-
-
-def ask_to_confirm(*, yes: bool) -> None:
-    """Raise click.UsageError where a question must be asked and there is no terminal to ask on."""
-    if not yes and not _can_ask():
-        raise misuse("this command asks for confirmation and there is no terminal to ask on; add --yes")
-
-
-def _can_ask() -> bool:
-    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
 @contextmanager

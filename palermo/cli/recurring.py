@@ -103,7 +103,7 @@ def add(
 @click.pass_obj
 def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
     """Remove recurring jobs. A worker adds those that its code declares again when it starts: disable them instead."""
-    confirm(f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
+    confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     inspector = context.inspector()
     for name in names:
         inspector.recurring.remove(name)

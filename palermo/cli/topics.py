@@ -6,7 +6,7 @@ import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.enqueue import parsed_json
-from palermo.cli.options import broker_options, parse_since, query_options, yes_option
+from palermo.cli.options import broker_options, query_options, since_filter, until_filter, yes_option
 from palermo.cli.output import Column, confirm, field, note, print_rows, progress
 from palermo.contract.rows import Row
 from palermo.core.text import count
@@ -14,12 +14,12 @@ from palermo.core.text import count
 
 @click.command()
 @click.argument("topic")
-@click.option("--payload", metavar="JSON", help="What happened, as JSON; without it nothing but the topic.")
-@click.option("--id", "id", metavar="ID", help="Its id, instead of one made for it.")
+@click.option("--payload", metavar="JSON", help="The payload, as JSON; none by default.")
+@click.option("--id", "id", metavar="ID", help="The event's id; a new UUID by default.")
 @broker_options
 @click.pass_obj
 def publish(context: Context, /, topic: str, payload: str | None, id: str | None) -> None:
-    """Tell an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
+    """Publish an event to all groups that subscribe to TOPIC (order.paid), and print its id."""
     client = context.client(creates=True)
     click.echo(client.publish(topic, parsed_json(payload, "--payload"), id=id))
 
@@ -28,7 +28,7 @@ def publish(context: Context, /, topic: str, payload: str | None, id: str | None
 @query_options
 @click.pass_context
 def topics(ctx: click.Context, as_json: bool) -> None:
-    """See which groups subscribe to which topics; tell one of them old events again, or take it away."""
+    """List the groups that subscribe to events, replay old events to one, or remove one."""
     if ctx.invoked_subcommand is None:
         _show(ctx.ensure_object(Context), as_json=as_json)
 
@@ -43,16 +43,16 @@ def list_topics(context: Context, /, as_json: bool) -> None:
 
 @topics.command("replay")
 @click.argument("group")
-@click.option("--topic", metavar="PATTERN", help="Only events of these topics, be the group subscribed to them or not.")
-@click.option("--since", type=parse_since, metavar="WHEN", help="Only since then: 2h (ago) or 2026-12-01T09:00Z.")
-@click.option("--until", type=parse_since, metavar="WHEN", help="Only until then.")
+@click.option("--topic", metavar="PATTERN", help="Only events of these topics, even if GROUP has no subscription.")
+@since_filter
+@until_filter
 @yes_option
 @broker_options
 @click.pass_obj
 def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
     """Deliver the kept events to GROUP again, and to no other group; print their number."""
     chosen = "the chosen" if any(value is not None for value in old.values()) else "all"
-    confirm(f"Deliver {chosen} kept events to group {group!r} again?", yes=yes)
+    confirm(lambda: f"Deliver {chosen} kept events to group {group!r} again?", yes=yes)
     with progress("replay") as show:
         replayed = context.inspector().events.replay(group, **old, progress=show)
     click.echo(replayed)
@@ -64,8 +64,8 @@ def replay(context: Context, /, group: str, yes: bool, **old: Any) -> None:
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, groups: tuple[str, ...], yes: bool) -> None:
-    """Have no more events come to groups, until a worker of theirs starts. Jobs that wait in their queues stay."""
-    confirm(f"Deliver no more events to {', '.join(groups)}?", yes=yes)
+    """Unsubscribe groups until one of their workers starts. Jobs that wait in their queues stay."""
+    confirm(lambda: f"Deliver no more events to {', '.join(groups)}?", yes=yes)
     inspector = context.inspector()
     for group in groups:
         inspector.events.unsubscribe(group)
@@ -92,5 +92,5 @@ def _show(context: Context, *, as_json: bool) -> None:
 
 def _kept(wiring: Row) -> str:
     if wiring["kept"] is None:
-        return "Events that nobody subscribes to are refused."
+        return "Events without a subscribed group are refused."
     return f"{count(wiring['kept'], 'event')} kept."

@@ -43,7 +43,7 @@ DONE = {CANCEL: "cancelled", RUN: "enqueued", MOVE: "moved", GIVE_UP: "failed"}
 
 
 def counted(number: int, retries: int) -> str:
-    """So many scheduled jobs, for a question: `12 scheduled jobs (2 of them retries of failed jobs)`."""
+    """A number of scheduled jobs, for a question: `12 scheduled jobs (2 of them retries of failed jobs)`."""
     if not retries:
         return count(number, "scheduled job")
     of_failed = "a retry of a failed job" if retries == 1 else "retries of failed jobs"

@@ -1,11 +1,12 @@
 """`palermo failed`: failed jobs shown, requeued and discarded."""
 
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from palermo.cli import output
-from palermo.cli.failed import _telling_how_far
+from palermo.cli.selection import run_on_failed
 from palermo.client.client import Client
 from palermo.contract.broker import Broker
 from palermo.errors import BrokerUnavailable
@@ -73,13 +74,12 @@ def test_requeue_to_a_mistyped_queue_asks_and_without_a_yes_does_nothing(
 
 
 def test_a_requeue_that_the_broker_ends_says_how_far_it_came(capsys: pytest.CaptureFixture[str]) -> None:
-    def requeue() -> None:
-        with _telling_how_far("requeued") as command:
-            command.on_taken([TakenJob("1", "shop.send", "mail")])
-            command.on_taken([TakenJob("2", "shop.send", "mail")])
-            raise BrokerUnavailable("connection lost.")
+    def requeue(which: object, *, on_taken: Callable[[list[TakenJob]], None], **_: object) -> list[TakenJob]:
+        on_taken([TakenJob("1", "shop.send", "mail")])
+        on_taken([TakenJob("2", "shop.send", "mail")])
+        raise BrokerUnavailable("connection lost.")
 
     with pytest.raises(BrokerUnavailable):
-        requeue()
+        run_on_failed("requeue", "requeued", requeue, (), as_json=False)
 
     assert capsys.readouterr().err.startswith("requeued 2 jobs before the error below.")

@@ -83,7 +83,7 @@ def test_stats_says_what_was_counted_by_queue_job_and_worker(palermo: Palermo, c
     assert [(row["id"], row["state"]) for row in hour["workers"]] == [("pid:7@host", None)]
     # One line more, and wider ones, from the first second after the first count.
     text = " ".join(palermo("stats", "--since", "1h").stdout.split())
-    expected = ("Processed 2", "Tried again 1", "1.4.2 at 20", "shop.send", "pid:7@host")
+    expected = ("Processed 2", "Retried 1", "1.4.2 at 20", "shop.send", "pid:7@host")
     assert [part for part in expected if part not in text] == []
 
 
