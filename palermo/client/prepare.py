@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo.client import forking
 from palermo.client.handle import Job
-from palermo.client.job_message import build_message, call_option, chosen_tenant
+from palermo.client.job_message import build_message, call_option
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
 from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
@@ -146,13 +146,12 @@ def prepare(
         written = models.written(args, kwargs)
     # The options of this call, and what the job declares besides; most jobs have none.
     chosen = {**declared, **given} if given else declared
-    run_at, tenant = None, ""
+    run_at = None
     if chosen:
         # Before the hooks, which may do things: an instant that is invalid must not be found after them.
         run_at = due_at(
             clock.now(), delay=given.get("delay"), run_at=given.get("run_at"), declared=declared.get("delay")
         )
-        tenant = chosen_tenant(chosen.get("tenant"), name, args, kwargs)
         queue = chosen.get("queue", queue)
     id = given.get("id") or fresh()
     if definition is not None and not hooks.run_before_hooks("before_enqueue", definition, args, kwargs):
@@ -167,7 +166,6 @@ def prepare(
         id=id,
         queue=queue,
         one=definition is not None and definition.one,
-        tenant=tenant,
         now=now,
         run_at=run_at,
         written=written,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from palermo.client.job_message import build_message, chosen_tenant
+from palermo.client.job_message import build_message
 from palermo.client.prepare import declared_options, lock_for
 from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, configured
@@ -56,7 +56,6 @@ def entry(
         id=f"{recurring.name}@",
         queue=queue,
         one=definition is not None and definition.one,
-        tenant=chosen_tenant(declared.get("tenant"), name, args, kwargs),
         now=None,
     )
     if not declared.keys() & _BURSTS:

@@ -12,14 +12,14 @@ from msgspec import Struct
 from palermo.errors import ArgumentsInvalid, OptionInvalid
 from palermo.jobs.hooks import JOB_HOOKS, Hooks, check_hook, check_methods, kind_of
 from palermo.jobs.models import JobModels
-from palermo.jobs.options import ONE_BY_ONE, RECURRING_OPTIONS, split_arguments
+from palermo.jobs.options import ONE_BY_ONE, RECURRING_OPTIONS, DeclaredOptions, split_arguments
 from palermo.jobs.origin import Origin, variables_of
 from palermo.jobs.signature import signature_of
 
 if TYPE_CHECKING:
     from palermo.contract.recurring import RecurringJob
     from palermo.contract.unique_jobs import UniqueJob
-    from palermo.core.retry_policy import ErrorTypes, RetryPolicy
+    from palermo.core.retry_policy import RetryPolicy
     from palermo.settings.settings import Settings
 
 MAX_JOB_NAME_BYTES = 255
@@ -42,7 +42,7 @@ class JobSubscription(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class JobDefinition:
+class JobDefinition(DeclaredOptions):
     """A job as its decorator declared it."""
 
     #: The wire name: `package.module.QualName`, or the one given.
@@ -53,37 +53,6 @@ class JobDefinition:
     signature: inspect.Signature
     is_class: bool
     origin: Origin = field(repr=False)
-    # The declared options: see palermo.jobs.options. None where the settings or an enqueue decide.
-    queue: str | None = None
-    arguments: str = ""
-    serializer: str | None = None
-    compression: str | None = None
-    sign: bool | None = None
-    timeout: float | None = None
-    lock_for: float | None = None
-    priority: int | None = None
-    limit: int | None = None
-    limit_key: str | Callable[..., str] | None = None
-    rate: str | None = None
-    expires: float | None = None
-    delay: float | None = None
-    keep_result: bool | None = None
-    unique: str | float | None = None
-    unique_key: str | Callable[..., str] | None = None
-    on_duplicate: str | None = None
-    dedupe: float | None = None
-    debounce: float | None = None
-    throttle: float | None = None
-    tenant: str | Callable[..., str] | None = None
-    share: float | None = None
-    batch: int | None = None
-    batch_wait: float = 0.0
-    default: bool = False
-    retries: int | None = None
-    backoff: Any = None
-    retry_for: float | None = None
-    retry_on: "ErrorTypes | None" = None
-    discard_on: "ErrorTypes | None" = None
     #: When it runs by itself, again and again; None for never.
     recurring: "RecurringJob | None" = None
     #: The events that it handles; None for a job that is enqueued.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 
 from palermo.core.times import in_seconds
-from palermo.core.topology import MAX_PRIORITY, check_id, check_new_queue
+from palermo.core.topology import check_id, check_new_queue
 from palermo.errors import OptionInvalid
 
 
@@ -26,7 +26,7 @@ class Kind(Struct, frozen=True):
 
 
 class Checked(Kind, frozen=True):
-    """A value with a check of its own, which raises for an invalid one."""
+    """A value that `check` raises an error for if it is not valid."""
 
     check: Callable[[Any], object]
 
@@ -67,18 +67,6 @@ class Seconds(Kind, frozen=True):
             return float(seconds)
         least = "from 0 on, such as 0.2" if self.from_zero else "above 0, such as 30"
         raise OptionInvalid(f"option {name}={value!r} is no duration; give seconds {least}, or a timedelta.")
-
-
-class Moment(Kind, frozen=True):
-    """An instant: Unix seconds, or an aware datetime."""
-
-    metavar: ClassVar[str] = "WHEN"
-
-    def read(self, name: str, value: Any) -> Any:
-        from palermo.core.times import unix_seconds
-
-        unix_seconds(value)
-        return value
 
 
 class Count(Kind, frozen=True):
@@ -152,16 +140,10 @@ class Tenant(Key, frozen=True):
     metavar: ClassVar[str] = "NAME"
 
 
-class Rate(Kind, frozen=True):
+class Rate(Checked, frozen=True):
     """A number of runs in a time, such as 100/min."""
 
     metavar: ClassVar[str] = "N/TIME"
-
-    def read(self, name: str, value: Any) -> Any:
-        from palermo.core import limits
-
-        limits.Rate.parse(value)
-        return value
 
 
 class Headers(Kind, frozen=True):
@@ -189,6 +171,20 @@ def check_unique_key(value: object) -> None:
     """Raise OptionInvalid unless this can be a key."""
     if not isinstance(value, str) or not value:
         raise OptionInvalid(f"option unique_key={value!r} is neither text nor a function of the arguments.")
+
+
+def check_instant(value: object) -> None:
+    """Raise OptionInvalid unless this is an instant: Unix seconds, or an aware datetime."""
+    from palermo.core.times import unix_seconds
+
+    unix_seconds(value)
+
+
+def check_rate(value: object) -> None:
+    """Raise OptionInvalid unless this is a number of runs in a time, such as 100/min."""
+    from palermo.core import limits
+
+    limits.Rate.parse(value)
 
 
 def check_limit_key(value: object) -> None:
@@ -234,7 +230,7 @@ def _is_duration(seconds: Any) -> bool:
     return isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < MAX_SECONDS / 2
 
 
-#: What most options are.
-ANY, NAME, FLAG, SECONDS, KEY = Kind(), Text(), Flag(), Seconds(), Key(check_unique_key)
+#: Most options are one of these.
+ANY, NAME, FLAG, SECONDS = Kind(), Text(), Flag(), Seconds()
 QUEUE, ID, BACKOFF = Checked(check_new_queue), Checked(check_id), Checked(check_backoff)
-PRIORITY = Count(0, MAX_PRIORITY)
+INSTANT, RATE = Checked(check_instant), Rate(check_rate)

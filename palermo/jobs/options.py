@@ -1,11 +1,12 @@
 """The table of a job's options: each is declared once, with its type, the kind of its value, and what it means.
 
 Law: everything that knows options reads this table: the decorators and `.options()`, messages, the journal, the frames
-to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, a field of JobDefinition if the
+to a slot, `palermo enqueue`, the API and the reference. A new option is a row here, a field of DeclaredOptions if the
 decorator takes it, and the code that obeys it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Required, TypedDict, get_args
 
 from msgspec import Struct
@@ -22,8 +23,10 @@ from palermo.jobs.option_kinds import (
     BACKOFF,
     FLAG,
     ID,
+    INSTANT,
     NAME,
     QUEUE,
+    RATE,
     SECONDS,
     Choice,
     Count,
@@ -31,9 +34,7 @@ from palermo.jobs.option_kinds import (
     Headers,
     Key,
     Kind,
-    Moment,
     Number,
-    Rate,
     Seconds,
     Tenant,
     UniqueFor,
@@ -114,7 +115,7 @@ class _OneByOne(TypedDict, total=False):
     limit_key: Annotated[
         KeyOption | None, Option(Key(check_limit_key), "What limit and rate count by; the whole job by default.")
     ]
-    rate: Annotated[str | None, Option(Rate(), "Maximum rate of runs, over all workers, such as 50/s or 100/min.")]
+    rate: Annotated[str | None, Option(RATE, "Maximum rate of runs, over all workers, such as 50/s or 100/min.")]
     unique: Annotated[
         Unique | Duration | None,
         Option(
@@ -163,7 +164,7 @@ class _Waiting(TypedDict, total=False):
 
 class _Call(TypedDict, total=False):
     run_at: Annotated[
-        Instant | None, Option(Moment(), "Instant from which it may run: Unix seconds, or an aware datetime.")
+        Instant | None, Option(INSTANT, "Instant from which it may run: Unix seconds, or an aware datetime.")
     ]
     headers: Annotated[
         Mapping[str, str | int | float | bool] | None,
@@ -221,6 +222,42 @@ class JobOptions(
 
 class PublishOptions(_Id, _Encoding, total=False):
     """The options of `palermo.publish`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeclaredOptions:
+    """The options of `@palermo.job` as they were read. None leaves the decision to the settings, or to an enqueue."""
+
+    queue: str | None = None
+    arguments: str = ""
+    serializer: str | None = None
+    compression: str | None = None
+    sign: bool | None = None
+    timeout: float | None = None
+    lock_for: float | None = None
+    priority: int | None = None
+    limit: int | None = None
+    limit_key: str | Callable[..., str] | None = None
+    rate: str | None = None
+    expires: float | None = None
+    delay: float | None = None
+    keep_result: bool | None = None
+    unique: str | float | None = None
+    unique_key: str | Callable[..., str] | None = None
+    on_duplicate: str | None = None
+    dedupe: float | None = None
+    debounce: float | None = None
+    throttle: float | None = None
+    tenant: str | Callable[..., str] | None = None
+    share: float | None = None
+    batch: int | None = None
+    batch_wait: float = 0.0
+    default: bool = False
+    retries: int | None = None
+    backoff: Any = None
+    retry_for: float | None = None
+    retry_on: "ErrorTypes | None" = None
+    discard_on: "ErrorTypes | None" = None
 
 
 #: The names of the options that each of these takes.

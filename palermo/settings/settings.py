@@ -1,9 +1,9 @@
 """The settings: where they come from, how they are checked, and what they mean.
 
-From weakest to strongest: the defaults below; a file; what the configuration of a framework holds
-(`declare_settings`); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one
-found going up from the current directory: `palermo.toml` with the settings at its top, or a `pyproject.toml` that has a
-table [tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
+From weakest to strongest: the defaults in palermo.settings.table; a file; the configuration of a framework
+(`declare_settings`); `PALERMO_*` variables; arguments of the program, or flags. The file is the first one found
+going up from the current directory: `palermo.toml` with the settings at its top, or a `pyproject.toml` that has a table
+[tool.palermo]; if a directory has both, palermo.toml. No file above it is read.
 Only this folder reads the environment.
 """
 
@@ -16,18 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES
-from palermo.core.address import DEFAULT_URL, Address, parse_url
-from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES
+from palermo.core.address import Address, parse_url
 from palermo.core.text import nearest
-from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE
 from palermo.errors import QueueNameInvalid, SettingInvalid, UrlInvalid
 from palermo.settings.environment import from_environment
 from palermo.settings.readers import WrongValue
-from palermo.settings.table import SETTINGS, SettingArgumentsAndUrl
+from palermo.settings.table import SETTINGS, SettingArgumentsAndUrl, SettingValues
 
 if TYPE_CHECKING:
     from palermo.contract.broker import SessionParameters
@@ -37,59 +34,11 @@ if TYPE_CHECKING:
 _MENTIONED = re.compile(rb"""tool["']?\s*(\]|=|\.\s*["']?palermo)""")
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(SettingValues, frozen=True, kw_only=True):
     """The settings of one program; every value is checked when the object is made.
 
     Raises SettingInvalid naming the setting. `repr()` shows no password and no key.
     """
-
-    # What each means is in the table, palermo.settings.table.
-    url: str = DEFAULT_URL
-    exchange: str = DEFAULT_EXCHANGE
-    queue_type: str = "classic"
-    tenant_order: str = "turn"
-    default_queue: str = DEFAULT_QUEUE
-    serializer: str = "json"
-    compression: str = ""
-    sign: bool = False
-    signing_keys: tuple[str, ...] = ()
-    publish_timeout: float = 5.0
-    imports: tuple[str, ...] = ()
-    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    failed_per_queue: bool = False
-    failed_max_age: float | None = None
-    failed_max_count: int | None = None
-    max_deaths: int | None = 3
-    journal: str = "all"
-    journal_arguments: int = 2_000
-    journal_max_size: int = JOURNAL_BYTES
-    journal_max_age: float = JOURNAL_AGE
-    events_prefix: str = ""
-    events_unsubscribed: str = "keep"
-    events_max_age: float = EVENTS_AGE
-    events_max_size: int = EVENTS_BYTES
-    max_result: int = 65_536
-    release: str = ""
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
-    metrics_token: str = ""
-    web_host: str = "127.0.0.1"
-    web_port: int = 3000
-    web_hosts: tuple[str, ...] = ()
-    web_users: str = ""
-    web_oidc_issuer: str = ""
-    web_oidc_client_id: str = ""
-    web_oidc_client_secret: str = ""
-    web_oidc_scopes: tuple[str, ...] = ("openid", "profile", "email")
-    web_oidc_claim: str = "groups"
-    web_oidc_roles: tuple[str, ...] = ()
-    web_session: float = 43_200.0
-    web_token: bool = True
-    web_read_only: bool = False
-    web_prefix: str = ""
-    web_trust_proxy: bool = False
-    web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
-    web_secret: str = ""
 
     def __post_init__(self) -> None:
         for name in SETTINGS:

@@ -1,19 +1,21 @@
-"""The table of settings: each is declared once, with the type of its argument, its reader, and what it means.
+"""The table of settings: each is declared here, with the type of its argument, its reader, its meaning and its default.
 
-Law: a new setting is a row here, a field of Settings with its default, and the code that obeys it. Variables, settings
-files, errors and docs/reference/settings.md read this table.
+Law: a new setting is a row and a default here, and the code that obeys it. Variables, settings files, errors and
+docs/reference/settings.md read this table.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from palermo.contract.events import EVENTS_AGE, EVENTS_BYTES
+from palermo.core.address import DEFAULT_URL
 from palermo.core.fair_scheduling import TENANT_ORDERS
-from palermo.core.journal_records import JournalLevel
+from palermo.core.journal_records import JOURNAL_AGE, JOURNAL_BYTES, JournalLevel
 from palermo.core.lifecycle import MAX_RESULT
 from palermo.core.times import Duration
-from palermo.core.topology import QUEUE_TYPES, check_exchange_name, check_new_queue
+from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE, QUEUE_TYPES, check_exchange_name, check_new_queue
 from palermo.settings.readers import (
     one_of,
     optional,
@@ -295,6 +297,57 @@ class SettingArguments(TypedDict, total=False):
             secret=True,
         ),
     ]
+
+
+class SettingValues(Struct, frozen=True, kw_only=True):
+    """The values of all settings as they were read, with the defaults."""
+
+    url: str = DEFAULT_URL
+    exchange: str = DEFAULT_EXCHANGE
+    queue_type: str = "classic"
+    tenant_order: str = "turn"
+    default_queue: str = DEFAULT_QUEUE
+    serializer: str = "json"
+    compression: str = ""
+    sign: bool = False
+    signing_keys: tuple[str, ...] = ()
+    publish_timeout: float = 5.0
+    imports: tuple[str, ...] = ()
+    schedule: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    failed_per_queue: bool = False
+    failed_max_age: float | None = None
+    failed_max_count: int | None = None
+    max_deaths: int | None = 3
+    journal: str = "all"
+    journal_arguments: int = 2_000
+    journal_max_size: int = JOURNAL_BYTES
+    journal_max_age: float = JOURNAL_AGE
+    events_prefix: str = ""
+    events_unsubscribed: str = "keep"
+    events_max_age: float = EVENTS_AGE
+    events_max_size: int = EVENTS_BYTES
+    max_result: int = 65_536
+    release: str = ""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = None
+    metrics_token: str = ""
+    web_host: str = "127.0.0.1"
+    web_port: int = 3000
+    web_hosts: tuple[str, ...] = ()
+    web_users: str = ""
+    web_oidc_issuer: str = ""
+    web_oidc_client_id: str = ""
+    web_oidc_client_secret: str = ""
+    web_oidc_scopes: tuple[str, ...] = ("openid", "profile", "email")
+    web_oidc_claim: str = "groups"
+    web_oidc_roles: tuple[str, ...] = ()
+    web_session: float = 43_200.0
+    web_token: bool = True
+    web_read_only: bool = False
+    web_prefix: str = ""
+    web_trust_proxy: bool = False
+    web_redact: tuple[str, ...] = ("*password*", "*passwd*", "*secret*", "*token*", "*key*", "*credential*")
+    web_secret: str = ""
 
 
 class SettingArgumentsAndUrl(SettingArguments, total=False):
