@@ -14,6 +14,7 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.redis import limits, sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
@@ -21,7 +22,6 @@ from palermo.brokers.redis.events import RedisEvents
 from palermo.brokers.redis.job_search import find_jobs
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.journal import RedisJournal
-from palermo.brokers.redis.recurring import Recurring
 from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
 from palermo.brokers.redis.store import Store, open_store, text_of

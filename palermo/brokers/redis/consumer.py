@@ -18,11 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
+from palermo.brokers.features.steps import Refused, Step, put
 from palermo.brokers.redis import limits
 from palermo.brokers.redis.group_commit import GroupCommit
-from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
+from palermo.brokers.redis.jobs import cancelled_by, from_blob
 from palermo.brokers.redis.served_queues import ServedQueues
-from palermo.brokers.redis.store import Refused, Step, Store, text_of
+from palermo.brokers.redis.store import Store, text_of
 from palermo.brokers.redis.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
 from palermo.brokers.redis.workers import CommandListener, Heartbeat
 from palermo.contract import clock
@@ -408,16 +409,15 @@ class RedisConsumer:
 
     def _steps(self, claim: Claim, settlement: Settlement) -> list[Step]:
         """The changes that a settlement asks for."""
-        now = clock.wall_clock()
         drop = ("drop", self.holder, claim.number, claim.times)
         match settlement:
             case Ack():
                 return [(*drop, "")]
             # First what is stored: a script that an error ends keeps what it had done.
             case Fail(message, queue):
-                return [("put", now, to_job(message, queue)), (*drop, "")]
+                return [put(message, queue), (*drop, "")]
             case Reschedule(message):
-                return [("put", now, to_job(message)), (*drop, "1")]
+                return [put(message), (*drop, "1")]
             case Release():
                 return [("give_back", self.holder, claim.number)]
 

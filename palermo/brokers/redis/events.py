@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
+from palermo.brokers.features.steps import Step, puts
 from palermo.brokers.redis.jobs import from_blob, to_blob
 from palermo.brokers.redis.log import Entry, Log, id_of, place_of
-from palermo.brokers.redis.store import Step, Store, puts
+from palermo.brokers.redis.store import Store
 from palermo.contract import clock
 from palermo.contract.broker import SessionParameters
 from palermo.contract.events import ALL_EVENTS, ReplayFilter, Subscription, no_group, no_subscriber, not_kept

@@ -13,10 +13,11 @@ from typing import Any
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
+from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.steps import Job, Step
 from palermo.brokers.redis import limits
-from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
-from palermo.brokers.redis.recurring import Recurring
-from palermo.brokers.redis.store import Step, Store, text_of
+from palermo.brokers.redis.jobs import cancelled_by, from_blob
+from palermo.brokers.redis.store import Store, text_of
 from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys, jobs_removed, keys_of
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
@@ -172,15 +173,16 @@ class ScheduledJobs:
 
         def step(number: str, message: Message) -> Step:
             if action == CANCEL:
-                return ("remove_later", number, now, False)
+                return ("remove_later", number, False)
             if action == GIVE_UP:
                 given_up = give_up(message)
-                job = to_job(given_up, failed_queue(given_up.queue, per_queue=failed_per_queue))
+                job = Job(given_up, failed_queue(given_up.queue, per_queue=failed_per_queue))
             elif edit is not None:
-                job = to_job(edit.applied_to(message))
+                job = Job(edit.applied_to(message))
             else:
-                job = to_job(moved_to(message, now if action == RUN or at is None else at))
-            return ("remove_later", number, now, job)
+                instant = now if action == RUN or at is None else at
+                job = Job(moved_to(message, instant))
+            return ("remove_later", number, job)
 
         frees = action in (CANCEL, GIVE_UP)
         plain = [one for one in some if not frees or not keys_of([one[1]])]

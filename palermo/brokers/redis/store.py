@@ -9,15 +9,15 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import msgpack
-from msgspec import Struct
 from redis.exceptions import NoScriptError, RedisError
 
+from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
@@ -35,10 +35,6 @@ T = TypeVar("T")
 #: A longer body may take long on a slow line, and is not sent a second time for that.
 _QUICK_BYTES = 65_536
 
-#: A condition or a change, as scripts/change.lua names them: its name and its values.
-Step = tuple[Any, ...]
-
-
 #: How many fields of a hash are read at once where all of them are looked at.
 _SCAN_SIZE = 500
 
@@ -46,25 +42,6 @@ _SCAN_SIZE = 500
 def text_of(name: bytes) -> str:
     """A name in Redis as text; of one that is no UTF-8, as another program may write it, all bytes are shown."""
     return name.decode(errors="backslashreplace")
-
-
-def puts(jobs: Iterable[Message]) -> list[Step]:
-    """The changes that put these jobs into their queues."""
-    now = clock.wall_clock()
-    return [("put", now, to_job(job)) for job in jobs]
-
-
-class Refused(Exception):
-    """A condition did not hold, so nothing was changed."""
-
-
-class Outcome(Struct, frozen=True):
-    """What came of changes."""
-
-    #: The number of the first condition that did not hold, from 1; 0 if the changes were made.
-    failed: int
-    #: What each change answers.
-    answers: list[Any]
 
 
 @cache
@@ -76,7 +53,7 @@ def _script(name: str) -> tuple[str, str]:
     return text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-class Store:
+class Store(StepStore):
     """One session's connections with Redis. Opened by open_store."""
 
     def __init__(self, connection: Connection, address: Address, session: SessionParameters) -> None:
@@ -120,9 +97,18 @@ class Store:
         return self.trouble
 
     async def fields(self, name: str) -> dict[bytes, bytes]:
-        """All fields of a hash. Raises what `call` raises."""
+        """All fields of a hash, in order. Raises what `call` raises."""
         found = await self.call("HGETALL", self.key(name))
-        return dict(zip(found[::2], found[1::2], strict=True))
+        return dict(sorted(zip(found[::2], found[1::2], strict=True)))
+
+    async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
+        return list(await self.call("HMGET", self.key(table), *names)) if names else []
+
+    async def due(self, table: str, now: float, most: int) -> Sequence[Stored]:
+        found: Sequence[bytes] = await self.call(
+            "ZRANGEBYSCORE", self.key(f"{table}-due"), "-inf", now, "LIMIT", 0, most
+        )
+        return found
 
     async def scan(self, name: str) -> AsyncIterator[tuple[bytes, bytes]]:
         """The fields of a large hash, read step by step; one that changes meanwhile may come twice or not at all."""
@@ -189,26 +175,10 @@ class Store:
             await self.call("SCRIPT", "LOAD", _script(name)[0])
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        """Make these changes if all conditions hold."""
         # Redis's own msgpack knows one type for text and bytes.
-        packed = msgpack.packb((conditions, changes), use_bin_type=False)
+        packed = msgpack.packb((conditions, changes, clock.wall_clock()), default=_packed, use_bin_type=False)
         failed, *answers = await self.run("change", packed)
         return Outcome(failed, answers)
-
-    async def change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> list[Any]:
-        """Make these changes if all conditions hold; returns what each change answers. Raises Refused."""
-        outcome = await self.try_change(conditions, changes)
-        if outcome.failed:
-            raise Refused(f"condition {outcome.failed}")
-        return outcome.answers
-
-    async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """The result of reading, deciding and changing; done again as long as others change the same at once."""
-        while True:
-            try:
-                return await attempt()
-            except Refused:
-                continue
 
     async def messages(self) -> Messages:
         """The connection for messages between sessions, opened when it is first asked for."""
@@ -325,6 +295,11 @@ _SCRIPTS = ("publish", "work", "similar", "change", "due", "worker", "look", "pu
 
 #: The scripts that store what a caller is told is stored.
 _PROMISED = ("publish", "change")
+
+
+def _packed(job: Job) -> Any:
+    """A job in a step as the scripts take it."""
+    return to_job(job.message, job.queue)
 
 
 def _prefix(session: SessionParameters) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.brokers.redis.jobs import from_blob, id_in, to_job
-from palermo.brokers.redis.store import Step, Store, text_of
+from palermo.brokers.features.steps import Job, Step
+from palermo.brokers.redis.jobs import from_blob, id_in
+from palermo.brokers.redis.store import Store, text_of
 from palermo.brokers.redis.unique_keys import KeyStates, as_they_run, change_keys, jobs_removed, keys_of, read_states
 from palermo.contract import clock
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
@@ -117,7 +118,7 @@ async def _remove_keyed(
     def decide(states: KeyStates) -> None:
         jobs_removed(states, [message], drop_next=drop_next)
 
-    conditions, changes = [("waits", queue, tenant, number)], [("remove", queue, tenant, number, 0, False)]
+    conditions, changes = [("waits", queue, tenant, number)], [("remove", queue, tenant, number, False)]
     return int(not await change_keys(store, keys_of([message]), decide, conditions=conditions, changes=changes))
 
 
@@ -162,7 +163,6 @@ def _decided(
 
 async def _apply(store: Store, queue: str, tenant: str, changes: Sequence[_Change]) -> tuple[int, int]:
     """Change those messages that still wait; returns how many were removed, and how many moved."""
-    now = clock.wall_clock()
     plain: list[tuple[_Change, Step]] = []
     removed = moved = 0
     for change in changes:
@@ -172,8 +172,8 @@ async def _apply(store: Store, queue: str, tenant: str, changes: Sequence[_Chang
             removed += done and move is None
             moved += done and move is not None
             continue
-        job = False if move is None else to_job(move.message)
-        plain.append((change, ("remove", queue, tenant, number, now, job)))
+        job = False if move is None else Job(move.message)
+        plain.append((change, ("remove", queue, tenant, number, job)))
     answers = await store.change((), [step for _, step in plain]) if plain else []
     for ((_, _, move), _), done in zip(plain, answers, strict=True):
         removed += done and move is None
@@ -208,7 +208,7 @@ async def _apply_keyed(store: Store, queue: str, tenant: str, change: _Change) -
             return 0
         states.update(step)
         conditions: list[Step] = [("waits", queue, tenant, number), *states.conditions]
-        moved: Step = ("remove", queue, tenant, number, clock.wall_clock(), to_job(put))
+        moved: Step = ("remove", queue, tenant, number, Job(put))
         outcome = await store.try_change(conditions, [moved, *states.changes])
         if outcome.failed <= 1:
             return int(not outcome.failed)

@@ -7,8 +7,9 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Sequence
 
+from palermo.brokers.features.steps import Step, puts
 from palermo.brokers.redis.jobs import id_in
-from palermo.brokers.redis.store import Step, Store, puts, text_of
+from palermo.brokers.redis.store import Store, text_of
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.sqlite import sweep, workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -22,6 +23,7 @@ from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.job_search import find_jobs
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
+from palermo.brokers.sqlite.steps import SqliteSteps
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
 from palermo.brokers.sqlite.tables.jobs import (
     LISTED,
@@ -95,7 +97,9 @@ class SqliteBroker:
         self._exchange = exchange
         self._directory = side_directory(store.path)
         self._notifier = Notifier(self._directory, store.data_version)
-        self._scheduled_jobs = ScheduledJobs(store, self._notifier, exchange)
+        self._steps = SqliteSteps(store, exchange, self._notifier.notify)
+        self._recurring = Recurring(self._steps)
+        self._scheduled_jobs = ScheduledJobs(store, self._notifier, exchange, self._recurring)
         self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
         self.events = SqliteEvents(store, self._notifier, session)
         self.keys = unique_keys.SqliteKeys(store, self._notifier, exchange)
@@ -312,10 +316,10 @@ class SqliteBroker:
         return await self._scheduled_jobs.alter(ScheduledFilter(ids=frozenset({id})), MOVE, edit.run_at, edit=edit)
 
     async def recurring(self) -> list[RecurringEntry]:
-        return await self._scheduled_jobs.recurring()
+        return await self._recurring.all()
 
     async def change_recurring(self, change: EntryChange) -> None:
-        await self._scheduled_jobs.change(change)
+        await self._recurring.change(change)
 
     async def purge(self, queue: str) -> int:
         await self._sync()

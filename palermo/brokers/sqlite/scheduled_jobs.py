@@ -1,10 +1,6 @@
-"""Scheduled jobs, which wait in a table of their own until they are due; and recurring jobs, in another table.
-
-An entry of a recurring job fires or changes in one transaction with the jobs that it publishes.
-"""
+"""Scheduled jobs, which wait in a table of their own until they are due."""
 
 import asyncio
-import json
 import logging
 import math
 import sqlite3
@@ -15,6 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
@@ -28,7 +25,6 @@ from palermo.brokers.sqlite.tables.jobs import (
     to_row,
 )
 from palermo.contract import clock
-from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core import header_json
 from palermo.core.job_edit import JobEdit
@@ -40,12 +36,6 @@ from palermo.core.topology import failed_queue
 from palermo.errors import BrokerError
 
 log = logging.getLogger("palermo.sqlite")
-
-#: A transaction fires no further recurring job after this many jobs.
-_BATCH_SIZE = 200
-
-#: Seconds until a recurring job that cannot be read here is tried again.
-_RETRY_AFTER = 60.0
 
 #: Seconds between two reads of the file at most: the wall clock may jump, and a publisher may die between its commit
 #: and its notification.
@@ -74,8 +64,9 @@ class ScheduledJobs:
     A transaction decides about each job, so any number of sessions may do this at once.
     """
 
-    def __init__(self, store: Store, notifier: Notifier, exchange: str) -> None:
+    def __init__(self, store: Store, notifier: Notifier, exchange: str, recurring: Recurring) -> None:
         self._store = store
+        self._recurring = recurring
         self._notifier = notifier
         self._exchange = exchange
         self.is_leader = False
@@ -98,12 +89,12 @@ class ScheduledJobs:
                         await self._forget_limits()
                     if looked - mended > _MEND_EVERY:
                         mended = looked
-                        await self._mend_recurring()
+                        await self._recurring.mend(clock.now())
                     due = await self._store.read(self._next)
                     if due is not None and due <= clock.wall_clock():
-                        jobs = await self._store.write(self._put_in_queues)
+                        await self._store.write(self._put_in_queues)
                         self._notifier.notify()
-                        fired(jobs)
+                        fired(await self._recurring.fire(clock.wall_clock()))
                         await asyncio.sleep(0)
                         continue
                 except BrokerError as error:
@@ -120,16 +111,6 @@ class ScheduledJobs:
         finally:
             self.is_leader = False
             self._notifier.unlisten(notified.set)
-
-    async def recurring(self) -> list[RecurringEntry]:
-        """See palermo.contract.recurring_entries.RecurringEntries."""
-        return await self._store.read(lambda db: read_entries(db, self._exchange))
-
-    async def change(self, change: EntryChange) -> None:
-        """Change a recurring job. Raises NotFound."""
-        await self._store.write(lambda db: change_entry(db, self._exchange, change, clock.now()))
-        # Jobs may wait now, or another instant may be the next.
-        self._notifier.notify()
 
     async def show(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """A page of the chosen jobs, and how many there are."""
@@ -229,19 +210,14 @@ class ScheduledJobs:
                 return
             await asyncio.sleep(0)
 
-    async def _mend_recurring(self) -> None:
-        """Have recurring jobs that a clock far ahead has fired fire again at their times."""
-        now = clock.now()
-        if any(entry.is_ahead(now) for entry in await self.recurring()):
-            await self._store.write(lambda db: mend_entries(db, self._exchange, now))
-
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        also = (next_entry_due(db, self._exchange), unique_keys.next_due(db, self._exchange))
-        return min((float(each) for each in (due, *also) if each is not None), default=None)
+        ((entry,),) = db.execute("select min(due) from recurring where exchange = ?", (self._exchange,)).fetchall()
+        instants = (due, entry, unique_keys.next_due(db, self._exchange))
+        return min((float(each) for each in instants if each is not None), default=None)
 
-    def _put_in_queues(self, db: sqlite3.Connection) -> list[Message]:
-        """Put jobs that are due into their queues; returns those that recurring jobs have published."""
+    def _put_in_queues(self, db: sqlite3.Connection) -> None:
+        """Put jobs that are due into their queues."""
         rows: Iterable[Any] = db.execute(
             f"select id, queue, {COLUMNS} from later where exchange = ? and run_at <= ? order by run_at, id limit ?",
             (self._exchange, clock.wall_clock(), _STEP),
@@ -252,7 +228,6 @@ class ScheduledJobs:
             insert(db, self._exchange, queue, (*row, None, "", priority, message.tenant or None, message.share))
             db.execute("delete from later where id = ?", (number,))
         unique_keys.publish_due(db, self._exchange, clock.wall_clock())
-        return fire_entries(db, self._exchange, clock.wall_clock())
 
     def _where(self, db: sqlite3.Connection, chosen: ScheduledFilter) -> tuple[str, tuple[Any, ...]]:
         """The SQL condition for the chosen jobs, and its values."""
@@ -282,70 +257,3 @@ class ScheduledJobs:
 def _has_failed(headers: object) -> bool:
     """Whether these headers, as text, are of a job that failed; only few headers are parsed for that."""
     return isinstance(headers, str) and _ERROR_WRITTEN in headers and _ERROR in header_json.read(headers)[0]
-
-
-def read_entries(db: sqlite3.Connection, exchange: str) -> list[RecurringEntry]:
-    """All entries, by name; those that cannot be read here are left out."""
-    rows = db.execute("select name, state from recurring where exchange = ? order by name", (exchange,)).fetchall()
-    return [entry for name, state in rows if (entry := RecurringEntry.from_stored(name, state)) is not None]
-
-
-def change_entry(db: sqlite3.Connection, exchange: str, change: EntryChange, now: float) -> bool:
-    """Change an entry; returns whether that published jobs. Raises NotFound."""
-    found = db.execute(
-        "select state from recurring where exchange = ? and name = ?", (exchange, change.name)
-    ).fetchone()
-    old = None if found is None else RecurringEntry.from_stored(change.name, found[0])
-    # An entry that cannot be read can be removed, or replaced by a new one.
-    unreadable = found is not None and old is None
-    entry, jobs = (None, []) if unreadable and change.action == REMOVE else change.made_to(old, now)
-    if entry is None:
-        db.execute("delete from recurring where exchange = ? and name = ?", (exchange, change.name))
-    elif entry is not old:
-        _write(db, exchange, entry)
-    _publish(db, exchange, jobs)
-    return bool(jobs)
-
-
-def next_entry_due(db: sqlite3.Connection, exchange: str) -> float | None:
-    """The instant at which an entry fires next, if any does."""
-    ((due,),) = db.execute("select min(due) from recurring where exchange = ?", (exchange,)).fetchall()
-    return None if due is None else float(due)
-
-
-def fire_entries(db: sqlite3.Connection, exchange: str, now: float) -> list[Message]:
-    """Publish the jobs that are due and return them; if they are very many, the rest follows next time."""
-    rows = db.execute(
-        "select name, state from recurring where exchange = ? and due <= ? order by due", (exchange, now)
-    ).fetchall()
-    jobs: list[Message] = []
-    for name, state in rows:
-        if len(jobs) >= _BATCH_SIZE:
-            break
-        found = RecurringEntry.from_stored(name, state)
-        if found is None:
-            db.execute(
-                "update recurring set due = ? where exchange = ? and name = ?", (now + _RETRY_AFTER, exchange, name)
-            )
-            continue
-        fired, entry = found.fired(now)
-        jobs += fired
-        _write(db, exchange, entry)
-    _publish(db, exchange, jobs)
-    return jobs
-
-
-def mend_entries(db: sqlite3.Connection, exchange: str, now: float) -> None:
-    """Have entries that were fired by a clock far ahead fire again at their times."""
-    for entry in read_entries(db, exchange):
-        if entry.is_ahead(now):
-            _write(db, exchange, entry.renewed(now))
-
-
-def _write(db: sqlite3.Connection, exchange: str, entry: RecurringEntry) -> None:
-    values = (exchange, entry.name, entry.next, json.dumps(entry.to_plain()))
-    db.execute("insert or replace into recurring (exchange, name, due, state) values (?, ?, ?, ?)", values)
-
-
-def _publish(db: sqlite3.Connection, exchange: str, jobs: Iterable[Message]) -> None:
-    insert_many(db, exchange, [(job.queue, to_row(job)) for job in jobs])

@@ -1,7 +1,7 @@
--- Makes changes, all or none: only if every condition holds. ARGV[1]: the conditions and the changes, packed.
+-- Makes changes, all or none: only if every condition holds. ARGV[1]: conditions, changes and the time, packed.
 -- Returns 0 and what each change answers; or the number of the first condition that does not hold.
 
-local conditions, changes = unpack(cmsgpack.unpack(ARGV[1]))
+local conditions, changes, now = unpack(cmsgpack.unpack(ARGV[1]))
 local last = nil
 
 local holds = {
@@ -24,7 +24,7 @@ local holds = {
   end,
 }
 
-local function store(now, job)
+local function store(job)
   local queue, tenant, share, priority, keyed, run_at, id, blob = unpack(job)
   if run_at ~= '' and tonumber(run_at) > now then
     return put_later(queue, tenant, share, priority, keyed, run_at, id, blob)
@@ -39,30 +39,30 @@ local make = {
   give_back = function(holder, number)
     give_back(holder, number, '')
   end,
-  put = function(now, job)
-    last = store(now, job)
+  put = function(job)
+    last = store(job)
   end,
   -- Remove a job that waits, and put another in its place, if it still waits.
-  remove = function(queue, tenant, number, now, job)
+  remove = function(queue, tenant, number, job)
     if not holds.waits(queue, tenant, number) then
       return 0
     end
     write_in_any_case()
     if job then
-      store(now, job)
+      store(job)
     end
     remove(queue, tenant, number)
     return 1
   end,
   -- The same for a job that is due later.
-  remove_later = function(number, now, job)
+  remove_later = function(number, job)
     local place = find_later(number)
     if not place then
       return 0
     end
     write_in_any_case()
     if job then
-      store(now, job)
+      store(job)
     end
     take_later(number, place)
     return 1

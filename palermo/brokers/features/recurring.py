@@ -1,0 +1,82 @@
+"""Recurring jobs: an entry changes in one step with the jobs that it publishes, and so each tick fires once."""
+
+import json
+
+from palermo.brokers.features.steps import Step, StepStore, puts, unchanged
+from palermo.contract import clock
+from palermo.contract.recurring_entries import REMOVE, EntryChange, RecurringEntry
+from palermo.core.message import Message
+
+#: The most entries that one step fires; after so many jobs it fires no further entry.
+_BATCH_SIZE = 200
+
+#: Seconds until a recurring job that cannot be read here is tried again.
+_RETRY_AFTER = 60.0
+
+
+class Recurring:
+    """The recurring jobs of one exchange. See palermo.contract.recurring_entries.RecurringEntries."""
+
+    def __init__(self, store: StepStore) -> None:
+        self._store = store
+
+    async def all(self) -> list[RecurringEntry]:
+        """All entries, by name; those that cannot be read here are left out."""
+        states = await self._store.fields("recurring")
+        found = (RecurringEntry.from_stored(name, state) for name, state in states.items())
+        return [entry for entry in found if entry is not None]
+
+    async def change(self, change: EntryChange) -> None:
+        """Change an entry. Raises NotFound."""
+
+        async def attempt() -> None:
+            (state,) = await self._store.states("recurring", [change.name])
+            old = None if state is None else RecurringEntry.from_stored(change.name, state)
+            # An entry that cannot be read can be removed, or replaced by a new one.
+            unreadable = state is not None and old is None
+            removes = unreadable and change.action == REMOVE
+            entry, jobs = (None, []) if removes else change.made_to(old, clock.now())
+            steps = puts(jobs)
+            if entry is None:
+                steps.append(("entry", change.name, False, False))
+            elif entry is not old:
+                steps.append(_written(entry))
+            if steps:
+                await self._store.change([unchanged("recurring", change.name, state)], steps)
+
+        await self._store.retried(attempt)
+
+    async def fire(self, now: float) -> list[Message]:
+        """Publish the jobs that are due and return them; if there are very many, the rest follows next time."""
+
+        async def attempt() -> list[Message]:
+            jobs, conditions, steps = list[Message](), list[Step](), list[Step]()
+            names = await self._store.due("recurring", now, _BATCH_SIZE)
+            for name, state in zip(names, await self._store.states("recurring", names), strict=True):
+                if len(jobs) >= _BATCH_SIZE:
+                    break
+                conditions.append(unchanged("recurring", name, state))
+                entry = None if state is None else RecurringEntry.from_stored(name, state)
+                if entry is None:
+                    again = False if state is None else now + _RETRY_AFTER
+                    steps.append(("entry", name, False if state is None else state, again))
+                    continue
+                fired, after = entry.fired(now)
+                jobs += fired
+                steps += [*puts(fired), _written(after)]
+            if steps:
+                await self._store.change(conditions, steps)
+            return jobs
+
+        return await self._store.retried(attempt)
+
+    async def mend(self, now: float) -> None:
+        """Have entries that a clock far ahead has fired fire again at their times."""
+        for name, state in (await self._store.fields("recurring")).items():
+            entry = RecurringEntry.from_stored(name, state)
+            if entry is not None and entry.is_ahead(now):
+                await self._store.try_change([unchanged("recurring", name, state)], [_written(entry.renewed(now))])
+
+
+def _written(entry: RecurringEntry) -> Step:
+    return ("entry", entry.name, json.dumps(entry.to_plain()), False if entry.next is None else entry.next)

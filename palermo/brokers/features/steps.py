@@ -1,0 +1,94 @@
+"""How SQLite and Redis change their data: some conditions and some changes, made together or not at all.
+
+A feature reads what it needs, decides in Python, and asks for its changes under the condition that what it read is
+still so. If it is not, the feature reads and decides again.
+
+A condition or a change is a tuple: its name and its values. brokers/redis/scripts/change.lua and
+brokers/sqlite/steps.py carry them out, and name them all.
+"""
+
+import abc
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from palermo.core.message import Message
+
+T = TypeVar("T")
+
+#: A condition or a change: its name and its values.
+Step = tuple[Any, ...]
+
+#: A name or a state as the database returns it. Another program may have written bytes that are not UTF-8.
+Stored = str | bytes
+
+
+class Job(Struct, frozen=True):
+    """A job in a step: its message, and the queue that it goes to; None for the message's own."""
+
+    message: Message
+    queue: str | None = None
+
+
+def put(message: Message, queue: str | None = None) -> Step:
+    """The change that puts a job into this queue, or into its own; or among the scheduled jobs if it is due later."""
+    return ("put", Job(message, queue))
+
+
+def puts(jobs: Iterable[Message]) -> list[Step]:
+    """The changes that put these jobs into their queues."""
+    return [put(job) for job in jobs]
+
+
+def unchanged(table: str, name: Stored, state: Stored | None) -> Step:
+    """The condition that a table still has this state under this name; None for no state."""
+    return ("field", table, name, False if state is None else state)
+
+
+class Refused(Exception):
+    """A condition did not hold, so nothing was changed."""
+
+
+class Outcome(Struct, frozen=True):
+    """What came of changes."""
+
+    #: The number of the first condition that did not hold, from 1; 0 if the changes were made.
+    failed: int
+    #: What each change answers.
+    answers: list[Any]
+
+
+class StepStore(abc.ABC):
+    """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
+
+    @abc.abstractmethod
+    async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
+        """The states under these names; None for no state."""
+
+    @abc.abstractmethod
+    async def fields(self, table: str) -> Mapping[Any, Any]:
+        """All states of a table by name, in the order of the names."""
+
+    @abc.abstractmethod
+    async def due(self, table: str, now: float, most: int) -> Sequence[Stored]:
+        """The names that are due now, the longest overdue first."""
+
+    @abc.abstractmethod
+    async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
+        """Make these changes if all conditions hold."""
+
+    async def change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> list[Any]:
+        """Make these changes if all conditions hold; returns what each change answers. Raises Refused."""
+        outcome = await self.try_change(conditions, changes)
+        if outcome.failed:
+            raise Refused(f"condition {outcome.failed}")
+        return outcome.answers
+
+    async def retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """The result of reading, deciding and changing; done again as long as others change the same at once."""
+        while True:
+            try:
+                return await attempt()
+            except Refused:
+                continue
