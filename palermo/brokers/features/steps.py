@@ -8,7 +8,7 @@ brokers/sqlite/steps.py carry them out, and name them all.
 """
 
 import abc
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -22,6 +22,11 @@ Step = tuple[Any, ...]
 
 #: A name or a state as the database returns it. Another program may have written bytes that are not UTF-8.
 Stored = str | bytes
+
+
+def text_of(name: Stored) -> str:
+    """A stored name as text; of one that is not UTF-8, as another program may write it, all bytes are shown."""
+    return name if isinstance(name, str) else name.decode(errors="backslashreplace")
 
 
 class Job(Struct, frozen=True):
@@ -71,7 +76,15 @@ class StepStore(abc.ABC):
         """All states of a table by name, in the order of the names."""
 
     @abc.abstractmethod
-    async def due(self, table: str, now: float, most: int) -> Sequence[Stored]:
+    def scan(self, table: str) -> AsyncIterator[tuple[Stored, Stored]]:
+        """All states of a large table, each with its name; one that changes meanwhile may come twice or not at all."""
+
+    @abc.abstractmethod
+    async def absent(self, ids: Collection[str]) -> set[str]:
+        """The ids among these of which no job waits, is held or is scheduled."""
+
+    @abc.abstractmethod
+    async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         """The names that are due now, the longest overdue first."""
 
     @abc.abstractmethod

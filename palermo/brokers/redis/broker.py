@@ -15,6 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.steps import text_of
+from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
 from palermo.brokers.redis import limits, sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
@@ -24,9 +26,8 @@ from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.journal import RedisJournal
 from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
-from palermo.brokers.redis.store import Store, open_store, text_of
+from palermo.brokers.redis.store import Store, open_store
 from palermo.brokers.redis.sweep import clear_tenant
-from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys
 from palermo.contract import clock
 from palermo.contract.broker import (
     Finding,
@@ -45,7 +46,6 @@ from palermo.contract.scheduled import MOVE, AlteredJob, OnJobs, ScheduledFilter
 from palermo.contract.sweep import SweepDecision, SweepProgress
 from palermo.contract.trouble import Trouble
 from palermo.contract.worker_info import CommandReply, OnCommand, WorkerCommand, WorkerInfo, WorkerList, ignore_command
-from palermo.core import unique_rules
 from palermo.core.election import Duty
 from palermo.core.job_edit import JobEdit
 from palermo.core.limits import LimitInfo
@@ -81,7 +81,7 @@ class RedisBroker:
         self._recurring = Recurring(store)
         self.journal = RedisJournal(store, session)
         self.events = RedisEvents(store, session)
-        self.keys = RedisKeys(store)
+        self.keys = Keys(store)
         self.tenants = RedisTenants(store)
         self._scheduled_jobs = ScheduledJobs(store, self.keys, self._recurring)
         self._consumers: list[RedisConsumer] = []
@@ -326,15 +326,11 @@ class RedisBroker:
 
     async def _cancel(self, ids: list[str], mark: str, by: str) -> None:
         """Mark these jobs, free the keys that they hold while they wait, and tell the workers."""
-        held = await self.keys.held_by(ids)
-
-        def decide(states: KeyStates) -> None:
-            for id, name in held:
-                states.update(unique_rules.job_removed(states[name], id, clock.now()))
-
+        held = await self._store.keys_held_by(ids)
         text = json.dumps({"ids": ids, "by": by})
         steps = [("cancel", mark, MAX_CANCEL_MARKS, ids), ("publish", self._store.cancels, text)]
-        await change_keys(self._store, (name for _, name in held), decide, changes=steps)
+        names = (name for _, name in held)
+        await change_keys(self._store, names, lambda states: jobs_cancelled(states, held), changes=steps)
 
     def _not_found(self, queue: str) -> NotFound:
         return NotFound(f"there is no queue {queue!r} at {self._store.server}. `palermo queues` lists those there are.")

@@ -18,13 +18,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
-from palermo.brokers.features.steps import Refused, Step, put
+from palermo.brokers.features.steps import Refused, Step, put, text_of
+from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
 from palermo.brokers.redis import limits
 from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import cancelled_by, from_blob
 from palermo.brokers.redis.served_queues import ServedQueues
-from palermo.brokers.redis.store import Store, text_of
-from palermo.brokers.redis.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
+from palermo.brokers.redis.store import Store
 from palermo.brokers.redis.workers import CommandListener, Heartbeat
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key, runs_alone

@@ -7,8 +7,8 @@ and goes in the same step to the job that has waited longest for it: scripts/com
 import json
 from collections.abc import Sequence
 
-from palermo.brokers.features.steps import Step
-from palermo.brokers.redis.store import Store, text_of
+from palermo.brokers.features.steps import Step, text_of
+from palermo.brokers.redis.store import Store
 from palermo.contract import clock
 from palermo.contract.limits import stored_limit
 from palermo.core.limits import MAX_POSTPONEMENT, LimitDemand, LimitInfo, RateState, RunLater, RunNow

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from palermo.brokers.features.steps import Step
-from palermo.brokers.redis.store import Store, text_of
+from palermo.brokers.features.steps import Step, text_of
+from palermo.brokers.redis.store import Store
 
 #: Appends between two checks of the bounds.
 _TRIM_EVERY = 50

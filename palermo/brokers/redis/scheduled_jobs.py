@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
 from palermo.brokers.features.recurring import Recurring
-from palermo.brokers.features.steps import Job, Step
+from palermo.brokers.features.steps import Job, Step, text_of
+from palermo.brokers.features.unique_keys import Keys, KeyStates, as_they_run, change_keys, jobs_removed, keys_of
 from palermo.brokers.redis import limits
 from palermo.brokers.redis.jobs import cancelled_by, from_blob
-from palermo.brokers.redis.store import Store, text_of
-from palermo.brokers.redis.unique_keys import KeyStates, RedisKeys, as_they_run, change_keys, jobs_removed, keys_of
+from palermo.brokers.redis.store import Store
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
@@ -49,7 +49,7 @@ _FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
 class ScheduledJobs:
     """Puts scheduled jobs into their queues, shows and changes them. See palermo.contract.scheduled.ScheduledJobs."""
 
-    def __init__(self, store: Store, keys: RedisKeys, recurring: Recurring) -> None:
+    def __init__(self, store: Store, keys: Keys, recurring: Recurring) -> None:
         self._store = store
         self._keys = keys
         self._recurring = recurring

@@ -2,7 +2,8 @@
 
 import random
 
-from palermo.brokers.redis.store import Store, text_of
+from palermo.brokers.features.steps import text_of
+from palermo.brokers.redis.store import Store
 from palermo.core.queue_selection import EVERY_QUEUE, PausedQueues, QueueRank, QueueSelection, draw_order
 
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import msgpack
 from redis.exceptions import NoScriptError, RedisError
 
-from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored
+from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored, text_of
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
-from palermo.brokers.redis.jobs import to_job
+from palermo.brokers.redis.jobs import id_in, to_job
 from palermo.contract import clock
 from palermo.contract.broker import OnPublished, SessionParameters
 from palermo.contract.trouble import Trouble
@@ -37,11 +37,6 @@ _QUICK_BYTES = 65_536
 
 #: How many fields of a hash are read at once where all of them are looked at.
 _SCAN_SIZE = 500
-
-
-def text_of(name: bytes) -> str:
-    """A name in Redis as text; of one that is no UTF-8, as another program may write it, all bytes are shown."""
-    return name.decode(errors="backslashreplace")
 
 
 @cache
@@ -104,21 +99,48 @@ class Store(StepStore):
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
         return list(await self.call("HMGET", self.key(table), *names)) if names else []
 
-    async def due(self, table: str, now: float, most: int) -> Sequence[Stored]:
-        found: Sequence[bytes] = await self.call(
-            "ZRANGEBYSCORE", self.key(f"{table}-due"), "-inf", now, "LIMIT", 0, most
-        )
-        return found
+    async def due(self, table: str, now: float, most: int) -> Sequence[str]:
+        key = self.key(f"{table}-due")
+        found = await self.call("ZRANGEBYSCORE", key, "-inf", now, "LIMIT", 0, most)
+        for name in found:
+            if text_of(name).encode() != name:  # not one of ours: it would be due forever
+                await self.call("ZREM", key, name)
+        return [text_of(name) for name in found]
 
-    async def scan(self, name: str) -> AsyncIterator[tuple[bytes, bytes]]:
-        """The fields of a large hash, read step by step; one that changes meanwhile may come twice or not at all."""
+    async def scan(self, table: str) -> AsyncIterator[tuple[bytes, bytes]]:
         cursor = b"0"
         while True:
-            cursor, found = await self.call("HSCAN", self.key(name), cursor, "COUNT", _SCAN_SIZE)
+            cursor, found = await self.call("HSCAN", self.key(table), cursor, "COUNT", _SCAN_SIZE)
             for field, value in zip(found[::2], found[1::2], strict=True):
                 yield field, value
             if cursor == b"0":
                 return
+
+    async def absent(self, ids: Collection[str]) -> set[str]:
+        # Far fewer jobs have keys, as a rule, than there are jobs.
+        there, cursor, absent = set[str](), b"0", set[str]()
+        while True:
+            cursor, numbers = await self.call("SSCAN", self.key("keyed"), cursor, "COUNT", _SCAN_SIZE)
+            blobs = await self.call("HMGET", self.key("jobs"), *numbers) if numbers else []
+            there |= {id_in(blob) for blob in blobs if blob is not None}
+            if cursor == b"0":
+                break
+        for id in set(ids) - there:
+            if not await self.call("ZLEXCOUNT", self.key("later-ids"), f"[{id}\0", f"({id}\x01"):
+                absent.add(id)
+        return absent
+
+    async def keys_held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """The jobs among these that have keys, each with the key's name."""
+        holders = self.key("key-holders")
+        if not await self.call("EXISTS", holders):
+            return []
+        found = await asyncio.gather(*(self.call("ZRANGEBYLEX", holders, f"[{id}\0", f"({id}\x01") for id in ids))
+        return [
+            (id, text_of(member).partition("\0")[2])
+            for id, members in zip(ids, found, strict=True)
+            for member in members
+        ]
 
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""

@@ -10,13 +10,19 @@ from collections.abc import Callable, Collection, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.brokers.features.steps import Job, Step
+from palermo.brokers.features.steps import Job, Step, text_of
+from palermo.brokers.features.unique_keys import (
+    KeyStates,
+    as_they_run,
+    change_keys,
+    jobs_removed,
+    keys_of,
+    read_states,
+    readmit,
+)
 from palermo.brokers.redis.jobs import from_blob, id_in
-from palermo.brokers.redis.store import Store, text_of
-from palermo.brokers.redis.unique_keys import KeyStates, as_they_run, change_keys, jobs_removed, keys_of, read_states
-from palermo.contract import clock
+from palermo.brokers.redis.store import Store
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
-from palermo.core import unique_rules
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
 from palermo.core.unique_keys import lock_of
@@ -201,12 +207,10 @@ async def _apply_keyed(store: Store, queue: str, tenant: str, change: _Change) -
     assert lock is not None
     while True:
         states = await read_states(store, [lock.key])
-        step, may = unique_rules.readmit(states[lock.key], put, clock.now())
-        if not may:
+        if not readmit(states, put):
             if move.refused is not None:
                 move.refused()
             return 0
-        states.update(step)
         conditions: list[Step] = [("waits", queue, tenant, number), *states.conditions]
         moved: Step = ("remove", queue, tenant, number, Job(put))
         outcome = await store.try_change(conditions, [moved, *states.changes])

@@ -11,6 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
 from palermo.brokers.sqlite import sweep, workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
@@ -23,8 +24,8 @@ from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.job_search import find_jobs
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
-from palermo.brokers.sqlite.steps import SqliteSteps
-from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
+from palermo.brokers.sqlite.steps import SqliteSteps, change_keys, read_keys
+from palermo.brokers.sqlite.tables import limits, pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import (
     LISTED,
     SHOWN_COLUMNS,
@@ -64,6 +65,7 @@ from palermo.core.limits import LimitInfo
 from palermo.core.message import MAX_BODY, Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
+from palermo.core.unique_keys import key_names
 from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, StoreInvalid
 
 log = logging.getLogger("palermo.sqlite")
@@ -102,7 +104,7 @@ class SqliteBroker:
         self._scheduled_jobs = ScheduledJobs(store, self._notifier, exchange, self._recurring)
         self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
         self.events = SqliteEvents(store, self._notifier, session)
-        self.keys = unique_keys.SqliteKeys(store, self._notifier, exchange)
+        self.keys = Keys(self._steps)
         self._direct_insert = DirectInsert(store, exchange)
         self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
         self._consumers: list[SqliteConsumer] = []
@@ -228,7 +230,12 @@ class SqliteBroker:
 
         def mark(db: sqlite3.Connection) -> None:
             pauses_and_cancels.cancel(db, self._exchange, chosen, by, created_at)
-            unique_keys.jobs_cancelled(db, self._exchange, chosen)
+            held = db.execute(
+                "select holder, name from key where exchange = ? and holder in (select value from json_each(?))",
+                (self._exchange, json.dumps(chosen)),
+            ).fetchall()
+            names = (name for _, name in held)
+            change_keys(db, self._exchange, names, lambda states: jobs_cancelled(states, held))
 
         await self._store.write(mark)
 
@@ -255,7 +262,8 @@ class SqliteBroker:
             ).fetchall()
             messages = tuple(from_row(row, queue) for row in rows)
             if not is_failed(queue):
-                messages = tuple(unique_keys.as_they_run(db, self._exchange, messages, max_body=max_body))
+                keys = read_keys(db, self._exchange, key_names(messages))
+                messages = tuple(keys.as_they_run(messages, max_body=max_body))
             cancelled = (
                 one.id for one in messages if pauses_and_cancels.cancelled_by(db, self._exchange, one) is not None
             )

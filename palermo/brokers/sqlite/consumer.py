@@ -11,13 +11,16 @@ import logging
 import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
+from palermo.brokers.features.unique_keys import end_run, keys_of, start_run
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Busy, Store, Work
 from palermo.brokers.sqlite.job_claimer import JobClaimer, ServedQueues
-from palermo.brokers.sqlite.tables import claims, limits, unique_keys
+from palermo.brokers.sqlite.steps import change_keys
+from palermo.brokers.sqlite.tables import claims, limits
 from palermo.brokers.sqlite.tables.claims import Claim
 from palermo.brokers.sqlite.tables.jobs import to_row
 from palermo.brokers.sqlite.workers import CommandListener, CutOff, Heartbeat
@@ -173,15 +176,14 @@ class SqliteConsumer:
         def ask(db: sqlite3.Connection) -> StartAnswer | None:
             if not claims.is_valid(db, claim):
                 return None
-            run = f"{claim.job}/{claim.times}"
-            return unique_keys.start_run(
-                db,
-                self._exchange,
-                delivery.message,
+            start = partial(
+                start_run,
+                message=delivery.message,
                 worker=self._heartbeat.worker,
-                run=run,
+                run=f"{claim.job}/{claim.times}",
                 again=delivery.redelivered,
             )
+            return change_keys(db, self._exchange, keys_of([delivery.message]), start)
 
         answer = await self._write(ask)
         if answer is None:
@@ -416,7 +418,13 @@ class SqliteConsumer:
         run_end = key_report(delivery, settlement)
         if run_end is None:
             return None
-        return lambda db: unique_keys.end_run(db, self._exchange, delivery.message, run_end)
+
+        def change(db: sqlite3.Connection) -> bool:
+            names = keys_of([delivery.message])
+            change_keys(db, self._exchange, names, lambda states: end_run(states, delivery.message, run_end))
+            return True
+
+        return change
 
     async def _replace(
         self,

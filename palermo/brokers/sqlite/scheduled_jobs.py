@@ -12,9 +12,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.unique_keys import jobs_removed, keys_of, publish_due
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables import limits, pauses_and_cancels, unique_keys
+from palermo.brokers.sqlite.steps import change_keys, due_names, next_due, read_keys
+from palermo.brokers.sqlite.tables import limits, pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import (
     COLUMNS,
     FRONT_PRIORITY,
@@ -33,6 +35,7 @@ from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
+from palermo.core.unique_keys import key_names
 from palermo.errors import BrokerError
 
 log = logging.getLogger("palermo.sqlite")
@@ -122,7 +125,8 @@ class ScheduledJobs:
                 (*values, limit, offset),
             ).fetchall()
             ((total,),) = db.execute(f"select count(*) from later where {where}", values).fetchall()
-            messages = unique_keys.as_they_run(db, self._exchange, [from_row(row, None) for row in rows])
+            found = [from_row(row, None) for row in rows]
+            messages = read_keys(db, self._exchange, key_names(found)).as_they_run(found)
             cancelled = (
                 one.id for one in messages if pauses_and_cancels.cancelled_by(db, self._exchange, one) is not None
             )
@@ -152,9 +156,9 @@ class ScheduledJobs:
 
         def put(db: sqlite3.Connection, found: list[Message]) -> None:
             if action == GIVE_UP:
-                found = unique_keys.as_they_run(db, self._exchange, found)
+                found = read_keys(db, self._exchange, key_names(found)).as_they_run(found)
             if action in (CANCEL, GIVE_UP):
-                unique_keys.job_removed(db, self._exchange, found)
+                change_keys(db, self._exchange, keys_of(found), lambda states: jobs_removed(states, found))
             if action == GIVE_UP:
                 given_up = (give_up(message) for message in found)
                 there = [(failed_queue(one.queue, per_queue=failed_per_queue), to_row(one)) for one in given_up]
@@ -212,8 +216,7 @@ class ScheduledJobs:
 
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
-        ((entry,),) = db.execute("select min(due) from recurring where exchange = ?", (self._exchange,)).fetchall()
-        instants = (due, entry, unique_keys.next_due(db, self._exchange))
+        instants = (due, *(next_due(db, self._exchange, table) for table in ("recurring", "keys")))
         return min((float(each) for each in instants if each is not None), default=None)
 
     def _put_in_queues(self, db: sqlite3.Connection) -> None:
@@ -227,7 +230,9 @@ class ScheduledJobs:
             priority = FRONT_PRIORITY if has_reservation(message) else priority_of(message)
             insert(db, self._exchange, queue, (*row, None, "", priority, message.tenant or None, message.share))
             db.execute("delete from later where id = ?", (number,))
-        unique_keys.publish_due(db, self._exchange, clock.wall_clock())
+        now = clock.wall_clock()
+        names = due_names(db, self._exchange, "keys", now, _STEP)
+        change_keys(db, self._exchange, names, lambda states: publish_due(states, names, now))
 
     def _where(self, db: sqlite3.Connection, chosen: ScheduledFilter) -> tuple[str, tuple[Any, ...]]:
         """The SQL condition for the chosen jobs, and its values."""

@@ -1,15 +1,19 @@
 """Carries out conditions and changes in one transaction. palermo/brokers/features/steps.py says what they are for."""
 
+import json
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored
+from palermo.brokers.features.unique_keys import KeyStates
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.tables.jobs import insert, to_row
 
+T = TypeVar("T")
+
 #: The tables of states, by their names in steps.
-_TABLES = {"recurring": "recurring"}
+_TABLES = {"recurring": "recurring", "keys": "key", "unique-jobs": "unique_job"}
 
 
 class SqliteSteps(StepStore):
@@ -27,15 +31,25 @@ class SqliteSteps(StepStore):
         query = f"select name, state from {_TABLES[table]} where exchange = ? order by name"
         return dict(await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall()))
 
-    async def due(self, table: str, now: float, most: int) -> Sequence[Stored]:
-        query = f"select name from {_TABLES[table]} where exchange = ? and due <= ? order by due limit ?"
-        rows = await self._store.read(lambda db: db.execute(query, (self._exchange, now, most)).fetchall())
-        return [name for (name,) in rows]
+    async def scan(self, table: str) -> AsyncIterator[tuple[Stored, Stored]]:
+        for name, state in (await self.fields(table)).items():
+            yield name, state
+
+    async def absent(self, ids: Collection[str]) -> set[str]:
+        query = (
+            "select value from json_each(?) where value not in (select message_id from job)"
+            " and value not in (select message_id from later where exchange = ?)"
+        )
+        values = (json.dumps(list(ids)), self._exchange)
+        return {id for (id,) in await self._store.read(lambda db: db.execute(query, values).fetchall())}
+
+    async def due(self, table: str, now: float, most: int) -> Sequence[str]:
+        return await self._store.read(lambda db: due_names(db, self._exchange, table, now, most))
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
         outcome = await self._store.write(
             lambda db: carry_out(db, self._exchange, conditions, changes),
-            publishing=any(name == "put" for name, *_ in changes),
+            publishing=any(name in ("put", "key") for name, *_ in changes),
         )
         self._notify()
         return outcome
@@ -47,6 +61,35 @@ def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step],
         if not _CONDITIONS[name](db, exchange, *values):
             return Outcome(number, [])
     return Outcome(0, [_CHANGES[name](db, exchange, *values) for name, *values in changes])
+
+
+def due_names(db: sqlite3.Connection, exchange: str, table: str, now: float, most: int) -> list[str]:
+    """The names that are due now, the longest overdue first."""
+    query = (
+        f"select name from {_TABLES[table]} where exchange = ? and due <= ? and typeof(name) = 'text'"
+        " order by due limit ?"
+    )
+    return [name for (name,) in db.execute(query, (exchange, now, most)).fetchall()]
+
+
+def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
+    """When the next name is due; None for never."""
+    query = f"select min(due) from {_TABLES[table]} where exchange = ? and typeof(name) = 'text'"
+    ((due,),) = db.execute(query, (exchange,)).fetchall()
+    return None if due is None else float(due)
+
+
+def read_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str]) -> KeyStates:
+    """The states of these keys now."""
+    return KeyStates({name: _state(db, exchange, "keys", name) for name in dict.fromkeys(names)})
+
+
+def change_keys(db: sqlite3.Connection, exchange: str, names: Iterable[str], decide: Callable[[KeyStates], T]) -> T:
+    """Have `decide` decide about these keys in the transaction, and carry it out; returns its answer."""
+    states = read_keys(db, exchange, names)
+    answer = decide(states)
+    carry_out(db, exchange, (), states.changes)
+    return answer
 
 
 def _state(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> Stored | None:
@@ -68,10 +111,35 @@ def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
 
 def _entry(db: sqlite3.Connection, exchange: str, name: Stored, state: Stored | bool, due: float | bool) -> None:
     if state is False:
-        db.execute("delete from recurring where exchange = ? and name = ?", (exchange, name))
+        _unset(db, exchange, "recurring", name)
         return
     values = (exchange, name, None if due is False else due, state)
     db.execute("insert or replace into recurring (exchange, name, due, state) values (?, ?, ?, ?)", values)
 
 
-_CHANGES: dict[str, Callable[..., Any]] = {"put": _put, "entry": _entry}
+def _set(db: sqlite3.Connection, exchange: str, table: str, name: str, state: str) -> None:
+    query = f"insert or replace into {_TABLES[table]} (exchange, name, state) values (?, ?, ?)"
+    db.execute(query, (exchange, name, state))
+
+
+def _unset(db: sqlite3.Connection, exchange: str, table: str, name: Stored) -> None:
+    db.execute(f"delete from {_TABLES[table]} where exchange = ? and name = ?", (exchange, name))
+
+
+def _key(
+    db: sqlite3.Connection,
+    exchange: str,
+    name: str,
+    state: str | bool,
+    due: float | bool,
+    _holder_before: object,
+    holder: str | bool,
+) -> None:
+    if state is False:
+        _unset(db, exchange, "keys", name)
+        return
+    values = (exchange, name, None if holder is False else holder, None if due is False else due, state)
+    db.execute("insert or replace into key (exchange, name, holder, due, state) values (?, ?, ?, ?, ?)", values)
+
+
+_CHANGES: dict[str, Callable[..., Any]] = {"put": _put, "entry": _entry, "key": _key, "set": _set, "unset": _unset}

@@ -3,16 +3,18 @@
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from palermo.brokers.features.unique_keys import jobs_removed, keys_of, readmit
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables import limits, unique_keys
+from palermo.brokers.sqlite.steps import change_keys, read_keys
+from palermo.brokers.sqlite.tables import limits
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, from_row, insert, to_row
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
-from palermo.core.unique_keys import UNIQUE_KEY
+from palermo.core.unique_keys import UNIQUE_KEY, key_names
 
 #: How many messages, and how many bytes of bodies, are in memory at once.
 _STEP = 200
@@ -121,7 +123,7 @@ def _step(
             break
     cursor.close()
     if not is_failed(name):
-        found = unique_keys.as_they_run(db, exchange, found)
+        found = read_keys(db, exchange, key_names(found)).as_they_run(found)
     return list(zip(numbers, found, strict=True))
 
 
@@ -135,19 +137,30 @@ def _apply(db: sqlite3.Connection, exchange: str, queue: str, changes: list[_Cha
         put = None if move is None else move.message
         if db.execute("select 1 from job where id = ? and holder is null", (id,)).fetchone() is None:
             continue  # A worker or another sweep was faster.
-        if put is not None and not is_failed(put.queue) and not unique_keys.may_readmit(db, exchange, put):
+        if put is not None and not is_failed(put.queue) and not _readmit(db, exchange, put):
             if move is not None and move.refused is not None:
                 move.refused()
             continue
         limits.delete_jobs(db, "id = ?", (id,))
         if put is None:
             if not is_failed(queue):
-                unique_keys.job_removed(db, exchange, [there])
+                _jobs_removed(db, exchange, [there])
             removed += 1
             continue
         insert(db, exchange, put.queue, to_row(put))
         moved += 1
     return removed, moved
+
+
+def _readmit(db: sqlite3.Connection, exchange: str, message: Message) -> bool:
+    return change_keys(db, exchange, keys_of([message]), lambda states: readmit(states, message))
+
+
+def _jobs_removed(
+    db: sqlite3.Connection, exchange: str, messages: Sequence[Message], *, drop_next: bool = False
+) -> None:
+    names = keys_of(messages)
+    change_keys(db, exchange, names, lambda states: jobs_removed(states, messages, drop_next=drop_next))
 
 
 def purge_step(db: sqlite3.Connection, number: int, exchange: str, last: int) -> int:
@@ -159,7 +172,7 @@ def purge_step(db: sqlite3.Connection, number: int, exchange: str, last: int) ->
     ).fetchall()
     ((name,),) = db.execute("select name from queue where id = ?", (number,)).fetchall()
     if not is_failed(name):
-        unique_keys.job_removed(db, exchange, (from_row(row, name) for _, *row in rows), drop_next=True)
+        _jobs_removed(db, exchange, [from_row(row, name) for _, *row in rows], drop_next=True)
     if rows:
         return sum(limits.delete_jobs(db, "id = ?", (id,)) for id, *_ in rows)
     return limits.delete_jobs(
@@ -177,7 +190,7 @@ def clear_step(db: sqlite3.Connection, exchange: str, *, queue: str, tenant: str
         " order by job.id limit ?",
         (exchange, queue, tenant, f'"{UNIQUE_KEY}"', _PURGE_STEP),
     ).fetchall()
-    unique_keys.job_removed(db, exchange, (from_row(row, queue) for _, *row in rows))
+    _jobs_removed(db, exchange, [from_row(row, queue) for _, *row in rows])
     if rows:
         return sum(limits.delete_jobs(db, "id = ?", (id,)) for id, *_ in rows)
     return limits.delete_jobs(

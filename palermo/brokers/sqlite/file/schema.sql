@@ -180,13 +180,12 @@ create table event (
 
 create index event_of on event (exchange, id);
 
--- Keys of unique jobs. `holder` and `queue` are of the job that has the key, null if none has. At `due` a job that is
+-- Keys of unique jobs. `holder` is the job that has the key, null if none has. At `due` a job that is
 -- kept in the state is published, or else the row says nothing any more.
 create table key (
     exchange text not null,
     name text not null,
     holder text,
-    queue text,
     due real,
     state text not null,
     primary key (exchange, name)

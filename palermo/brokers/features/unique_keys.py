@@ -3,13 +3,12 @@
 palermo/core/unique_rules.py decides; what it decides is written only if nobody has changed the key meanwhile.
 """
 
-import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from palermo.brokers.features.steps import Step, puts
-from palermo.brokers.redis.jobs import id_in
-from palermo.brokers.redis.store import Store, text_of
+from msgspec.structs import replace
+
+from palermo.brokers.features.steps import Step, StepStore, Stored, puts, text_of, unchanged
 from palermo.contract import clock
 from palermo.contract.admission import KeyReport
 from palermo.contract.broker import MAX_KEYED_BODY, KeyPage, OrphanedKey
@@ -27,7 +26,7 @@ _BATCH_SIZE = 200
 class KeyStates:
     """The states of some keys as they were read, and the conditions and changes that come of decisions about them."""
 
-    def __init__(self, read: dict[str, bytes | None]) -> None:
+    def __init__(self, read: Mapping[str, Stored | None]) -> None:
         self._read = read
         self._keys = {name: _key(name, state) for name, state in read.items()}
         self._changed: dict[str, None] = {}
@@ -43,10 +42,14 @@ class KeyStates:
         self._keys[step.key.name] = step.key
         self._jobs += step.jobs
 
+    def as_they_run(self, messages: Sequence[Message], *, max_body: int = MAX_BODY) -> list[Message]:
+        """These messages, which wait, with the arguments that they will run with."""
+        return unique_rules.as_they_run(messages, self._keys, max_body=max_body)
+
     @property
     def conditions(self) -> list[Step]:
         """That the keys which change are still as they were read."""
-        return [("field", "keys", name, self._read[name] or False) for name in self._changed]
+        return [unchanged("keys", name, self._read[name]) for name in self._changed]
 
     @property
     def changes(self) -> list[Step]:
@@ -63,24 +66,22 @@ class KeyStates:
         return ("key", name, json.dumps(key.to_plain()), False if due is None else due, gone, holder)
 
 
-async def read_states(store: Store, names: Iterable[str]) -> KeyStates:
+async def read_states(store: StepStore, names: Iterable[str]) -> KeyStates:
     """The states of these keys now."""
     wanted = list(dict.fromkeys(names))
-    states = await store.call("HMGET", store.key("keys"), *wanted) if wanted else []
+    states = await store.states("keys", wanted) if wanted else []
     return KeyStates(dict(zip(wanted, states, strict=True)))
 
 
-async def as_they_run(store: Store, messages: Sequence[Message], *, max_body: int = MAX_BODY) -> list[Message]:
+async def as_they_run(store: StepStore, messages: Sequence[Message], *, max_body: int = MAX_BODY) -> list[Message]:
     """These messages, which wait, with the arguments that they will run with."""
-    names = key_names(messages)
-    states = await read_states(store, names)
-    return unique_rules.as_they_run(messages, {name: states[name] for name in names}, max_body=max_body)
+    return (await read_states(store, key_names(messages))).as_they_run(messages, max_body=max_body)
 
 
-class RedisKeys:
+class Keys:
     """See palermo.contract.broker.UniqueKeys."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StepStore) -> None:
         self._store = store
 
     async def enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
@@ -125,33 +126,14 @@ class RedisKeys:
         return freed
 
     async def orphaned(self) -> list[OrphanedKey]:
-        keys = [key for key in await self._shown("") if key.holder is not None and key.holder.until is None]
-        ids = await self._ids_of_keyed_jobs() if keys else set()
-        held = [(key.name, key.holder) for key in keys if key.holder is not None and key.holder.id not in ids]
-        later = self._store.key("later-ids")
-        found: list[OrphanedKey] = []
-        for first in range(0, len(held), _BATCH_SIZE):
-            some = held[first : first + _BATCH_SIZE]
-            waiting = await asyncio.gather(
-                *(self._store.call("ZLEXCOUNT", later, f"[{holder.id}\0", f"({holder.id}\x01") for _, holder in some)
-            )
-            found += [
-                OrphanedKey(key=name, id=holder.id, queue=holder.queue, since=holder.since)
-                for (name, holder), waits in zip(some, waiting, strict=True)
-                if not waits
-            ]
-        return found
-
-    async def _ids_of_keyed_jobs(self) -> set[str]:
-        """The ids of the jobs with a key that wait in a queue or are held. Far fewer, as a rule, than all jobs."""
-        ids, cursor = set[str](), b"0"
-        while True:
-            cursor, numbers = await self._store.call("SSCAN", self._store.key("keyed"), cursor, "COUNT", _BATCH_SIZE)
-            if numbers:
-                blobs = await self._store.call("HMGET", self._store.key("jobs"), *numbers)
-                ids |= {id_in(blob) for blob in blobs if blob is not None}
-            if cursor == b"0":
-                return ids
+        keys = await self._shown("")
+        held = [(key.name, key.holder) for key in keys if key.holder is not None and key.holder.until is None]
+        absent = await self._store.absent([holder.id for _, holder in held]) if held else set()
+        return [
+            OrphanedKey(key=name, id=holder.id, queue=holder.queue, since=holder.since)
+            for name, holder in held
+            if holder.id in absent
+        ]
 
     async def announce(self, jobs: Iterable[str], unique: Iterable[UniqueJob]) -> None:
         known, wanted = await self.announced(), {one.name: one for one in unique}
@@ -166,38 +148,13 @@ class RedisKeys:
 
     async def announced(self) -> dict[str, UniqueJob]:
         states = await self._store.fields("unique-jobs")
-        found = (UniqueJob.from_stored(name, states[name]) for name in sorted(states))
+        found = (UniqueJob.from_stored(name, states[name]) for name in states)
         return {one.name: one for one in found if one is not None}
-
-    async def held_by(self, ids: Sequence[str]) -> list[tuple[str, str]]:
-        """The jobs among these that have keys, each with the key's name."""
-        holders = self._store.key("key-holders")
-        if not await self._store.call("EXISTS", holders):
-            return []
-        found = await asyncio.gather(
-            *(self._store.call("ZRANGEBYLEX", holders, f"[{id}\0", f"({id}\x01") for id in ids)
-        )
-        return [
-            (id, text_of(member).partition("\0")[2])
-            for id, members in zip(ids, found, strict=True)
-            for member in members
-        ]
 
     async def publish_due(self, now: float) -> None:
         """Publish the jobs whose keys are due, and delete keys that are free by now."""
-        found = await self._store.call(
-            "ZRANGEBYSCORE", self._store.key("keys-due"), "-inf", now, "LIMIT", 0, _BATCH_SIZE
-        )
-        names = [text_of(name) for name in found]
-        for name in found:
-            if text_of(name).encode() != name:  # no key of ours: it would be due for ever
-                await self._store.call("ZREM", self._store.key("keys-due"), name)
-
-        def decide(states: KeyStates) -> None:
-            for name in names:
-                states.update(unique_rules.publish_due(states[name], now), always=True)
-
-        await change_keys(self._store, names, decide)
+        names = await self._store.due("keys", now, _BATCH_SIZE)
+        await change_keys(self._store, names, lambda states: publish_due(states, names, now))
 
     async def _enqueue(self, claims: Sequence[KeyRequest]) -> list[EnqueueAnswer]:
         answers: list[EnqueueAnswer] = []
@@ -215,13 +172,13 @@ class RedisKeys:
 
     async def _shown(self, text: str) -> list[Key]:
         now = clock.now()
-        found = {name: state async for name, state in self._store.scan("keys")}
-        keys = (unique_rules.current(_key(text_of(name), found[name]), now) for name in sorted(found))
+        found = {text_of(name): state async for name, state in self._store.scan("keys")}
+        keys = (unique_rules.current(_key(name, found[name]), now) for name in sorted(found))
         return [key for key in keys if key.is_shown(text)]
 
 
 async def change_keys(
-    store: Store,
+    store: StepStore,
     names: Iterable[str],
     decide: Callable[[KeyStates], None],
     *,
@@ -281,11 +238,33 @@ def jobs_removed(states: KeyStates, messages: Iterable[Message], *, drop_next: b
             states.update(step)
 
 
+def readmit(states: KeyStates, message: Message) -> bool:
+    """Decide whether a person may put the job back into its queue; if so, the job takes its key."""
+    lock = lock_of(message)
+    if lock is None:
+        return True
+    step, may = unique_rules.readmit(states[lock.key], message, clock.now())
+    states.update(step)
+    return may
+
+
+def jobs_cancelled(states: KeyStates, held: Iterable[tuple[str, str]]) -> None:
+    """Decide about the keys that cancelled jobs hold: the jobs will not run if they still wait."""
+    for id, name in held:
+        states.update(unique_rules.job_removed(states[name], id, clock.now()))
+
+
+def publish_due(states: KeyStates, names: Iterable[str], now: float) -> None:
+    """Decide about keys that are due: their jobs are published, and a key that is free by now is deleted."""
+    for name in names:
+        states.update(unique_rules.publish_due(states[name], now), always=True)
+
+
 def keys_of(messages: Iterable[Message]) -> list[str]:
     """The keys that these jobs need."""
     return [lock.key for message in messages if (lock := lock_of(message)) is not None]
 
 
-def _key(name: str, state: bytes | None) -> Key:
+def _key(name: str, state: Stored | None) -> Key:
     """The key in this state; a free one if there is none, or if it cannot be read."""
-    return Key(name=name) if state is None else stored_key(name, state)
+    return Key(name=name) if state is None else replace(stored_key(name, state), name=name)
