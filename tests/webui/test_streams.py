@@ -3,6 +3,7 @@
 import base64
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from html import escape
@@ -11,11 +12,15 @@ from pathlib import Path
 import httpx
 import pytest
 
+from palermo.errors import BrokerUnavailable
+from palermo.inspector.inspector import Inspector
+from palermo.inspector.rates import Snapshot
 from palermo.settings.settings import Settings
 from palermo.webui import Role
 from palermo.webui.pages.live import MAX_STREAMS
 from palermo.webui.security.user_file import password_line, token_line
-from tests.helpers import eventually
+from palermo.webui.state import live_state
+from tests.helpers import HANGS, eventually
 from tests.webui.conftest import Serve, Start
 from tests.webui.process import has_ended
 from tests.webui.server import CHEAP, Web
@@ -104,6 +109,32 @@ def test_a_change_of_a_list_is_told_at_two_looks(web: Web, ask: Ask) -> None:
     assert until(stream, ": \n\n").count("event: change") >= 2
     web.inspector.recurring.put("sweep", "shop.sweep", every=3_600)
     assert until(stream, ": \n\n").count("event: change") >= 2
+
+
+def test_a_page_is_told_when_a_broker_that_was_away_is_back(
+    web: Web, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing has changed there, and if the pages have shown what was known last meanwhile."""
+    monkeypatch.setattr(live_state, "_PATIENCE", 0.0)
+    refused, is_back, snapshot = threading.Event(), threading.Event(), Inspector.snapshot
+    stream = ask(web.url)
+    until(stream, ": \n\n")
+
+    def away(inspector: Inspector) -> Snapshot:
+        if not refused.is_set():
+            refused.set()
+            raise BrokerUnavailable("no broker")
+        is_back.wait(HANGS)
+        return snapshot(inspector)
+
+    monkeypatch.setattr(Inspector, "snapshot", away)
+    assert refused.wait(HANGS)
+    eventually(lambda: "no broker" in web.http.get("/queues").text)
+    until(stream, ": \n\n")
+    is_back.set()
+
+    assert any("event: change" in until(stream, "\n\n") for _ in range(20))
+    assert "no broker" not in web.http.get("/queues").text
 
 
 def test_a_hundred_streams_get_changes_and_leave_room_for_pages(start: Start, ask: Ask) -> None:

@@ -511,11 +511,11 @@ class Sampler:
             asked.set_exception(error)
             return
         with self._lock:
-            self._took, self._error = fresh.at - began, ""
+            self._took = fresh.at - began
             fresh = replace(fresh, version=self._version_of(fresh))
             # A sample that began before a user changed something is of no use to others.
             if self._asked is asked:
-                self._asked, self._is_invalid = None, False
+                self._asked, self._is_invalid, self._error = None, False, ""
                 self._samples.add(fresh)
                 self._waiting.add(fresh.queues, fresh.at)
                 since = fresh.at - _SEEN_KEPT
@@ -534,9 +534,16 @@ class Sampler:
         return replace(found, at=self._clock(), queues=queues, workers=workers)
 
     def _version_of(self, fresh: Snapshot) -> int:
-        """The version of the last snapshot if nothing has changed since, else a new one. The caller holds the lock."""
+        """The version of the last snapshot if nothing has changed since, else a new one. The caller holds the lock.
+
+        That the broker answers again is a change too: pages may show a banner that says that it is away.
+        """
         last = self._samples.last
-        if last is not None and _shown(last) == _shown(fresh):
+        if (
+            last is not None
+            and SeenTrouble.of_sample(self._error, self._took, None) is None
+            and _shown(last) == _shown(fresh)
+        ):
             return last.version
         return next(self._versions)
 
