@@ -20,18 +20,24 @@ from palermo.cli.output import misuse
     default=600,
     show_default=True,
     metavar="N",
-    help="How many files of the standard library, at most; each is a job.",
+    help="Maximum number of files of the standard library; each is a job.",
 )
-@click.option("--keep", is_flag=True, help="Leave the queues there to be looked at, and say how.")
-@click.option("--web", is_flag=True, help="Go on serving the web pages afterwards, until Ctrl-C.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=3000, show_default=True, help="Where; 0 for any.")
+@click.option("--keep", is_flag=True, help="Keep the queues, and print how to inspect them.")
+@click.option("--web", is_flag=True, help="Serve the web pages afterwards, until Ctrl-C.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=3000,
+    show_default=True,
+    help="Port of the web pages; 0 picks a free port.",
+)
 @broker_options_of_server
 @click.pass_obj
 def demo(context: Context, concurrency: int, files: int, keep: bool, web: bool, port: int) -> None:
     """Run jobs, group the failures, requeue one: on the embedded broker, or on another with --url.
 
-    It parses files of the running Python's standard library, one job a file, and some files that are
-    damaged. With --url it works in an exchange of its own, palermo-demo, and removes its queues.
+    Each job parses one file of Python's standard library, and some files are damaged. With --url the demo uses an
+    exchange of its own, palermo-demo, and removes its queues.
     """
     from palermo.demo.runner import EXCHANGE, DemoOptions, run_demo
     from palermo.demo.screen import Screen

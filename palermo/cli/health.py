@@ -1,7 +1,4 @@
-"""`palermo check` and `palermo doctor`: say whether all is well, for monitors, and what is wrong, for people.
-
-`check` says it by its exit code, `doctor` says what to do about it.
-"""
+"""`palermo check` and `palermo doctor`: checks with an exit code for monitors, and with advice for operators."""
 
 import sys
 
@@ -19,12 +16,15 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 @click.command()
-@click.option("--max-pending", type=click.IntRange(min=0), metavar="N", help="No queue holds more waiting jobs.")
 @click.option(
-    "--max-age", type=parse_duration, metavar="TIME", help="No queue's first job was created longer ago (90, 5m)."
+    "--max-pending", type=click.IntRange(min=0), metavar="N", help="Maximum number of waiting jobs in a queue."
 )
+@click.option("--max-age", type=parse_duration, metavar="TIME", help="Maximum age of a queue's first job (90, 5m).")
 @click.option(
-    "--workers", type=click.IntRange(min=0), metavar="N", help="So many workers at least; with --queue, for each queue."
+    "--workers",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Minimum number of workers; with --queue, for each queue.",
 )
 @click.option(
     "-q",
@@ -33,16 +33,18 @@ _COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
     multiple=True,
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="Only these; may hold * and ?. Else all but failed.",
+    help="Only these queues; may hold * and ?. By default all but failed.",
 )
 @click.option(
     "--pidfile",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Ask only whether the worker with this pidfile answers.",
+    help="Check only that the worker with this pidfile answers.",
 )
-@click.option("--worker-pid", type=click.IntRange(min=1), metavar="PID", help="The same, by the worker's process id.")
-@click.option("--this-host", is_flag=True, help="The same for any worker of this host: for containers.")
+@click.option(
+    "--worker-pid", type=click.IntRange(min=1), metavar="PID", help="The same for the worker with this process id."
+)
+@click.option("--this-host", is_flag=True, help="The same for any worker of this host, for containers.")
 @query_options
 @click.pass_obj
 def check(
@@ -57,9 +59,9 @@ def check(
     this_host: bool,
     as_json: bool,
 ) -> None:
-    """Say in one line whether all is well: exit code 0 if it is, 1 if not, 3 if the broker cannot be reached.
+    """Check queues and workers, in one line: exit code 0 if all is well, 1 if not, 3 if the broker cannot be reached.
 
-    Without options it asks only whether the broker answers. It takes no job from a queue.
+    Without options it checks only that the broker answers. It takes no job from a queue.
     """
     from palermo.inspector import check
 
@@ -94,14 +96,14 @@ def check(
 
 
 @click.command()
-@click.option("--mend", is_flag=True, help="Free keys of unique jobs that are nowhere.")
+@click.option("--mend", is_flag=True, help="Free keys held by unique jobs that no longer exist.")
 @query_options
 @click.pass_obj
 def doctor(context: Context, /, mend: bool, as_json: bool) -> None:
-    """Look at versions, settings, permissions, queues, alarms and disks, and say what to do about what is wrong.
+    """Check versions, settings, permissions, queues, alarms and disks, and say how to fix what is wrong.
 
-    Publishing and taking a job are tried on a queue of the doctor's own, which is removed.
-    Exit code 0 where nothing is a problem, else 1; a warning may be as you want it.
+    The doctor publishes and takes a job on a queue of its own, which it removes. Exit code 0 without problems, else 1.
+    A warning may be intended.
     """
     from palermo.inspector.doctor import examine, row
     from palermo.settings.environment import colours_refused

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,16 +18,13 @@ from palermo.core.journal_records import Record, RecordKind
 from palermo.core.text import one_line, safe, shorter
 from palermo.errors import PalermoError
 
-#: The least seconds between two plain lines of a job's progress.
+#: Minimum seconds between two plain lines of a job's progress.
 _EVERY = 2.0
 
-#: Seconds of waiting before the first such line: the progress of a job that has already ended is of no use.
-_RUNNING = 1.0
-
-#: Seconds that `status` reads the journal for a job that is nowhere else.
+#: Seconds for which `status` searches the journal for a job that isn't found elsewhere.
 _PATIENCE = 60.0
 
-#: Jobs that get a bar of their own on a terminal.
+#: Maximum number of jobs with their own bar on a terminal.
 _BARS = 20
 
 
@@ -37,7 +33,7 @@ _BARS = 20
 @query_options
 @click.pass_obj
 def status(context: Context, /, id: str, as_json: bool) -> None:
-    """Say where the job ID is, or how it ended, as far as that can be known.
+    """Show the state of the job ID, or how it ended, as far as that can be known.
 
     The state is pending, scheduled, working, retrying, failed, done, discarded, cancelled or unknown.
     """
@@ -60,14 +56,14 @@ def status(context: Context, /, id: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@click.option("--timeout", type=parse_duration, metavar="TIME", help="Wait so long at most: 30s, 5m.")
+@click.option("--timeout", type=parse_duration, metavar="TIME", help="Maximum time to wait: 30s, 5m.")
 @query_options
 @click.pass_obj
 def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_json: bool) -> None:
-    """Wait until the jobs have ended, and say how, with what they returned if that is kept.
+    """Wait until the jobs have ended, and print how, with their results if those are kept.
 
-    Their progress, and the lines that they log meanwhile, go to stderr. Exit code 0: all are done; 1: one
-    of them failed, was discarded or cancelled, or has not ended in time; 4: nothing is known of one.
+    Their progress and log lines go to stderr. Exit code 0: all are done; 1: a job failed, was discarded or cancelled,
+    or has not ended in time; 4: a job is unknown.
     """
     from palermo.client import results
     from palermo.client.status import status_at_end
@@ -98,7 +94,7 @@ def wait(context: Context, /, ids: tuple[str, ...], timeout: float | None, as_js
     raise click.exceptions.Exit(max(codes))
 
 
-#: What is said of the job's key, for people.
+#: How the fields about the job's key are called in a list of facts.
 _OF_KEY = {"next_id": "next job of its key", "closed_until": "its key is closed until"}
 
 
@@ -129,46 +125,26 @@ def _sentence(row: Row) -> str:
 
 @contextmanager
 def _showing(count: int) -> Iterator[Callable[[Record], None]]:
-    """Show on stderr the progress and the lines of jobs: bars on a terminal, lines elsewhere."""
+    """Show the progress and the log lines of jobs on stderr: bars on a terminal, lines elsewhere."""
     if is_terminal(sys.stderr):
         with _bars(count) as show:
             yield show
         return
     last: dict[str, float] = {}
-    held: dict[str, Record] = {}
-    began = time.monotonic()
 
     def line(record: Record) -> None:
-        id, now = record["id"], time.monotonic()
-        match record["kind"]:
-            case RecordKind.LOG:
-                note(f"{id}: {record.get('text')}")
-            case RecordKind.PROGRESS if now - began < _RUNNING:
-                held[id] = record
-            case RecordKind.PROGRESS if now - last.get(id, -_EVERY) >= _EVERY:
-                last[id] = now
-                note(f"{id}: {_progress(record)}")
-            case kind:
-                held.pop(id, None)
-                if kind == RecordKind.RETRIED:
-                    note(f"{id}: failed, is tried again in {record.get('delay', 0):.0f} s: {record.get('message')}")
+        id, kind, now = record["id"], record["kind"], time.monotonic()
+        if kind == RecordKind.LOG:
+            note(f"{id}: {record.get('text')}")
+        elif kind == RecordKind.RETRIED:
+            note(f"{id}: failed, retried in {record.get('delay', 0):.0f} s: {record.get('message')}")
+        elif kind == RecordKind.PROGRESS and now - last.get(id, -_EVERY) >= _EVERY:
+            last[id] = now
+            fraction = record.get("fraction")
+            shown = ("" if fraction is None else f"{fraction:.0%}", str(record.get("text", "")))
+            note(f"{id}: {' '.join(filter(None, shown))}")
 
-    def show_held() -> None:
-        for id, record in list(held.items()):
-            last[id] = time.monotonic()
-            note(f"{id}: {_progress(record)}")
-
-    timer = threading.Timer(_RUNNING, show_held)
-    timer.start()
-    try:
-        yield line
-    finally:
-        timer.cancel()
-
-
-def _progress(record: Record) -> str:
-    fraction, text = record.get("fraction"), str(record.get("text", ""))
-    return " ".join(filter(None, ("" if fraction is None else f"{fraction:.0%}", text)))
+    yield line
 
 
 @contextmanager

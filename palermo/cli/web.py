@@ -1,4 +1,4 @@
-"""`palermo web` and `palermo web-user`: serve the web pages, and make their users."""
+"""`palermo web` and `palermo web-user`: serve the web pages, and create their users."""
 
 import ipaddress
 import os
@@ -19,14 +19,14 @@ _ROLES = ("viewer", "operator", "admin")
 
 @click.command()
 @click.argument("modules", nargs=-1, metavar="[MODULE]...")
-@click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: 127.0.0.1]")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Where to listen; 0 for any.  [default: 3000]")
-@click.option("--users", metavar="FILE", help="Who may sign in: made with `palermo web-user`.")
-@click.option("--no-token", is_flag=True, help="Without users, ask this machine for no token.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name these pages have; may hold *.")
-@click.option("--prefix", metavar="PATH", help="What a proxy takes from the beginning of every path.")
-@click.option("--trust-proxy", is_flag=True, default=None, help="Believe X-Forwarded-For, -Host, -Prefix and -Proto.")
-@click.option("--read-only", is_flag=True, default=None, help="Let nobody change anything.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on; 0 picks a free port.  [default: 3000]")
+@click.option("--users", metavar="FILE", help="Users file: add users with `palermo web-user`.")
+@click.option("--no-token", is_flag=True, help="Without users, require no token on this machine.")
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name of these pages; may hold *.")
+@click.option("--prefix", metavar="PATH", help="Path prefix that a proxy strips.")
+@click.option("--trust-proxy", is_flag=True, default=None, help="Trust X-Forwarded-For, -Host, -Prefix and -Proto.")
+@click.option("--read-only", is_flag=True, default=None, help="Allow no changes.")
 @click.option(
     "--log-format", type=click.Choice(("text", "json"), case_sensitive=False), default="text", show_default=True
 )
@@ -48,10 +48,10 @@ def web(
 ) -> None:
     """Serve the web pages until TERM or INT.
 
-    Each MODULE (shop.tasks) is imported; the current directory is importable. Jobs that are
-    enqueued by hand are then checked against their signatures. Without users the pages are for this machine alone:
-    the link that is printed holds a token, which opens the pages until the command ends. To serve other machines
-    it needs a file of users. docs/guides/web.md describes proxies, roles and the API.
+    Each MODULE (shop.tasks) is imported from the current directory or the Python path. Jobs enqueued on the pages are
+    then checked against their signatures. Without users only this machine can open the pages, with the token in the
+    printed link, until the command ends. To serve other machines, create a users file. docs/guides/web.md describes
+    proxies, roles and the API.
     """
     settings = context.settings(
         web_host=host,
@@ -68,8 +68,8 @@ def web(
     host, port = settings.web_host, settings.web_port
     if not settings.has_sign_in and not _is_loopback(host):
         raise SettingInvalid(
-            f"on {host} others can reach the web pages, so they want authentication: make a file with"
-            " `palermo web-user NAME >> users` and add --users users; or listen on 127.0.0.1."
+            f"on {host} other machines can reach the web pages, so they need authentication: create a users file with"
+            " `palermo web-user NAME >> users` and add --users users, or listen on 127.0.0.1."
         )
     from palermo.webui import create_app
     from palermo.webui.security.local_access import LocalAccess, new_token
@@ -88,13 +88,13 @@ def web(
 
 @click.command("web-user")
 @click.argument("name")
-@click.option("--role", type=click.Choice(_ROLES), default="operator", show_default=True, help="What they may do.")
+@click.option("--role", type=click.Choice(_ROLES), default="operator", show_default=True, help="The user's role.")
 @click.option("--token", "by_token", is_flag=True, help="A bearer token for programs, instead of a password.")
 def web_user(name: str, role: str, by_token: bool) -> None:
-    """Print the line for NAME in a file of users: `palermo web-user alice --role admin >> users`.
+    """Print the line for NAME in a users file: `palermo web-user alice --role admin >> users`.
 
-    The password is asked for on a terminal, and else read from stdin. A token is made here, and shown on
-    stderr this once: the line holds only its hash.
+    The password is read from the terminal, or else from stdin. A token is generated and shown once, on stderr: the
+    line holds only its hash.
     """
     from palermo.webui.security.user_file import password_line, token_line
     from palermo.webui.site import Role
@@ -111,7 +111,7 @@ def web_user(name: str, role: str, by_token: bool) -> None:
 
 
 def _keep_private() -> None:
-    """Let this user alone read and write the file that stdout goes to, if the shell has just made it."""
+    """Let only this user read and write the file that stdout goes to, if the shell has just created it."""
     with suppress(OSError, ValueError):
         found = os.fstat(sys.stdout.fileno())
         if stat.S_ISREG(found.st_mode) and not found.st_size:

@@ -1,4 +1,4 @@
-"""`palermo worker`: runs jobs until told to stop."""
+"""`palermo worker`: runs jobs until it is stopped."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _POOLS = ("process", "thread", "async")
     multiple=True,
     metavar="QUEUES",
     shell_complete=complete_queue,
-    help="Queues with commas between, in strict order; *, file_* and !low work; high:5,low:1 share one place.",
+    help="Queues in strict order, separated by commas; *, file_* and !low work; high:5,low:1 share one rank.",
 )
 @click.option(
     "-c",
@@ -32,14 +32,14 @@ _POOLS = ("process", "thread", "async")
     default="1",
     show_default=True,
     metavar="N|auto",
-    help="Jobs at a time; auto for as many as there are processors.",
+    help="Jobs at a time; auto for the number of processors.",
 )
 @click.option(
     "--pool",
     type=click.Choice(_POOLS),
     default="process",
     show_default=True,
-    help="What runs a job: a process each, threads of one process, or coroutines in it.",
+    help="Run each job in its own process, in a thread, or as a coroutine.",
 )
 @click.option(
     "--prefetch",
@@ -53,14 +53,14 @@ _POOLS = ("process", "thread", "async")
     "--scheduler/--no-scheduler",
     default=True,
     show_default=True,
-    help="Bring delayed jobs to their queues when they are due, if no other worker does.",
+    help="Move delayed jobs to their queues when they are due, if no other worker does.",
 )
-@click.option("--burst", is_flag=True, help="End once all queues are empty.")
+@click.option("--burst", is_flag=True, help="Exit once all queues are empty.")
 @click.option(
     "--shutdown-timeout",
     type=parse_duration,
     metavar="TIME",
-    help="What running jobs get after TERM or INT; 25s unless given.",
+    help="Time for running jobs to finish after TERM or INT.  [default: 25s]",
 )
 @click.option(
     "--term-timeout",
@@ -68,39 +68,41 @@ _POOLS = ("process", "thread", "async")
     default="3s",
     show_default=True,
     metavar="TIME",
-    help="What a job gets to clean up after JobTerminated was raised in it.",
+    help="Time for a job to clean up after JobTerminated was raised in it.",
 )
+@click.option("--run-atexit", is_flag=True, help="Run the atexit functions of jobs when their process exits normally.")
 @click.option(
-    "--run-atexit", is_flag=True, help="Run what jobs gave to Python's atexit when their process ends by itself."
+    "--resque-signals",
+    is_flag=True,
+    help="TERM and INT kill the running jobs immediately, as in Resque; they run again.",
 )
-@click.option(
-    "--resque-signals", is_flag=True, help="TERM and INT kill the running jobs at once, as in Resque; they run again."
-)
-@click.option("--timeout", type=parse_duration, metavar="TIME", help="What a job may take that has no timeout itself.")
+@click.option("--timeout", type=parse_duration, metavar="TIME", help="Default timeout for jobs without one.")
 @click.option(
     "--timeout-grace",
     type=parse_duration,
     default="5s",
     show_default=True,
     metavar="TIME",
-    help="How long after JobTimeout was raised in it a job is killed.",
+    help="Time between raising JobTimeout in a job and killing it.",
 )
-@click.option("--max-jobs", type=int, metavar="N", help="A fresh process for a slot after N jobs.")
-@click.option("--max-memory", type=float, metavar="MB", help="Kill a job above this; a fresh process after it.")
-@click.option("--max-lifetime", type=parse_duration, metavar="TIME", help="A fresh process for a slot this old.")
-@click.option("--accept", multiple=True, metavar="TYPE", help="Run jobs of this serializer too, such as pickle.")
-@click.option("--accept-only", multiple=True, metavar="TYPE", help="Run jobs of these serializers and no others.")
+@click.option("--max-jobs", type=int, metavar="N", help="Replace the process of a slot after N jobs.")
+@click.option("--max-memory", type=float, metavar="MB", help="Kill a job above this, and replace its process.")
+@click.option("--max-lifetime", type=parse_duration, metavar="TIME", help="Replace the process of a slot at this age.")
+@click.option("--accept", multiple=True, metavar="TYPE", help="Also run jobs of this serializer, such as pickle.")
+@click.option("--accept-only", multiple=True, metavar="TYPE", help="Run only jobs of these serializers.")
 @click.option(
-    "--pidfile", type=click.Path(dir_okay=False), metavar="FILE", help="Holds the worker's pid while it lives."
+    "--pidfile", type=click.Path(dir_okay=False), metavar="FILE", help="File for the worker's pid while it runs."
 )
-@click.option("--metrics-port", type=click.IntRange(0, 65_535), metavar="N", help="Tell Prometheus here; 0 for any.")
-@click.option("--metrics-host", metavar="ADDRESS", help="Where that is.  [default: 127.0.0.1]")
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65_535), metavar="N", help="Port to serve metrics on; 0 picks a free port."
+)
+@click.option("--metrics-host", metavar="ADDRESS", help="Address to serve metrics on.  [default: 127.0.0.1]")
 @click.option(
     "--log-level",
     type=click.Choice(_LEVELS, case_sensitive=False),
     default="info",
     show_default=True,
-    help="On stderr.",
+    help="Log level on stderr.",
 )
 @click.option(
     "--log-format",
@@ -114,9 +116,9 @@ _POOLS = ("process", "thread", "async")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="So many whole workers, each with -c jobs at a time; one that dies is replaced.",
+    help="Number of workers, each with -c slots; one that dies is replaced.",
 )
-@click.option("--reload", is_flag=True, help="Start anew when a Python file of this folder changes; for development.")
+@click.option("--reload", is_flag=True, help="Restart when a Python file in this folder changes; for development.")
 @broker_options
 @click.pass_obj
 def worker(
@@ -137,11 +139,11 @@ def worker(
     """Run the jobs of each MODULE (shop.tasks), which is imported; the current directory is importable.
 
     'shop.*' is a package with all modules below it. Without MODULE the setting imports names them. A job of a module
-    below those given is found by its name: docs/learn/jobs.md.
+    below these is found by its name: docs/learn/jobs.md.
 
-    TERM and INT let running jobs finish, QUIT waits for them however long they take; a second
-    INT kills them. Killed jobs run again later. USR2 pauses, CONT goes on. HUP starts anew with
-    fresh code, USR1 kills the running jobs, TTIN logs their stacks: docs/reference/signals.md has the whole table.
+    TERM and INT let running jobs finish, and a second INT kills them. QUIT waits for them without a limit. Killed jobs
+    run again later. USR2 pauses, CONT resumes. HUP restarts with fresh code, USR1 kills the running jobs, TTIN logs
+    their stacks: docs/reference/signals.md lists all signals.
     """
     if workers > 1 and options["pidfile"]:
         raise click.UsageError("--pidfile is for one worker; leave it out with --workers", click.get_current_context())
@@ -150,7 +152,7 @@ def worker(
     modules = modules or tuple(settings.imports)
     if not modules:
         raise click.UsageError(
-            "name the modules that hold the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
+            "name the modules with the jobs (palermo worker shop.tasks) or set PALERMO_IMPORTS",
             click.get_current_context(),
         )
     if workers > 1 and settings.metrics_port:
@@ -165,7 +167,7 @@ def worker(
         from palermo.worker.options import WorkerMisused, WorkerOptions
         from palermo.worker.parent.run import run_worker
 
-    # Whether these names mean something is known once the modules, which may register serializers, are imported.
+    # These names are checked once the modules are imported, which may register serializers.
     accepted = (Accept.only(*accept_only) if accept_only else Accept.default()).also(*accept)
     logs.configure(level=log_level, format=log_format)
     if workers > 1 or reload:

@@ -1,7 +1,7 @@
 """The checks of `palermo check`: are the queues and workers well, yes or no.
 
-The inspector reads queues and workers; `compare` holds the rows against the limits. Something that cannot
-be known, such as the age of a job in a queue that may not be read, is reported and fails no check.
+The inspector reads queues and workers, and `compare` compares the rows with the limits. A value that cannot be known,
+such as the age of a job in a queue that must not be read, is reported and fails no check.
 """
 
 import os
@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.contract.rows import Row, silent_text, waits_since
 from palermo.contract.trouble import Trouble
+from palermo.core.text import count
 from palermo.core.times import parse_instant
 from palermo.core.topology import FAILED_QUEUE
 from palermo.errors import BrokerBlocked, NotBrowsable, NotFound, SettingInvalid
@@ -22,13 +23,13 @@ from palermo.inspector.inspector import Inspector
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The limits to check; None for a limit that does not matter."""
+    """The limits to check; None for no limit."""
 
-    #: How many jobs may wait in one queue.
+    #: Maximum number of waiting jobs in one queue.
     max_pending: int | None = None
-    #: The greatest age of a queue's first job, in seconds since its creation.
+    #: Maximum age of a queue's first job, in seconds since its creation.
     max_age: float | None = None
-    #: The least number of workers: of each queue if queues are named, else of all queues together.
+    #: Minimum number of workers: of each queue if queues are named, else of all queues together.
     workers: int | None = None
     #: The queues to check, by name or with * and ?; if empty, all but `failed`.
     queues: tuple[str, ...] = ()
@@ -38,16 +39,16 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     """The result of a check."""
 
     problems: tuple[str, ...] = ()
-    #: What was to be checked and could not be known.
+    #: Checks whose values cannot be known.
     unknown: tuple[str, ...] = ()
     #: Rows as in a listing of queues, with `oldest_age` in seconds or None.
     queues: tuple[Row, ...] = ()
-    #: How many workers answered.
+    #: The number of workers that answered.
     workers: int = 0
     all_paused: bool = False
-    #: Which workers do not answer, for people; "" if all do.
+    #: A sentence about the workers that do not answer; "" if all do.
     silent: str = ""
-    #: What keeps workers from answering, or this user from asking; "" if nothing does. It is no problem of the workers.
+    #: A reason why workers cannot answer or this user cannot ask, which is no problem of the workers; "" for none.
     trouble: str = ""
     #: The one worker that the check was about, if there is one.
     worker: str | None = None
@@ -73,7 +74,7 @@ class CheckResult(Struct, frozen=True, kw_only=True):
             return "; ".join((f"worker {self.worker} {answers}", *remarks))
         pending = sum(row["pending"] for row in self.queues)
         seen = ", ".join(
-            (_count(len(self.queues), "queue"), f"{_count(pending, 'job')} pending", _count(self.workers, "worker"))
+            (count(len(self.queues), "queue"), f"{count(pending, 'job')} pending", count(self.workers, "worker"))
         )
         return "; ".join((seen, *remarks))
 
@@ -91,13 +92,8 @@ class CheckResult(Struct, frozen=True, kw_only=True):
         }
 
 
-class _Problems(Struct):
-    problems: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-
-
 def check(inspector: Inspector, limits: Limits, *, now: float | None = None) -> CheckResult:
-    """Read queues and workers, and judge them. Takes no job."""
+    """Read queues and workers, and compare them with the limits. Takes no job."""
     try:
         found = inspector.snapshot()
         trouble = found.trouble or inspector.trouble()
@@ -126,35 +122,37 @@ def _with_trouble(result: CheckResult, trouble: Trouble | None) -> CheckResult:
 def compare(
     limits: Limits, rows: Sequence[Row], *, workers: int, ages: Mapping[str, float | None], troubled: bool = False
 ) -> CheckResult:
-    """Find the limits that do not hold. `ages` has None for a queue whose age cannot be known.
+    """Find the limits that are exceeded. `ages` has None for a queue whose age cannot be known.
 
-    Workers of a `troubled` broker may be unable to answer, or nobody may ask: then they cannot be counted.
+    Workers of a `troubled` broker cannot be counted: they may be unable to answer.
     """
-    found = _Problems()
-    for pattern in limits.queues:
-        if not any(_is_checked(row["name"], (pattern,)) for row in rows):
-            found.problems.append(f"there is no queue {pattern}")
+    problems = [
+        f"queue {pattern} does not exist"
+        for pattern in limits.queues
+        if not any(_is_checked(row["name"], (pattern,)) for row in rows)
+    ]
+    unknown = []
+    # What the limit on workers is about, and how many there are.
+    counted: list[tuple[str, int]] = [] if limits.queues or limits.workers is None else [("", workers)]
     for row in rows:
-        name, pending, age = row["name"], row["pending"], ages.get(row["name"])
+        name, pending, age = f"queue {row['name']}: ", row["pending"], ages.get(row["name"])
         if limits.max_pending is not None and pending > limits.max_pending:
-            found.problems.append(f"queue {name}: {_count(pending, 'job')} pending, more than {limits.max_pending}")
+            problems.append(f"{name}{count(pending, 'job')} pending, more than {limits.max_pending:,}")
         if age is not None and limits.max_age is not None and age > limits.max_age:
-            found.problems.append(f"queue {name}: its first job is {age:.0f} s old, more than {limits.max_age:g}")
-        if name in ages and age is None:
-            found.unknown.append(f"queue {name}: age unknown")
-        if limits.workers is not None and limits.queues and row["workers"] < limits.workers:
-            if troubled:
-                found.unknown.append(f"queue {name}: workers cannot be counted")
-            else:
-                found.problems.append(f"queue {name}: {_count(row['workers'], 'worker')}, fewer than {limits.workers}")
-    if limits.workers is not None and not limits.queues and workers < limits.workers:
-        if troubled:
-            found.unknown.append("workers cannot be counted")
-        else:
-            found.problems.append(f"{_count(workers, 'worker')}, fewer than {limits.workers}")
+            problems.append(f"{name}its first job is {age:.0f} s old, more than {limits.max_age:g}")
+        if row["name"] in ages and age is None:
+            unknown.append(f"{name}age unknown")
+        if limits.workers is not None and limits.queues:
+            counted.append((name, row["workers"]))
+    for name, number in counted:
+        if limits.workers is not None and number < limits.workers:
+            text = (
+                "workers cannot be counted" if troubled else f"{count(number, 'worker')}, fewer than {limits.workers}"
+            )
+            (unknown if troubled else problems).append(name + text)
     return CheckResult(
-        problems=tuple(found.problems),
-        unknown=tuple(found.unknown),
+        problems=tuple(problems),
+        unknown=tuple(unknown),
         queues=tuple({**row, "oldest_age": ages.get(row["name"])} for row in rows),
         workers=workers,
     )
@@ -165,35 +163,33 @@ def check_worker(inspector: Inspector, pid: int, *, host: str | None = None) -> 
     id = f"pid:{pid}@{host or socket.gethostname()}"
     if not _exists(pid):
         return CheckResult(problems=(f"there is no process {pid}",), worker=id)
-    ids, trouble = _answering(inspector, lambda row: bool(row["id"] == id))
-    is_blocked = trouble is not None and not trouble.stops_workers
-    problems = () if id in ids or is_blocked else (f"worker {id} does not answer through the broker",)
-    return _with_trouble(CheckResult(problems=problems, workers=len(ids), worker=id), trouble)
+    return _probed(inspector, id, lambda row: bool(row["id"] == id), f"worker {id} does not answer")
 
 
 def check_host(inspector: Inspector) -> CheckResult:
     """Whether any worker of this host lives and answers."""
     here = socket.gethostname()
-    ids, trouble = _answering(inspector, lambda row: bool(row["host"] == here))
-    own = [id for id in ids if id.endswith(f"@{here}")]
-    is_blocked = trouble is not None and not trouble.stops_workers
-    problems = () if own or is_blocked else (f"no worker of host {here} answers through the broker",)
-    worker = own[0] if own else f"of host {here}"
-    return _with_trouble(CheckResult(problems=problems, workers=len(ids), worker=worker), trouble)
+    return _probed(
+        inspector, f"of host {here}", lambda row: bool(row["host"] == here), f"no worker of host {here} answers"
+    )
 
 
-def _answering(inspector: Inspector, wanted: Callable[[Row], bool]) -> tuple[list[str], Trouble | None]:
-    """The ids of the workers that answer; and what trouble the broker is in, if none of them is wanted."""
+def _probed(inspector: Inspector, name: str, wanted: Callable[[Row], bool], problem: str) -> CheckResult:
+    """Whether a wanted worker answers; `problem` begins the text if none does. Asks for trouble only then."""
+    ids, found, trouble = list[str](), None, None
     try:
         rows = [row for row in inspector.workers.list() if row["answers"]]
-        trouble = None if any(map(wanted, rows)) else inspector.trouble()
+        ids, found = [row["id"] for row in rows], next((row["id"] for row in rows if wanted(row)), None)
+        trouble = None if found else inspector.trouble()
     except BrokerBlocked as error:
-        return [], Trouble(str(error).rstrip("."), "")
-    return [row["id"] for row in rows], trouble
+        trouble = Trouble(str(error).rstrip("."), "")
+    is_blocked = trouble is not None and not trouble.stops_workers
+    problems = () if found or is_blocked else (f"{problem} through the broker",)
+    return _with_trouble(CheckResult(problems=problems, workers=len(ids), worker=found or name), trouble)
 
 
 def read_pidfile(path: str) -> int | None:
-    """The pid in a worker's pidfile; None if there is no such file, as while no worker runs.
+    """The pid in a worker's pidfile; None if the file doesn't exist, as while no worker runs.
 
     Raises SettingInvalid for a file that cannot be read or is no pidfile. The file's lock is not tried: trying it
     would, for an instant, keep a starting worker from getting the lock.
@@ -217,9 +213,9 @@ def _is_checked(name: str, patterns: Sequence[str]) -> bool:
 
 
 def oldest_age(inspector: Inspector, queue: str, now: float) -> float | None:
-    """Seconds for which the first job of a queue has waited; None if nobody may look, or its publisher did not say.
+    """Seconds for which the first job of a queue has waited; None if it isn't known or the queue cannot be read.
 
-    0 for a queue that was emptied or deleted meanwhile.
+    0 for a queue that was emptied or deleted in the meantime.
     """
     try:
         rows = inspector.jobs.list(queue, limit=1).rows
@@ -240,7 +236,3 @@ def _exists(pid: int) -> bool:
         except (ProcessLookupError, OverflowError):
             return False
     return True
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

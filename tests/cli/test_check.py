@@ -40,7 +40,7 @@ def judged(limits: Limits, *rows: dict[str, Any], workers: int = 0, ages: dict[s
         (Limits(workers=3), "2 workers, fewer than 3"),
         (Limits(workers=1, queues=("mail",)), "ok"),
         (Limits(workers=2, queues=("mail",)), "queue mail: 1 worker, fewer than 2"),
-        (Limits(queues=("mial",)), "there is no queue mial"),
+        (Limits(queues=("mial",)), "queue mial does not exist"),
         (Limits(max_pending=0, workers=9), "queue mail: 5 jobs pending, more than 0; 2 workers, fewer than 9"),
     ],
 )
