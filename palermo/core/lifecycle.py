@@ -98,7 +98,7 @@ TRANSITIONS: tuple[tuple[str, JobState | None, JobState], ...] = (
 )
 
 
-class Succeeded(Struct, frozen=True, tag=True):
+class Succeeded(Struct, frozen=True, tag_field="state", tag="done", omit_defaults=True):
     """The job returned, or a before_process hook skipped it, which is no failure."""
 
     skipped: bool = False
@@ -108,13 +108,13 @@ class Succeeded(Struct, frozen=True, tag=True):
     refused: str = ""
 
 
-class Raised(Struct, frozen=True, tag=True):
+class Raised(Struct, frozen=True, tag_field="state", tag="failed"):
     """The job raised, could not be run at all, or its process died; it does not run again by itself."""
 
     failure: Failure
 
 
-class Retrying(Struct, frozen=True, tag=True):
+class Retrying(Struct, frozen=True, tag_field="state", tag="retrying"):
     """The job is to run again, after `delay` seconds."""
 
     #: Why; None for a job that snoozes, which does not count against its retries.
@@ -122,17 +122,17 @@ class Retrying(Struct, frozen=True, tag=True):
     delay: Annotated[float, Meta(ge=0, le=MAX_DELAY)]
 
 
-class Dropped(Struct, frozen=True, tag=True):
+class Dropped(Struct, frozen=True, tag_field="state", tag="discarded"):
     """The job is thrown away: it asked for that itself, or its policy says so for its error."""
 
     reason: str
 
 
-class Interrupted(Struct, frozen=True, tag=True):
+class Interrupted(Struct, frozen=True, tag_field="state", tag="interrupted"):
     """The worker stopped the job before it ended; the job itself did nothing wrong."""
 
 
-class Cancelled(Struct, frozen=True, tag=True):
+class Cancelled(Struct, frozen=True, tag_field="state", tag="cancelled"):
     """A person cancelled the job, before it began or while it ran."""
 
 
@@ -142,7 +142,7 @@ INTERRUPTED, CANCELLED, SUCCEEDED = Interrupted(), Cancelled(), Succeeded()
 Result = Succeeded | Raised | Retrying | Dropped | Interrupted | Cancelled
 
 
-class BatchResult(Struct, frozen=True, tag=True):
+class BatchResult(Struct, frozen=True, tag_field="state", tag="batch"):
     """How each job of a batch ended, in their order."""
 
     results: tuple[Result, ...]

@@ -49,9 +49,9 @@ def patient(rabbitmq_url: str, exchange: str, tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-def parked(worker: WorkerProcess, id: str) -> int:
+def adopted(worker: WorkerProcess, id: str) -> int:
     """How often the worker got this job while another, or itself, ran it."""
-    return worker.log.count(f"job parked, another worker has it id={id}")
+    return worker.log.count(f"job adopted, another worker runs it id={id}")
 
 
 def taken_back(worker: WorkerProcess, id: str) -> bool:
@@ -75,7 +75,7 @@ def two_workers(rig: Rig, id: str, begun: str, *arguments: str) -> tuple[WorkerP
     first = rig.worker(*arguments, modules=("shop", "crew_poison"))
     eventually(lambda: rig.lines() == [begun])
     second = rig.worker(*arguments, modules=("shop", "crew_poison"))
-    eventually(lambda: parked(second, id))
+    eventually(lambda: adopted(second, id))
     return first, second
 
 
@@ -102,10 +102,10 @@ def test_a_job_three_times_longer_than_consumer_timeout_runs_once(hasty: Rig, qu
     assert second.alive
 
 
-def test_a_worker_alone_parks_its_own_long_job_and_keeps_serving(hasty: Rig) -> None:
+def test_a_worker_alone_adopts_its_own_long_job_and_keeps_serving(hasty: Rig) -> None:
     id = hasty.enqueue("hold", "it")
     worker = hasty.worker("-c", "2")
-    eventually(lambda: parked(worker, id))
+    eventually(lambda: adopted(worker, id))
 
     hasty.enqueue("note", "meanwhile")
     eventually(lambda: "meanwhile" in hasty.lines())
@@ -135,7 +135,7 @@ def test_a_worker_that_is_stopped_in_mid_job_is_not_dead_till_it_is_killed(hasty
     first, second = two_workers(hasty, id, "it begins")
 
     first.send(signal.SIGSTOP)
-    eventually(lambda: parked(second, id) >= 2)
+    eventually(lambda: adopted(second, id) >= 2)
     assert hasty.lines() == ["it begins"]
     first.kill9()
 

@@ -44,11 +44,11 @@ def test_a_job_runs_once_whichever_of_its_workers_connections_is_cut(tmp_path: P
 
         # Four times both, one more than deaths are allowed.
         for kinds in (("normal",), ("pubsub",), *(4 * [("normal", "pubsub")])):
-            parked = worker.log.count("job parked, another worker has it")
+            adopted = worker.log.count("job adopted, another worker runs it")
             for kind in kinds:
                 node.ask("CLIENT", "KILL", "TYPE", kind)
             # More than once if the worker was back between the two.
-            eventually(lambda parked=parked: worker.log.count("job parked, another worker has it") > parked)  # type: ignore[misc]
+            eventually(lambda adopted=adopted: worker.log.count("job adopted, another worker runs it") > adopted)  # type: ignore[misc]
         rig.open_gate()
 
         eventually(lambda: not any(row["pending"] or row["in_progress"] for row in rig.inspector.queues.list()))

@@ -93,7 +93,7 @@ class BatchingContract:
         await until(lambda: counts(broker), (2, 1))
 
     @pytest.mark.parametrize("queues", ["jobs", "jobs,other", "*"])
-    async def test_a_slot_goes_on_beside_a_parked_job(self, broker: Broker, queues: str) -> None:
+    async def test_a_slot_goes_on_beside_an_adopted_job(self, broker: Broker, queues: str) -> None:
         await broker.publish_many(messages(4))
         consumer = await consume(broker, queues)
         first = await take(consumer)
@@ -112,22 +112,22 @@ class BatchingContract:
         await consumer.close()
         await until(lambda: counts(broker), (0, 0))
 
-    async def test_a_parked_job_returns_when_released_or_at_a_close(self, broker: Broker, another: Open) -> None:
+    async def test_an_adopted_job_returns_when_released_or_at_a_close(self, broker: Broker, another: Open) -> None:
         await broker.publish_many(messages(2))
         consumer = await consume(await another())
-        parked = [await take(consumer)]
-        await consumer.free_slot(parked[0])
-        parked.append(await take(consumer))
-        await consumer.free_slot(parked[1])
+        adopted = [await take(consumer)]
+        await consumer.free_slot(adopted[0])
+        adopted.append(await take(consumer))
+        await consumer.free_slot(adopted[1])
 
-        await consumer.settle(parked[0], Release())
+        await consumer.settle(adopted[0], Release())
 
         assert (await take_and_ack(consumer)).id == "jobs-0"
         await consumer.close()
         assert (await take_and_ack(await consume(broker))).id == "jobs-1"
 
     @pytest.mark.parametrize("queues", ["jobs", "*"])
-    async def test_what_was_parked_is_settled_once(self, broker: Broker, queues: str) -> None:
+    async def test_what_was_adopted_is_settled_once(self, broker: Broker, queues: str) -> None:
         await broker.publish_many(messages(1))
         consumer = await consume(broker, queues)
         delivery = await take(consumer)

@@ -57,7 +57,7 @@ def work(runner: asyncio.Runner, another: Open) -> Iterator[Start]:
         runner.run(consumer.close())
 
 
-@pytest.mark.parametrize("event", ["rest", "pause", "park", "end"])
+@pytest.mark.parametrize("event", ["rest", "pause", "adopt", "end"])
 async def test_what_a_slot_holds_is_returned_to_its_place_when_it_takes_no_more(work: Start, event: str) -> None:
     at = await work(6, "classic")
     ids = await at.put(8)
@@ -74,7 +74,7 @@ async def test_what_a_slot_holds_is_returned_to_its_place_when_it_takes_no_more(
         case "pause":
             await at.broker.pause("mail")
             await at.end(running)
-        case "park":
+        case "adopt":
             await at.consumer.free_slot(running)
         case "end":
             await at.consumer.close()

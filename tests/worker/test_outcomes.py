@@ -12,12 +12,11 @@ from palermo.worker.parent.outcomes import (
     Outcome,
     Outcomes,
     fingerprint,
-    outcome_from_plain,
-    outcome_to_plain,
+    result_in,
 )
 
 MESSAGE = Message(id="1", queue="q", job="j", body=b"[1]", created_at=1)
-OUTCOME = Outcome(message=MESSAGE, result=Succeeded(), slot="w", began_at=1.0, ended_at=2.0)
+OUTCOME = Outcome(job="j", queue="q", result=Succeeded(), mark="m", slot="w", began_at=1.0, ended_at=2.0)
 FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", failed_at=1)
 
 
@@ -26,13 +25,13 @@ FAILURE = Failure(exception_class="ValueError", message="x", stack_trace="…", 
     [Succeeded(), Raised(FAILURE), Cancelled(), Retrying(FAILURE, 2.5), Retrying(None, 0.0), Dropped("x")],
     ids=["done", "failed", "cancelled", "retrying", "snoozing", "discarded"],
 )
-def test_a_result_is_told_as_it_was(result: Result) -> None:
-    assert outcome_from_plain(outcome_to_plain(result)) == result
+def test_another_worker_reads_the_result_as_it_was(result: Result) -> None:
+    assert result_in(replace(OUTCOME, result=result).answer()) == result
 
 
-@pytest.mark.parametrize("told", [{}, {"state": "running"}, {"state": "failed"}, {"state": "interrupted"}])
-def test_what_is_no_result_is_none(told: dict[str, str]) -> None:
-    assert outcome_from_plain(told) is None
+@pytest.mark.parametrize("answer", [{}, {"state": "running"}, {"state": "failed"}, {"state": "interrupted"}])
+def test_an_answer_without_a_result_gives_none(answer: dict[str, str]) -> None:
+    assert result_in(answer) is None
 
 
 @pytest.mark.parametrize(
@@ -43,16 +42,31 @@ def test_another_message_of_the_same_id_has_another_mark(change: dict[str, objec
     assert fingerprint(replace(MESSAGE, queue="another")) == fingerprint(MESSAGE)
 
 
-def test_outcomes_fade_and_are_bounded() -> None:
+def test_lost_outcomes_are_bounded_and_kept_for_a_while() -> None:
     now = 0.0
     outcomes = Outcomes(now=lambda: now)
     for number in range(MAX_OUTCOMES + 1):
-        outcomes.keep(replace(OUTCOME, message=replace(MESSAGE, id=str(number))))
+        outcomes.keep(str(number), OUTCOME)
     assert outcomes.find("0") is None
-    assert len(outcomes.ids) == MAX_OUTCOMES
+    assert len(outcomes.lost) == MAX_OUTCOMES
 
     now = KEEP_FOR + 1
-    outcomes.keep(replace(OUTCOME, result=Cancelled()))
-    outcomes.keep(replace(OUTCOME, message=replace(MESSAGE, id="2"), result=Interrupted()))
+    outcomes.keep("1", replace(OUTCOME, result=Cancelled()))
+    outcomes.keep("2", replace(OUTCOME, result=Interrupted()))
 
-    assert outcomes.ids == ("1",)
+    assert outcomes.lost == ("1",)
+
+
+def test_a_lost_outcome_is_found_until_the_job_has_run_again() -> None:
+    outcomes = Outcomes()
+    outcomes.keep("1", OUTCOME)
+    outcomes.ended("1", Outcome(job="j", queue="q", result=Succeeded()))
+    assert outcomes.find("1") == OUTCOME
+
+    outcomes.ended("1", Outcome(job="j", queue="q", result=Succeeded(), settled=True))
+
+    assert outcomes.lost == ()
+    assert outcomes.known(["1", "2"]) == {"1"}
+    found = outcomes.find("1")
+    assert found is not None
+    assert found.answer() == {"state": "done", "job": "j", "queue": "q", "settled": True}

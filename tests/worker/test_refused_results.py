@@ -66,7 +66,7 @@ def test_a_worker_that_keeps_as_many_results_as_it_may_takes_no_more_jobs(file: 
             with pytest.raises(PalermoError) as refused:
                 await consumer.settle(delivery, settlement)
             session = BrokerSession(broker, consumer)
-            outcome = Outcome(message=delivery.message, result=Raised(FAILURE), slot="w", began_at=1.0, ended_at=2.0)
+            outcome = Outcome(job="j", queue="q", result=Raised(FAILURE))
             one = RefusedResult(session, delivery, outcome, settlement, stored.append)
             await refused_results.keep(one, refused.value, companion=False)
 

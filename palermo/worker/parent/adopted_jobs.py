@@ -18,7 +18,7 @@ from palermo.core.lifecycle import Fail, Release, Result, settle
 from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
-from palermo.worker.parent.outcomes import RefusedResults, fingerprint, outcome_from_plain
+from palermo.worker.parent.outcomes import RefusedResults, fingerprint, result_in
 
 log = logging.getLogger("palermo.worker")
 
@@ -64,7 +64,7 @@ class AdoptedJobs:
             if answer is not None and not _is_about(answer, delivery):
                 return False
             if len(self._watching) >= MAX_ADOPTED:
-                log.warning("too many parked jobs, giving one back id=%s parked=%d", delivery.message.id, MAX_ADOPTED)
+                log.warning("too many adopted jobs, giving one back id=%s adopted=%d", delivery.message.id, MAX_ADOPTED)
                 await self._wait_or_stop(_RELEASE_PAUSE)
                 await session.consumer.settle(delivery, Release())
                 return True
@@ -73,7 +73,7 @@ class AdoptedJobs:
             self._on_loss(session, delivery, error)
             return True
         log.warning(
-            "job parked, another worker has it id=%s job=%s queue=%s worker=%s",
+            "job adopted, another worker runs it id=%s job=%s queue=%s worker=%s",
             *self._identity(delivery),
             delivery.running_at,
         )
@@ -96,7 +96,7 @@ class AdoptedJobs:
         silent = 0
         try:
             while silent < _MAX_SILENCE and (answer is None or _is_about(answer, delivery)):
-                result = None if answer is None else outcome_from_plain(answer)
+                result = None if answer is None else result_in(answer)
                 if (
                     answer is not None
                     and result is not None
@@ -110,12 +110,12 @@ class AdoptedJobs:
                     break
                 answer = await self._ask(session, delivery)
                 silent = silent + 1 if answer is None else 0
-            log.warning("parked job given back id=%s job=%s queue=%s", *self._identity(delivery))
+            log.warning("adopted job given back id=%s job=%s queue=%s", *self._identity(delivery))
             await session.consumer.settle(delivery, Release())
         except (BrokerUnavailable, DeliveryLost) as error:
             self._on_loss(session, delivery, error)
         except Exception as error:  # an edge of the worker's loop: the job goes back with the session
-            log.exception("cannot watch parked job id=%s", delivery.message.id)
+            log.exception("cannot watch an adopted job id=%s", delivery.message.id)
             self._sessions.lose(session, error)
 
     async def _ask(self, session: BrokerSession, delivery: Delivery) -> Mapping[str, Any] | None:
@@ -158,7 +158,7 @@ class AdoptedJobs:
             self._sessions.lose(session, error)
         else:
             log.warning(
-                "parked job went back to its queue id=%s job=%s queue=%s error=%r",
+                "adopted job went back to its queue id=%s job=%s queue=%s error=%r",
                 *self._identity(delivery),
                 str(error),
             )

@@ -8,8 +8,8 @@ signal ends TSTP.
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ from palermo.contract.worker_info import WorkerCommand
 from palermo.core.lifecycle import Result, Retrying
 from palermo.core.message import Message
 from palermo.worker.limits import processor_time, resident
-from palermo.worker.parent.outcomes import Outcomes, fingerprint, outcome_to_plain
+from palermo.worker.parent.outcomes import Outcome, Outcomes, fingerprint
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
 from palermo.worker.pools.pool import Pool
@@ -70,9 +70,6 @@ ORDERS: tuple[OrderRow, ...] = (
     ),
 )
 
-#: How many ended jobs a worker remembers.
-_REMEMBERED = 1_000
-
 #: Seconds that the answer to `cancel` waits for the job to end.
 _CANCEL_TIMEOUT = 3.0
 
@@ -94,23 +91,12 @@ class ControlledWorker(Protocol):
         """Do this action, as on a signal."""
 
 
-class _Ended(NamedTuple):
-    """A job that this worker ran."""
-
-    job: str
-    queue: str
-    result: Result
-    #: Whether the broker took its result; if not, it has given the job back.
-    settled: bool
-
-
 class Orders:
-    """Obeys the orders to one worker, and remembers how its last jobs ended."""
+    """Obeys the orders to one worker."""
 
     def __init__(self, worker: ControlledWorker, slots: Sequence[SlotTask]) -> None:
         self._worker = worker
         self._slots = slots
-        self._ended: dict[str, _Ended] = {}
         self.outcomes = Outcomes()
         self._change = asyncio.Event()
         self._handlers: Mapping[str, Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]] = {
@@ -147,14 +133,8 @@ class Orders:
 
     def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
         """Remember how a job ended, and whether its result was settled."""
-        id, remembered = message.id, self._ended
-        if settled:
-            self.outcomes.forget(id)
-        remembered.pop(id, None)
-        remembered[id] = _Ended(message.job, message.queue, result, settled)
-        if len(remembered) > _REMEMBERED:
-            del remembered[next(iter(remembered))]
-        self._cancelled_by.pop(id, None)
+        self.outcomes.ended(message.id, Outcome(job=message.job, queue=message.queue, result=result, settled=settled))
+        self._cancelled_by.pop(message.id, None)
         self._change.set()
 
     def cancelled_by(self, id: str) -> str:
@@ -191,9 +171,9 @@ class Orders:
         # A job of a batch cannot be ended without the others.
         slots = [slot for slot in self._slots if [job.id for job in slot.jobs] == [order.id]]
         if not slots:
-            ended = self._ended.get(order.id)
-            # The retry that waits has a cancel mark, and the worker that takes it drops it.
-            return None if ended is None or isinstance(ended.result, Retrying) else _answer_about(ended)
+            ended = self.outcomes.last(order.id)
+            # A retry that waits has a cancel mark, and the worker that takes it drops it.
+            return None if ended is None or isinstance(ended.result, Retrying) else ended.answer()
         self._cancelled_by[order.id] = order.by
         before = {slot.number: slot.running for slot in slots}
         for slot in slots:
@@ -207,8 +187,8 @@ class Orders:
                     await self._change.wait()
         except TimeoutError:
             return {"state": "cancelling", "job": job.job, "queue": job.queue}
-        ended = self._ended.get(order.id)
-        return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else _answer_about(ended)
+        ended = self.outcomes.last(order.id)
+        return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else ended.answer()
 
     async def _lines(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         for slot in self._slots:
@@ -221,35 +201,20 @@ class Orders:
         return {"memory": sum(map(resident, pids)), "cpu": round(sum(map(processor_time, pids)), 2)}
 
     async def _outcome(self, order: WorkerCommand) -> Mapping[str, Any] | None:
-        return {"known": self._known(order.ids)} if order.ids else self.outcome(order.id)
-
-    def _known(self, ids: Iterable[str]) -> list[str]:
-        """Those of the jobs that run here or have ended here."""
-        running = {message.id for slot in self._slots for message in slot.messages}
-        known = running.union(self.outcomes.ids, self._ended)
-        return [id for id in ids if id in known]
+        if not order.ids:
+            return self.outcome(order.id)
+        known = {message.id for slot in self._slots for message in slot.messages} | self.outcomes.known(order.ids)
+        return {"known": [id for id in order.ids if id in known]}
 
     def outcome(self, id: str) -> Mapping[str, Any] | None:
         """The state of a job that runs here or has ended here; None if this worker does not know it."""
         for slot in self._slots:
             for message in slot.messages:
                 if message.id == id:
-                    return {"state": "running", **_identity(message, slot.tag)}
+                    about = {"job": message.job, "queue": message.queue, "settled": False, "slot": slot.tag}
+                    return {"state": "running", **about, "mark": fingerprint(message)}
         outcome = self.outcomes.find(id)
-        if outcome is not None:
-            times = {"began_at": outcome.began_at, "ended_at": outcome.ended_at, "written": outcome.written}
-            return {**outcome_to_plain(outcome.result), **_identity(outcome.message, outcome.slot), **times}
-        ended = self._ended.get(id)
-        return None if ended is None else _answer_about(ended)
+        return None if outcome is None else outcome.answer()
 
     def _count_running(self) -> int:
         return sum(slot.running is not None for slot in self._slots)
-
-
-def _answer_about(ended: _Ended) -> Mapping[str, Any]:
-    return {**outcome_to_plain(ended.result), "job": ended.job, "queue": ended.queue, "settled": ended.settled}
-
-
-def _identity(message: Message, slot: str) -> Mapping[str, Any]:
-    """The fields that identify a job whose result is not settled."""
-    return {"job": message.job, "queue": message.queue, "settled": False, "mark": fingerprint(message), "slot": slot}

@@ -18,32 +18,22 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec.structs import replace
 
 from palermo.contract.broker import Delivery
-from palermo.core.lifecycle import (
-    Cancelled,
-    Dropped,
-    Fail,
-    Interrupted,
-    Raised,
-    Release,
-    Reschedule,
-    Result,
-    Retrying,
-    Succeeded,
-)
+from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Result
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
 
 log = logging.getLogger("palermo.worker")
 
-#: Seconds for which an outcome is kept, and the most outcomes that are kept.
+#: Seconds for which an outcome is kept that the broker does not know, and the most outcomes of each kind.
 KEEP_FOR = 600.0
 MAX_OUTCOMES = 1_000
 
@@ -59,15 +49,34 @@ def fingerprint(message: Message) -> str:
 class Outcome(Struct, frozen=True, kw_only=True):
     """How one job ended."""
 
-    message: Message
+    job: str
+    queue: str
     result: Result
-    #: The tag of the slot that ran it.
-    slot: str
-    #: When the run began and ended, in Unix seconds.
-    began_at: float
-    ended_at: float
+    #: Whether the broker took its result; if not, it has given the job back.
+    settled: bool = False
+    #: The fingerprint of its message, the tag of the slot that ran it, and when the run began and ended, in Unix
+    #: seconds. Only known while the result isn't settled.
+    mark: str = ""
+    slot: str = ""
+    began_at: float = 0.0
+    ended_at: float = 0.0
     #: Whether the journal has the end already, as for a job that keeps its result.
     written: bool = False
+
+    def answer(self) -> dict[str, Any]:
+        """The values of the answer to the order `outcome`; `result_in` reads the result in it."""
+        plain: dict[str, Any] = to_builtins(self)
+        if self.settled or not self.mark:
+            plain = {name: plain[name] for name in ("job", "queue", "result", "settled")}
+        return {**plain.pop("result"), **plain}
+
+
+def result_in(answer: Mapping[str, Any]) -> Result | None:
+    """The result in another worker's answer; None if the job still runs or was interrupted, or if there is none."""
+    with suppress(ValidationError):
+        result = convert(answer, Result)
+        return None if isinstance(result, Interrupted) else result
+    return None
 
 
 class Outcomes:
@@ -75,66 +84,48 @@ class Outcomes:
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        #: By job, each with when it was kept.
-        self._kept: dict[str, tuple[float, Outcome]] = {}
+        #: How the last jobs ended, by id.
+        self._ended: dict[str, Outcome] = {}
+        #: The outcomes that the broker does not know, by job, each with when it was kept.
+        self._lost: dict[str, tuple[float, Outcome]] = {}
 
     @property
-    def ids(self) -> tuple[str, ...]:
-        """The ids of the jobs whose outcome is known."""
-        self._forget_old()
-        return tuple(self._kept)
+    def lost(self) -> tuple[str, ...]:
+        """The ids of the jobs whose deliveries the broker took back, and whose outcome is known."""
+        while self._lost and self._now() - next(iter(self._lost.values()))[0] > KEEP_FOR:
+            del self._lost[next(iter(self._lost))]
+        return tuple(self._lost)
 
-    def keep(self, outcome: Outcome) -> None:
+    def ended(self, id: str, outcome: Outcome) -> None:
+        """Remember how a job ended. If it is settled now, an earlier outcome of it is of no use any more."""
+        if outcome.settled:
+            self._lost.pop(id, None)
+        _put(self._ended, id, outcome)
+
+    def keep(self, id: str, outcome: Outcome) -> None:
         """Remember a job that has ended, and whose delivery the broker had taken back. Ignores Interrupted."""
-        if isinstance(outcome.result, Interrupted):
-            return
-        self.forget(outcome.message.id)
-        self._kept[outcome.message.id] = self._now(), outcome
-        if len(self._kept) > MAX_OUTCOMES:
-            del self._kept[next(iter(self._kept))]
+        if not isinstance(outcome.result, Interrupted):
+            _put(self._lost, id, (self._now(), outcome))
+
+    def last(self, id: str) -> Outcome | None:
+        """How the last run of the job ended; None if it is not known."""
+        return self._ended.get(id)
 
     def find(self, id: str) -> Outcome | None:
-        """The job's outcome; None if it is not known."""
-        self._forget_old()
-        return self._kept.get(id, (0.0, None))[1]
+        """The outcome that another worker may use, else how the last run ended; None if neither is known."""
+        return self._lost[id][1] if id in self.lost else self._ended.get(id)
 
-    def forget(self, id: str) -> None:
-        """Drop the outcome of a job that has run again and was settled."""
-        self._kept.pop(id, None)
-
-    def _forget_old(self) -> None:
-        while self._kept and self._now() - next(iter(self._kept.values()))[0] > KEEP_FOR:
-            del self._kept[next(iter(self._kept))]
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Those of the jobs of which an outcome is known."""
+        return {*ids} & {*self.lost, *self._ended}
 
 
-def outcome_to_plain(result: Result) -> Mapping[str, Any]:
-    """A result as values for JSON."""
-    match result:
-        case Succeeded():
-            return {"state": "done"}
-        case Cancelled():
-            return {"state": "cancelled"}
-        case Interrupted():
-            return {"state": "interrupted"}
-        case Retrying():
-            return {"state": "retrying", **to_builtins(result)}
-        case Dropped():
-            return {"state": "discarded", **to_builtins(result)}
-        case Raised():
-            return {"state": "failed", **to_builtins(result)}
-
-
-def outcome_from_plain(answer: Mapping[str, Any]) -> Result | None:
-    """The result that `outcome_to_plain` wrote; None if the job still runs or was interrupted, or if it has none."""
-    match answer:
-        case {"state": "done"}:
-            return Succeeded()
-        case {"state": "cancelled"}:
-            return Cancelled()
-        case {"state": "retrying" | "discarded" | "failed"}:
-            with suppress(ValidationError):
-                return convert(answer, Retrying | Dropped | Raised)
-    return None
+def _put(kept: dict[str, Any], id: str, value: object) -> None:
+    """Make this the newest one that is kept."""
+    kept.pop(id, None)
+    kept[id] = value
+    if len(kept) > MAX_OUTCOMES:
+        del kept[next(iter(kept))]
 
 
 #: The most jobs that one worker keeps, and the most bytes of their bodies together.
@@ -175,7 +166,7 @@ class RefusedResults:
         self._try_now = asyncio.Event()
 
     async def keep(self, one: RefusedResult, error: PalermoError, *, companion: bool) -> None:
-        """Keep a result and try to store it. Returns when the slot may go on. Raises what `Consumer.free_slot` raises.
+        """Keep a result and try to store it, and call its `ended` then. Returns when the slot may take the next job.
 
         `companion` is for all but the first of a batch: such a delivery does not occupy the slot.
         """
@@ -184,8 +175,13 @@ class RefusedResults:
         if len(self._kept) >= MAX_RESULTS or self._bytes + size > MAX_BYTES:
             await self._store(one)
             return
-        if not companion:
-            await one.session.consumer.free_slot(one.delivery)
+        try:
+            if not companion:
+                await one.session.consumer.free_slot(one.delivery)
+        except (BrokerUnavailable, DeliveryLost) as lost:
+            self.result_lost(one.session, one.delivery.message, one.outcome, lost)
+            one.ended(False)
+            return
         self._bytes += size
         task = self._kept[one] = asyncio.ensure_future(self._store(one))
         task.add_done_callback(lambda _: self._remove(one))
@@ -231,7 +227,7 @@ class RefusedResults:
         try:
             settled = await self._try_to_store(one)
         except (BrokerUnavailable, DeliveryLost) as error:
-            self.result_lost(one.session, one.outcome, error)
+            self.result_lost(one.session, one.delivery.message, one.outcome, error)
         except Exception as error:  # an edge of the worker's loop: the job goes back with the session
             log.exception("cannot store the result of a job id=%s", one.delivery.message.id)
             self._sessions.lose(one.session, error)
@@ -263,13 +259,15 @@ class RefusedResults:
             await one.session.consumer.settle(one.delivery, Release())
         return False
 
-    def result_lost(self, session: BrokerSession, outcome: Outcome, error: BrokerUnavailable | DeliveryLost) -> None:
+    def result_lost(
+        self, session: BrokerSession, message: Message, outcome: Outcome, error: BrokerUnavailable | DeliveryLost
+    ) -> None:
         """The broker has taken the job back: remember the result for the worker that gets the job next."""
-        self._outcomes.keep(outcome)
+        self._outcomes.keep(message.id, replace(outcome, mark=fingerprint(message)))
         log.warning(
             "result dropped, the broker has given the job back and it may run again id=%s job=%s error=%r",
-            outcome.message.id,
-            outcome.message.job,
+            message.id,
+            message.job,
             str(error),
         )
         if isinstance(error, BrokerUnavailable):

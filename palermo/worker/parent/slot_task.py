@@ -459,34 +459,33 @@ class SlotTask:
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()
             settlement = settle(message, result, worker=self.tag, now=now, failed_per_queue=per_queue)
-            outcome = Outcome(message=message, result=result, slot=self.tag, **times, written=written)
+            outcome = Outcome(
+                job=message.job,
+                queue=message.queue,
+                result=result,
+                slot=self.tag,
+                began_at=self._started_at,
+                ended_at=ended_at,
+                written=written,
+            )
             try:
                 await session.consumer.settle(delivery, settlement)
                 settled = True
                 log_settled(self.number, message, type(settlement))
             except (BrokerUnavailable, DeliveryLost) as error:
-                worker.refused_results.result_lost(session, outcome, error)
+                worker.refused_results.result_lost(session, message, outcome, error)
             except PalermoError as error:
                 if not isinstance(settlement, Fail | Reschedule):
                     raise
                 # The broker refuses to store the result, so the job must not be acknowledged. It has run, so it is not
                 # given back either: this worker keeps the delivery and tries again.
+                refused = True
                 one = RefusedResult(session, delivery, outcome, settlement, ended)
-                refused = await self._keep_refused(one, error, companion=companion)
+                await worker.refused_results.keep(one, error, companion=companion)
         finally:
             self._taken = [one for one in self._taken if one is not delivery]
             if not refused:
                 ended(settled)
-
-    async def _keep_refused(self, one: RefusedResult, error: PalermoError, *, companion: bool) -> bool:
-        """Keep a result to be stored later; False if the job went back to its queue meanwhile."""
-        refused = self._worker.refused_results
-        try:
-            await refused.keep(one, error, companion=companion)
-        except (BrokerUnavailable, DeliveryLost) as lost:
-            refused.result_lost(one.session, one.outcome, lost)
-            return False
-        return True
 
 
 def _duplicate_result(delivery: Delivery) -> Result:

@@ -238,7 +238,7 @@ class Worker:
             processed=self._counts.processed,
             failed=self._counts.failed,
             jobs=tuple(job for slot in slots for job in slot.jobs),
-            outcomes=self._orders.outcomes.ids,
+            outcomes=self._orders.outcomes.lost,
             permits=tuple(slot.demand for slot in slots if slot.demand is not None and slot.permitted),
             asks=tuple(slot.demand for slot in slots if slot.demand is not None and not slot.permitted),
             duties=() if session is None else session.broker.duties,
