@@ -15,6 +15,7 @@ from palermo.errors import UrlInvalid
         ("amqp://localhost", (("localhost", 5672),), "guest", "guest", "/"),
         ("amqp://", (("localhost", 5672),), "guest", "guest", "/"),
         ("amqps://h", (("h", 5671),), "guest", "guest", "/"),
+        (" amqp://h\n", (("h", 5672),), "guest", "guest", "/"),
         ("amqp://u:p%40ss@h1:5673,h2/shop", (("h1", 5673), ("h2", 5672)), "u", "p@ss", "shop"),
         ("amqp://u:p@h/%2F", (("h", 5672),), "u", "p", "/"),
         ("amqp://u@h/a%2Fb", (("h", 5672),), "u", "", "a/b"),

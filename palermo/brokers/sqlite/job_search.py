@@ -8,13 +8,14 @@ import json
 import sqlite3
 from collections.abc import Collection
 
+from palermo.brokers.sqlite.steps import read_keys
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, from_row
 from palermo.brokers.sqlite.tables.pauses_and_cancels import cancelled_by
-from palermo.brokers.sqlite.tables.unique_keys import as_they_run
 from palermo.contract.finding import MOST_FOUND, JobLocation, failed_at, waiting_at
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
+from palermo.core.unique_keys import key_names
 
 #: SQL for the jobs with the wanted ids, and for those whose ids begin with one of the wanted texts.
 _EXACT = "message_id in (select value from json_each(:ids))"
@@ -49,5 +50,5 @@ def find_jobs(
 
 
 def _waiting(db: sqlite3.Connection, exchange: str, message: Message, *, scheduled: bool = False) -> JobLocation:
-    (message,) = as_they_run(db, exchange, [message])
+    (message,) = read_keys(db, exchange, key_names([message])).as_they_run([message])
     return waiting_at(message, scheduled=scheduled, cancelled=cancelled_by(db, exchange, message) is not None)
