@@ -135,7 +135,7 @@ class Parent:
         registered = await self._pool.start()
         self.worker = Worker(self._options, self._pool, registered, host="localhost", pid=1, show_title=lambda _: None)
         self._running = asyncio.ensure_future(self.worker.run())
-        while self.worker.idle() is None or not self._raw()._takers:  # noqa: ASYNC110 - nothing tells
+        while self.worker._serving.idle() is None or not self._raw()._takers:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # for the answer to the subscription
 
@@ -145,7 +145,7 @@ class Parent:
         return number, read.keywords["consumer"][1:].decode()
 
     def _raw(self) -> Any:
-        session = self.worker.sessions.current
+        session = self.worker.shared.sessions.current
         assert session is not None
         consumer: Any = session.consumer
         return consumer._source.connection.raw
@@ -219,7 +219,7 @@ async def main(place: Ground, *, runs: int) -> None:
     read = [(found, data) for found, data in cut if isinstance(found, Delivered)]
     messages = [read_delivered(found, data, jobs.QUEUE) for found, data in read]
     frames = [pack(("run", fields_of(one))) for one in messages]
-    job_events, orders = parent.worker.job_events, parent.worker._orders
+    job_events, outcomes = parent.worker.shared.job_events, parent.worker.shared.outcomes
     now = time.time()
 
     def recorded(one: Message) -> None:
@@ -235,7 +235,7 @@ async def main(place: Ground, *, runs: int) -> None:
         ("  properties and headers to a message", each(lambda one: read_delivered(one[0], one[1], jobs.QUEUE), read)),
         ("  its frame for the slot", each(lambda one: pack(("run", fields_of(one))), messages)),
         ("  the journal's counts", each(recorded, messages)),
-        ("  what is remembered of it", each(lambda one: orders.job_ended(one, SUCCEEDED, settled=True), messages)),
+        ("  what is remembered of it", each(lambda one: outcomes.ended(one, SUCCEEDED, settled=True), messages)),
         ("slot", each(lambda _: slot.turn(), messages)),
         ("  its frame to a message", each(lambda one: unpack_message(load(one[HEADER:])[1]), frames)),
         ("  the executor", each(lambda one: executor.run(one), messages)),

@@ -91,7 +91,7 @@ class LocalWorker:
         self._worker = Worker(
             self._options, pool, registered, host=self._host, pid=os.getpid(), show_title=lambda title: None
         )
-        self._worker.job_events.count_run = self._count
+        self._worker.shared.job_events.count_run = self._count
         code = await self._worker.run()
         if code not in (DONE, FORCED):
             raise WorkerFailed(f"the worker of the test ended with {code}; its log says why.")

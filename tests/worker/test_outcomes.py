@@ -60,10 +60,10 @@ def test_lost_outcomes_are_bounded_and_kept_for_a_while() -> None:
 def test_a_lost_outcome_is_found_until_the_job_has_run_again() -> None:
     outcomes = Outcomes()
     outcomes.keep("1", OUTCOME)
-    outcomes.ended("1", Outcome(job="j", queue="q", result=Succeeded()))
+    outcomes.ended(MESSAGE, Succeeded(), settled=False)
     assert outcomes.find("1") == OUTCOME
 
-    outcomes.ended("1", Outcome(job="j", queue="q", result=Succeeded(), settled=True))
+    outcomes.ended(MESSAGE, Succeeded(), settled=True)
 
     assert outcomes.lost == ()
     assert outcomes.known(["1", "2"]) == {"1"}

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from palermo.contract.broker import Broker
-from palermo.core.limits import PutAside
 from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerError, PalermoError
 from palermo.worker.options import WorkerOptions
-from palermo.worker.parent.broker_session import BrokerSessions
 from palermo.worker.parent.serving import Serving
 from palermo.worker.parent.shutdown import Shutdown
+from palermo.worker.parent.worker_state import WorkerState
 
 #: Seconds that the end of a burst waits for other consumers of its queues, and between two looks at them.
 _OTHERS, _LOOK_EVERY = 5.0, 0.05
@@ -107,45 +106,41 @@ class EmptyQueues:
         self,
         options: WorkerOptions,
         selection: QueueSelection,
+        worker: WorkerState,
         serving: Serving,
-        sessions: BrokerSessions,
         shutdown: Shutdown,
         *,
-        busy: Callable[[], bool],
         on_empty: Callable[[], Awaitable[None]],
     ) -> None:
-        """`busy` says whether a job runs; `on_empty` calls the hook."""
-        #: The limit keys of jobs that this worker put aside: a burst is not over until these jobs have run.
-        self.put_aside = PutAside()
+        """`on_empty` calls the hook."""
         self._options = options
         self._selection = selection
         self._serving = serving
-        self._sessions = sessions
+        self._worker = worker
         self._shutdown = shutdown
-        self._busy = busy
         self._on_empty = on_empty
         self.watch = IdleWatch(idle=self._idle, count_pending=self._count, on_empty=self._emptied)
 
     def _idle(self) -> bool:
-        return self._serving.taking and not self._busy() and self._sessions.current is not None
+        return self._worker.taking and not self._worker.busy and self._worker.sessions.current is not None
 
     async def _count(self) -> int:
-        session = self._sessions.current
+        session = self._worker.sessions.current
         return -1 if session is None else await count_pending(session.broker, self._selection, self._awaited)
 
     @property
     def _awaited(self) -> Collection[str]:
-        return self.put_aside if self._options.burst_waits_for_limits else ()
+        return self._worker.put_aside if self._options.burst_waits_for_limits else ()
 
     async def _emptied(self) -> None:
         await self._on_empty()
         serving = self._serving
-        if not self._options.burst or not serving.taking:
+        if not self._options.burst or not self._worker.taking:
             return
         # Jobs on their way to a slot go back before the last check, so that they are counted.
         serving.stop()
         await serving.wait()
-        session = self._sessions.current
+        session = self._worker.sessions.current
         if session is not None:
             await serving.stop_deliveries(session)
             with suppress(BrokerError):

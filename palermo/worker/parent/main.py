@@ -70,14 +70,14 @@ async def run_parent(
                 from palermo.metrics.worker import serve
 
                 totals = Totals()
-                worker.job_events.count_run = totals.count
+                worker.shared.job_events.count_run = totals.count
                 served = serve(
                     metrics,
                     options.settings,
                     pool=options.pool,
                     totals=totals,
                     report=worker.report,
-                    is_connected=lambda: worker.sessions.current is not None,
+                    is_connected=lambda: worker.shared.sessions.current is not None,
                 )
                 await stack.enter_async_context(served)
             await stack.enter_async_context(_notify_service_manager(worker))
@@ -125,7 +125,7 @@ async def _notify_service_manager(worker: Worker) -> AsyncIterator[None]:
         yield
         return
     notifying = asyncio.ensure_future(
-        notifier.run(worker.report, available=worker.sessions.available, stopping=worker.stopping)
+        notifier.run(worker.report, available=worker.shared.sessions.available, stopping=worker.shared.stopping)
     )
     try:
         yield

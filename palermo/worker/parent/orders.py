@@ -9,18 +9,17 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
 from palermo.contract.worker_info import WorkerCommand
-from palermo.core.lifecycle import Result, Retrying
-from palermo.core.message import Message
+from palermo.core.lifecycle import Retrying
 from palermo.worker.limits import processor_time, resident
-from palermo.worker.parent.outcomes import Outcome, Outcomes, fingerprint
+from palermo.worker.parent.outcomes import fingerprint
 from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
-from palermo.worker.pools.pool import Pool
+from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.signals import Action
 
 log = logging.getLogger("palermo.worker")
@@ -77,28 +76,25 @@ _CANCEL_TIMEOUT = 3.0
 _MAX_TEXT = 2_000_000
 
 
-class ControlledWorker(Protocol):
-    """What orders need of their worker."""
-
-    pool: Pool
-    stack_dumps: StackDumps
-
-    @property
-    def state(self) -> str:
-        """The worker's state, one of palermo.contract.worker_info.STATES."""
-
-    def order(self, action: Action) -> None:
-        """Do this action, as on a signal."""
-
-
 class Orders:
     """Obeys the orders to one worker."""
 
-    def __init__(self, worker: ControlledWorker, slots: Sequence[SlotTask]) -> None:
-        self._worker = worker
+    def __init__(
+        self,
+        worker: WorkerState,
+        slots: Sequence[SlotTask],
+        stack_dumps: StackDumps,
+        *,
+        act: Callable[[Action], None],
+        state: Callable[[], str],
+    ) -> None:
+        """`act` does an action, as on a signal; `state` gives the worker's state."""
+        self._pool = worker.pool
+        self._outcomes = worker.outcomes
         self._slots = slots
-        self.outcomes = Outcomes()
-        self._change = asyncio.Event()
+        self._stack_dumps = stack_dumps
+        self._act = act
+        self._state = state
         self._handlers: Mapping[str, Callable[[WorkerCommand], Awaitable[Mapping[str, Any] | None]]] = {
             "quiet": self._quiet,
             "resume": self._resume,
@@ -110,8 +106,6 @@ class Orders:
             "memory": self._memory,
             "outcome": self._outcome,
         }
-        #: Who had a running job cancelled, by its id.
-        self._cancelled_by: dict[str, str] = {}
 
     async def obey(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         """Do what the order says, and return the values of the answer.
@@ -131,36 +125,26 @@ class Orders:
             log.exception("cannot obey order action=%s", order.action)
             return {"error": str(error)}
 
-    def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        """Remember how a job ended, and whether its result was settled."""
-        self.outcomes.ended(message.id, Outcome(job=message.job, queue=message.queue, result=result, settled=settled))
-        self._cancelled_by.pop(message.id, None)
-        self._change.set()
-
-    def cancelled_by(self, id: str) -> str:
-        """Who had this running job cancelled; "" if nobody said."""
-        return self._cancelled_by.get(id, "")
-
     async def _quiet(self, order: WorkerCommand) -> Mapping[str, Any]:
-        self._worker.order(Action.QUIET)
-        return {"state": self._worker.state}
+        self._act(Action.QUIET)
+        return {"state": self._state()}
 
     async def _resume(self, order: WorkerCommand) -> Mapping[str, Any]:
-        self._worker.order(Action.WAKE)
-        return {"state": self._worker.state}
+        self._act(Action.WAKE)
+        return {"state": self._state()}
 
     async def _stop(self, order: WorkerCommand) -> Mapping[str, Any]:
-        self._worker.order(Action.STOP)
-        return {"state": self._worker.state, "jobs": self._count_running()}
+        self._act(Action.STOP)
+        return {"state": self._state(), "jobs": self._count_running()}
 
     async def _kill(self, order: WorkerCommand) -> Mapping[str, Any]:
         busy = self._count_running()
-        self._worker.order(Action.ABANDON)
-        return {"state": self._worker.state, "jobs": busy}
+        self._act(Action.ABANDON)
+        return {"state": self._state(), "jobs": busy}
 
     async def _stack(self, order: WorkerCommand) -> Mapping[str, Any]:
         parts, stacks, left = list[str](), list[dict[str, Any]](), _MAX_TEXT
-        async for job, text in self._worker.stack_dumps.each():
+        async for job, text in self._stack_dumps.each():
             parts.append(f"{'worker' if job is None else f'job {job.job} {job.id} in slot {job.slot}'}:\n{text}")
             known = {} if job is None else {"id": job.id, "job": job.job, "slot": job.slot}
             stacks.append({**known, "text": text[:left]})
@@ -171,23 +155,23 @@ class Orders:
         # A job of a batch cannot be ended without the others.
         slots = [slot for slot in self._slots if [job.id for job in slot.jobs] == [order.id]]
         if not slots:
-            ended = self.outcomes.last(order.id)
+            ended = self._outcomes.last(order.id)
             # A retry that waits has a cancel mark, and the worker that takes it drops it.
             return None if ended is None or isinstance(ended.result, Retrying) else ended.answer()
-        self._cancelled_by[order.id] = order.by
+        self._outcomes.cancelled_by[order.id] = order.by
         before = {slot.number: slot.running for slot in slots}
         for slot in slots:
-            self._worker.pool.cancel(slot.number)
+            self._pool.cancel(slot.number)
         job = before[slots[0].number]
         assert job is not None
         try:
             async with asyncio.timeout(_CANCEL_TIMEOUT):
                 while any(slot.running == before[slot.number] for slot in slots):
-                    self._change.clear()
-                    await self._change.wait()
+                    self._outcomes.change.clear()
+                    await self._outcomes.change.wait()
         except TimeoutError:
             return {"state": "cancelling", "job": job.job, "queue": job.queue}
-        ended = self.outcomes.last(order.id)
+        ended = self._outcomes.last(order.id)
         return {"state": "cancelled", "job": job.job, "queue": job.queue} if ended is None else ended.answer()
 
     async def _lines(self, order: WorkerCommand) -> Mapping[str, Any] | None:
@@ -197,13 +181,13 @@ class Orders:
         return None
 
     async def _memory(self, order: WorkerCommand) -> Mapping[str, Any]:
-        pids = (os.getpid(), *self._worker.pool.pids)
+        pids = (os.getpid(), *self._pool.pids)
         return {"memory": sum(map(resident, pids)), "cpu": round(sum(map(processor_time, pids)), 2)}
 
     async def _outcome(self, order: WorkerCommand) -> Mapping[str, Any] | None:
         if not order.ids:
             return self.outcome(order.id)
-        known = {message.id for slot in self._slots for message in slot.messages} | self.outcomes.known(order.ids)
+        known = {message.id for slot in self._slots for message in slot.messages} | self._outcomes.known(order.ids)
         return {"known": [id for id in order.ids if id in known]}
 
     def outcome(self, id: str) -> Mapping[str, Any] | None:
@@ -213,7 +197,7 @@ class Orders:
                 if message.id == id:
                     about = {"job": message.job, "queue": message.queue, "settled": False, "slot": slot.tag}
                     return {"state": "running", **about, "mark": fingerprint(message)}
-        outcome = self.outcomes.find(id)
+        outcome = self._outcomes.find(id)
         return None if outcome is None else outcome.answer()
 
     def _count_running(self) -> int:

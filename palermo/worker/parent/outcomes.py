@@ -88,6 +88,10 @@ class Outcomes:
         self._ended: dict[str, Outcome] = {}
         #: The outcomes that the broker does not know, by job, each with when it was kept.
         self._lost: dict[str, tuple[float, Outcome]] = {}
+        #: Who had a running job cancelled, by its id.
+        self.cancelled_by: dict[str, str] = {}
+        #: Set when a job ends.
+        self.change = asyncio.Event()
 
     @property
     def lost(self) -> tuple[str, ...]:
@@ -96,11 +100,13 @@ class Outcomes:
             del self._lost[next(iter(self._lost))]
         return tuple(self._lost)
 
-    def ended(self, id: str, outcome: Outcome) -> None:
+    def ended(self, message: Message, result: Result, *, settled: bool) -> None:
         """Remember how a job ended. If it is settled now, an earlier outcome of it is of no use any more."""
-        if outcome.settled:
-            self._lost.pop(id, None)
-        _put(self._ended, id, outcome)
+        if settled:
+            self._lost.pop(message.id, None)
+        _put(self._ended, message.id, Outcome(job=message.job, queue=message.queue, result=result, settled=settled))
+        self.cancelled_by.pop(message.id, None)
+        self.change.set()
 
     def keep(self, id: str, outcome: Outcome) -> None:
         """Remember a job that has ended, and whose delivery the broker had taken back. Ignores Interrupted."""

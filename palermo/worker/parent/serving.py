@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from palermo.errors import PalermoError
-from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.slot_task import SlotTask
+from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
 
@@ -22,18 +23,15 @@ class Serving:
     def __init__(
         self,
         slots: Sequence[SlotTask],
-        sessions: BrokerSessions,
-        stopping: asyncio.Event,
+        worker: WorkerState,
         *,
         changed: Callable[[], object],
         slot_lost: Callable[[], object],
     ) -> None:
         """`changed` is called when slots begin or end to take jobs, `slot_lost` when a bug has ended a slot's task."""
-        self.taking = True
         self.paused = self.quiet = False
         self._slots = slots
-        self._sessions = sessions
-        self._stopping = stopping
+        self._worker = worker
         self._changed = changed
         self._slot_lost = slot_lost
         self._tasks: dict[SlotTask, asyncio.Task[None]] = {}
@@ -42,11 +40,11 @@ class Serving:
     @property
     def allowed(self) -> bool:
         """Whether nothing keeps the worker from taking jobs."""
-        return not self.paused and not self.quiet and not self._stopping.is_set()
+        return not self.paused and not self.quiet and not self._worker.stopping.is_set()
 
     def start(self) -> None:
         """Have every slot whose task has ended take jobs again."""
-        self.taking = True
+        self._worker.taking = True
         for slot in self._slots:
             task = self._tasks.get(slot)
             if task is None or task.done():
@@ -56,11 +54,11 @@ class Serving:
 
     def stop(self) -> None:
         """Take no more jobs. Slot tasks that wait for a job end now, the others once their job is settled."""
-        self.taking = False
+        self._worker.taking = False
         for slot, task in self._tasks.items():
             if slot.waiting:
                 task.cancel()
-        session = self._sessions.current
+        session = self._worker.sessions.current
         if session is not None:
             stopping = asyncio.ensure_future(self.stop_deliveries(session))
             self._stopping_deliveries.add(stopping)
@@ -82,7 +80,7 @@ class Serving:
     def idle(self) -> BrokerSession | None:
         """The session on which a slot waits for a job now; None if no slot waits."""
         waiting = any(slot.waiting and not slot.resting for slot in self._slots)
-        return self._sessions.current if self.taking and waiting else None
+        return self._worker.sessions.current if self._worker.taking and waiting else None
 
     async def close(self) -> None:
         """End all tasks."""

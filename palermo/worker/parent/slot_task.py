@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -49,10 +49,8 @@ from palermo.errors import (
     WorkerDied,
 )
 from palermo.worker.ipc.frames import MAX_TEXT
-from palermo.worker.parent.adopted_jobs import AdoptedJobs
-from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
+from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import (
-    JobEvents,
     Progress,
     log_end,
     log_received,
@@ -60,65 +58,13 @@ from palermo.worker.parent.job_events import (
     log_start,
     log_success,
 )
-from palermo.worker.parent.outcomes import Outcome, RefusedResult, RefusedResults
-from palermo.worker.pools.pool import Pool
+from palermo.worker.parent.outcomes import Outcome, RefusedResult
+from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
 
 #: The most seconds until a slot that keeps the pace sees that the pace has changed.
 _REST = 0.5
-
-
-class WorkerState(Protocol):
-    """The state of the worker that all its slot tasks share."""
-
-    pool: Pool
-    sessions: BrokerSessions
-    #: The jobs that another worker still runs.
-    adopted_jobs: AdoptedJobs
-    #: The results that the broker refuses to store.
-    refused_results: RefusedResults
-    job_events: JobEvents
-
-    @property
-    def stopping(self) -> asyncio.Event:
-        """Set once the worker stops."""
-
-    @property
-    def taking(self) -> bool:
-        """Whether to take jobs: false while paused, and once the worker stops."""
-
-    @property
-    def pace(self) -> float:
-        """The least seconds between the starts of two jobs in a slot, as the hook queue_size wants it."""
-
-    @property
-    def failed_per_queue(self) -> bool:
-        """Whether each queue has its own queue of failed jobs, or all share one."""
-
-    @property
-    def max_deaths(self) -> int | None:
-        """After how many deaths of workers a job fails without being run; None for never."""
-
-    @property
-    def batches(self) -> Mapping[str, tuple[int, float]]:
-        """By batch job, the most jobs in one call, and the seconds that the first one waits for more."""
-
-    @property
-    def defaults(self) -> Mapping[str, str]:
-        """By queue, the job that takes its messages without a job's name."""
-
-    def job_put_aside(self, limit_key: str) -> None:
-        """A slot has put a job aside that has this limit key: a burst is not over until it has run."""
-
-    def job_began(self) -> None:
-        """A slot has taken a job."""
-
-    def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        """A slot has settled a job, or could not."""
-
-    def cancelled_by(self, id: str) -> str:
-        """Who had this running job cancelled; "" if nobody said."""
 
 
 class SlotTask:
@@ -170,7 +116,7 @@ class SlotTask:
 
     def _named(self, message: Message) -> Message:
         """The message; one that names no job with the default job of its queue."""
-        if message.job or (job := self._worker.defaults.get(message.queue)) is None:
+        if message.job or (job := self._worker.registered.defaults.get(message.queue)) is None:
             return message
         return replace(message, job=job)
 
@@ -290,7 +236,7 @@ class SlotTask:
             return False
         self.permitted = wait is not None
         if wait is None and (demand := demand_of(delivery.message)) is not None:
-            self._worker.job_put_aside(demand.key)
+            self._worker.put_aside.add(demand.key)
             self._worker.job_events.run_limited(self.number, delivery.message, demand)
         if wait:
             await asyncio.sleep(wait)
@@ -299,7 +245,7 @@ class SlotTask:
     async def _gather_batch(self, session: BrokerSession, delivery: Delivery) -> list[Delivery]:
         """The delivery, and as many more as its job takes in one call."""
         taken = [delivery]
-        most, wait = self._worker.batches.get(delivery.message.job, (1, 0.0))
+        most, wait = self._worker.registered.batches.get(delivery.message.job, (1, 0.0))
         if delivery.redelivered or delivery.cancelled or runs_alone(delivery.message):
             return taken  # whether a worker died of it, or ran it already, must be known of this job alone
         until = time.monotonic() + wait
@@ -319,7 +265,7 @@ class SlotTask:
         results: tuple[Result, ...] = (Interrupted(),)
         done = 0
         try:
-            if message.job in worker.batches:
+            if message.job in worker.registered.batches:
                 self._taken = taken = await self._gather_batch(session, delivery)
                 for _ in taken[1:]:
                     worker.job_began()
@@ -332,7 +278,7 @@ class SlotTask:
                 results = (Cancelled(),)
             elif delivery.duplicate_of:
                 results = (_duplicate_result(delivery),)
-            elif worker.max_deaths is not None and len(delivery.deaths) >= worker.max_deaths:
+            elif (most := worker.settings.max_deaths) is not None and len(delivery.deaths) >= most:
                 results = (Raised(_worker_died(delivery)),)
             else:
                 log_start(self.number, message)
@@ -370,7 +316,7 @@ class SlotTask:
         worker, message = self._worker, delivery.message
         if not message.job:
             message = self._named(message)
-        if self._plain is not None or not worker.taking or worker.pace or message.job in worker.batches:
+        if self._plain is not None or not worker.taking or worker.pace or message.job in worker.registered.batches:
             return False
         # First of all: the slot begins while the rest is noted here.
         worker.pool.run(self.number, message, self._plain_ended)
@@ -448,13 +394,13 @@ class SlotTask:
 
         try:
             if isinstance(result, Cancelled):
-                by = delivery.cancelled_by or worker.cancelled_by(message.id)
+                by = delivery.cancelled_by or worker.outcomes.cancelled_by.get(message.id, "")
             ran = not delivery.cancelled
             log_end(self.number, message, result, began=self._started_at, ran=ran, by=by)
             written = await worker.job_events.store_result(self.number, message, result, **times, by=by)
             # The journal has the returned value now. The records of how the job ended do without it.
             result = without_value(result)
-            per_queue = worker.failed_per_queue
+            per_queue = worker.settings.failed_per_queue
             # A job that runs again without delay must be due at once by every clock, or it would wait for the leader.
             at_once = isinstance(result, Retrying) and not result.delay
             now = clock.wall_clock() if at_once else clock.now()

@@ -10,12 +10,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable
 
+from palermo.core.queue_selection import QueueSelection
 from palermo.errors import BrokerUnavailable, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.stacks import thread_stacks
+from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.signals import block_in_this_thread
 
 log = logging.getLogger("palermo.worker")
@@ -36,31 +37,22 @@ ANSWER_TIMEOUT = 30.0
 LOOP_TIMEOUT = 60.0
 
 
-class WatchedWorker(Protocol):
-    """What the first watchdog needs of the worker."""
-
-    @property
-    def taken(self) -> int:
-        """How many jobs it has taken."""
-
-    def idle(self) -> BrokerSession | None:
-        """The session on which a slot waits for a job now; None if no slot waits."""
-
-    async def served_queues(self, session: BrokerSession) -> Collection[str]:
-        """The queues that the worker serves, without the paused ones."""
-
-    def reopen(self, session: BrokerSession, error: Exception) -> None:
-        """Give up the session, so that another is opened."""
-
-    def give_up(self) -> None:
-        """End the worker."""
-
-
 class StallWatchdog:
     """Notices that the worker gets no jobs although some wait in its queues."""
 
-    def __init__(self, worker: WatchedWorker) -> None:
+    def __init__(
+        self,
+        worker: WorkerState,
+        selection: QueueSelection,
+        *,
+        idle: Callable[[], BrokerSession | None],
+        give_up: Callable[[], None],
+    ) -> None:
+        """`idle` gives the session on which a slot waits for a job now; `give_up` ends the worker."""
         self._worker = worker
+        self._selection = selection
+        self._idle = idle
+        self._give_up = give_up
         #: How many jobs the worker had taken when another session was opened; None once a check has shown that the
         #: worker gets jobs.
         self._reopened_at: int | None = None
@@ -74,24 +66,24 @@ class StallWatchdog:
             taken = self._worker.taken
             await asyncio.sleep(pause)
             began = time.monotonic()
-            session = self._worker.idle()
+            session = self._idle()
             if session is None or taken != self._worker.taken:
                 pause = CHECK_EVERY
                 continue
             why = await self._stall_reason(session)
             pause = max(CHECK_EVERY, PAUSE_FACTOR * (time.monotonic() - began)) if not why else CHECK_EVERY
-            if not why or session is not self._worker.idle():
+            if not why or session is not self._idle():
                 continue
             if self._reopened_at == self._worker.taken:
                 log.critical("worker gets no jobs, and another session did not help: ending reason=%r", why)
-                self._worker.give_up()
+                self._give_up()
                 if self._unanswered:
                     # Running jobs cannot be settled on this session, and slot tasks that wait on it would not end.
-                    self._worker.reopen(session, BrokerUnavailable(why))
+                    self._worker.sessions.lose(session, BrokerUnavailable(why))
                 return
             self._reopened_at = self._worker.taken
             log.error("worker gets no jobs, opening another session reason=%r", why)
-            self._worker.reopen(session, BrokerUnavailable(why))
+            self._worker.sessions.lose(session, BrokerUnavailable(why))
 
     async def _stall_reason(self, session: BrokerSession) -> str:
         """Why the worker counts as stalled on this session; "" if it does not."""
@@ -100,7 +92,7 @@ class StallWatchdog:
         for check in range(CHECKS):
             if check:
                 await asyncio.sleep(CHECK_EVERY)
-            if session is not self._worker.idle() or taken != self._worker.taken:
+            if session is not self._idle() or taken != self._worker.taken:
                 return ""
             self._unanswered = False
             try:
@@ -123,11 +115,14 @@ class StallWatchdog:
         )
 
     async def _served_queues(self, session: BrokerSession) -> set[str]:
+        """The queues that the worker serves, without the paused ones; none if the broker does not answer."""
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                return set(await self._worker.served_queues(session))
+                queues = await session.broker.queues()
         except (PalermoError, TimeoutError):
             return set()
+        paused = {queue.name for queue in queues if queue.paused}
+        return set(self._selection.select({queue.name for queue in queues})) - paused
 
 
 class LoopWatchdog:

@@ -8,10 +8,9 @@ or when the pool cannot run jobs any more.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, assert_never
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.client.recorded_jobs import RecordedArguments
@@ -20,8 +19,6 @@ from palermo.contract import clock
 from palermo.contract.broker import Broker, Consumer
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.journal_records import JournalLevel
-from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
-from palermo.core.message import Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.text import count
 from palermo.core.topology import worker_tag
@@ -34,8 +31,8 @@ from palermo.worker.parent.empty_queues import EmptyQueues
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.leader_duties import LeaderDuties
 from palermo.worker.parent.orders import Orders
-from palermo.worker.parent.outcomes import RefusedResults
-from palermo.worker.parent.pace import Pace
+from palermo.worker.parent.outcomes import Outcomes, RefusedResults
+from palermo.worker.parent.pace import keep_pace
 from palermo.worker.parent.retention import Retention
 from palermo.worker.parent.serving import Serving
 from palermo.worker.parent.shutdown import (
@@ -50,20 +47,12 @@ from palermo.worker.parent.slot_task import SlotTask
 from palermo.worker.parent.stacks import StackDumps
 from palermo.worker.parent.title import ParentTitle, parent_title
 from palermo.worker.parent.watchdog import StallWatchdog
+from palermo.worker.parent.worker_state import WorkerState
 from palermo.worker.pools.pool import Pool
 from palermo.worker.registered import Registered
 from palermo.worker.signals import Action, SignalRow
 
 log = logging.getLogger("palermo.worker")
-
-
-class Counts(Struct):
-    """How many jobs a worker has taken, runs now, has ended, and has seen fail."""
-
-    taken: int = 0
-    busy: int = 0
-    processed: int = 0
-    failed: int = 0
 
 
 class Worker:
@@ -83,7 +72,7 @@ class Worker:
         self._options = options
         self._registered = registered
         self._selection = options.queues or QueueSelection(registered.queues)
-        self.pool = pool
+        self._pool = pool
         self._about = WorkerInfo(
             id=f"pid:{pid}@{host}",
             host=host,
@@ -95,51 +84,57 @@ class Worker:
             version=VERSION,
             release=options.settings.release,
         )
-        self._counts = Counts()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._title = ParentTitle(show_title, self._describe)
         arguments = RecordedArguments(options.settings, registered.parameters.get)
-        recorder = Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
-        self.job_events = JobEvents(recorder)
+        job_events = JobEvents(
+            Recorder(JournalLevel(options.settings.journal), self._about.id, arguments=arguments.fields)
+        )
         self._shutdown = Shutdown(options, pool, stop_taking=self._stop_taking, finish=self._finish)
         self._announcer = Announcer(registered)
-        self.sessions = BrokerSessions(
+        sessions = BrokerSessions(
             replace(options.settings.session("worker"), prioritized=registered.prioritized, takes=True),
             give_up=options.burst,
-            duties=LeaderDuties.of(options, registered, self.job_events.recurring_published),
+            duties=LeaderDuties.of(options, registered, job_events.recurring_published),
             consume=self._consume,
             opened=self._on_session_open,
             lost=self._on_session_lost,
-            ending=self.job_events.session_ends,
+            ending=job_events.session_ends,
         )
-        self._slots = [SlotTask(n, worker_tag(pid, host, n), self) for n in range(1, options.concurrency + 1)]
+        outcomes = Outcomes()
+        refused_results = RefusedResults(sessions, outcomes, self._shutdown.begun)
+        self.shared = WorkerState(
+            settings=options.settings,
+            registered=registered,
+            pool=pool,
+            sessions=sessions,
+            outcomes=outcomes,
+            refused_results=refused_results,
+            adopted_jobs=AdoptedJobs(
+                self._about.id,
+                sessions=sessions,
+                stopping=self._shutdown.begun,
+                refused_results=refused_results,
+                job_events=job_events,
+                failed_per_queue=options.settings.failed_per_queue,
+                own_outcome=lambda id: self._orders.outcome(id),
+            ),
+            job_events=job_events,
+            stopping=self._shutdown.begun,
+            on_begin=self._title.update_soon,
+            on_end=self._job_ended,
+        )
+        self._slots = [SlotTask(n, worker_tag(pid, host, n), self.shared) for n in range(1, options.concurrency + 1)]
         pool.on_report = lambda number, report: self._slots[number - 1].progress.add(report)
         self._serving = Serving(
-            self._slots, self.sessions, self.stopping, changed=self._title.update_soon, slot_lost=self.give_up
+            self._slots, self.shared, changed=self._title.update_soon, slot_lost=self._shutdown.give_up
         )
-        self._retention = Retention(options.settings, self.sessions)
-        self._pace = Pace(self.sessions, self._selection, pool)
+        self._retention = Retention(options.settings, sessions)
         self._empty_queues = EmptyQueues(
-            options,
-            self._selection,
-            self._serving,
-            self.sessions,
-            self._shutdown,
-            busy=lambda: bool(self._counts.busy),
-            on_empty=self._on_queues_empty,
+            options, self._selection, self.shared, self._serving, self._shutdown, on_empty=self._on_queues_empty
         )
-        self.stack_dumps = StackDumps(pool, self._slots, pid=pid)
-        self._orders = Orders(self, self._slots)
-        self.refused_results = RefusedResults(self.sessions, self._orders.outcomes, self.stopping)
-        self.adopted_jobs = AdoptedJobs(
-            self._about.id,
-            sessions=self.sessions,
-            stopping=self.stopping,
-            refused_results=self.refused_results,
-            job_events=self.job_events,
-            failed_per_queue=self.failed_per_queue,
-            own_outcome=self._orders.outcome,
-        )
+        self._stack_dumps = StackDumps(pool, self._slots, pid=pid)
+        self._orders = Orders(self.shared, self._slots, self._stack_dumps, act=self.order, state=lambda: self.state)
 
     async def run(self) -> int | RestartReason:
         """Work until the end. Returns the exit code, or why the worker must start anew.
@@ -154,15 +149,17 @@ class Worker:
             self._options.settings.address,
         )
         self._title.update()
-        self.job_events.worker_started(self.report())
+        job_events, sessions = self.shared.job_events, self.shared.sessions
+        job_events.worker_started(self.report())
         # A signal may have come before.
         if self._serving.allowed:
             self._start_taking()
-        self._spawn(StallWatchdog(self).run())
+        watchdog = StallWatchdog(self.shared, self._selection, idle=self._serving.idle, give_up=self._shutdown.give_up)
+        self._spawn(watchdog.run())
         if "queue_size" in self._registered.hooks:
-            self._spawn(self._pace.run())
-        session_task = self._spawn(self.sessions.keep_open())
-        gone = self._spawn(self.pool.gone.wait())
+            self._spawn(keep_pace(self.shared, self._selection))
+        session_task = self._spawn(sessions.keep_open())
+        gone = self._spawn(self._pool.gone.wait())
         code: int | RestartReason
         end = self._shutdown.end
         try:
@@ -178,7 +175,7 @@ class Worker:
                 code = FORCED if self._shutdown.final else RestartReason.TEMPLATE_DIED
             else:
                 code = await end
-            await self.job_events.worker_ended(self.report(), code)
+            await job_events.worker_ended(self.report(), code)
         finally:
             await self._close()
             await self._exit_hook()
@@ -186,8 +183,8 @@ class Worker:
 
     def log_end(self) -> None:
         """Log that the worker has stopped: its last line, once its processes have ended too."""
-        counts = self._counts
-        log.info("worker stopped id=%s processed=%d failed=%d", self._about.id, counts.processed, counts.failed)
+        shared = self.shared
+        log.info("worker stopped id=%s processed=%d failed=%d", self._about.id, shared.processed, shared.failed)
 
     def act(self, row: SignalRow) -> None:
         """Obey a signal."""
@@ -197,18 +194,18 @@ class Worker:
         if resumes and self._serving.quiet:
             log.info("worker stays quiet until it ends or is told `palermo control resume`")
         busy = sum(slot.running is not None for slot in self._slots)
-        if row.action is Action.INTERRUPT and busy and not self.stopping.is_set():
+        if row.action is Action.INTERRUPT and busy and not self.shared.stopping.is_set():
             log.warning("finishing %s and ending; a second Ctrl-C kills what still runs", count(busy, "running job"))
         self.order(row.action)
 
     def order(self, action: Action) -> None:
         """Do what a signal or an order through the broker asks for."""
-        serving, stopping = self._serving, self.stopping.is_set()
+        serving, stopping = self._serving, self.shared.stopping.is_set()
         match action:
             case Action.KILL_JOBS:
-                self.pool.kill_jobs()
+                self._pool.kill_jobs()
             case Action.DUMP:
-                self._spawn(self.stack_dumps.log())
+                self._spawn(self._stack_dumps.log())
             case Action.QUIET:
                 serving.quiet = True
                 self._stop_taking()
@@ -231,14 +228,14 @@ class Worker:
 
     def report(self) -> WorkerInfo:
         """This worker's description, for listings of workers."""
-        slots, session = self._slots, self.sessions.current
+        shared, slots, session = self.shared, self._slots, self.shared.sessions.current
         return replace(
             self._about,
             state=self.state,
-            processed=self._counts.processed,
-            failed=self._counts.failed,
+            processed=shared.processed,
+            failed=shared.failed,
             jobs=tuple(job for slot in slots for job in slot.jobs),
-            outcomes=self._orders.outcomes.lost,
+            outcomes=shared.outcomes.lost,
             permits=tuple(slot.demand for slot in slots if slot.demand is not None and slot.permitted),
             asks=tuple(slot.demand for slot in slots if slot.demand is not None and not slot.permitted),
             duties=() if session is None else session.broker.duties,
@@ -247,90 +244,15 @@ class Worker:
     @property
     def state(self) -> str:
         """The worker's state, one of palermo.contract.worker_info.STATES."""
-        if self.stopping.is_set():
+        if self.shared.stopping.is_set():
             return "stopping"
         if self._serving.quiet:
             return "quiet"
         if self._serving.paused:
             return "paused"
-        if self._counts.busy:
+        if self.shared.busy:
             return "working"
-        return "starting" if self.sessions.current is None else "idle"
-
-    # For its slots (slot_task.WorkerState).
-
-    @property
-    def stopping(self) -> asyncio.Event:
-        return self._shutdown.begun
-
-    @property
-    def taking(self) -> bool:
-        return self._serving.taking
-
-    @property
-    def pace(self) -> float:
-        return self._pace.seconds
-
-    @property
-    def failed_per_queue(self) -> bool:
-        return self._options.settings.failed_per_queue
-
-    @property
-    def max_deaths(self) -> int | None:
-        return self._options.settings.max_deaths
-
-    @property
-    def batches(self) -> Mapping[str, tuple[int, float]]:
-        return self._registered.batches
-
-    @property
-    def defaults(self) -> Mapping[str, str]:
-        return self._registered.defaults
-
-    def job_put_aside(self, limit_key: str) -> None:
-        self._empty_queues.put_aside.add(limit_key)
-
-    def job_began(self) -> None:
-        self._counts.busy += 1
-        self._counts.taken += 1
-        self._title.update_soon()
-
-    def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
-        counts = self._counts
-        counts.busy -= 1
-        self._orders.job_ended(message, result, settled=settled)
-        if not isinstance(result, (Interrupted, Cancelled)):
-            counts.processed += 1
-        if isinstance(result, Retrying) and result.failure is not None:
-            counts.failed += 1
-        if isinstance(result, Raised):
-            counts.failed += 1
-            self._retention.job_failed()
-        self._title.update_soon()
-        self._check_queues_soon()
-
-    def cancelled_by(self, id: str) -> str:
-        return self._orders.cancelled_by(id)
-
-    # For the watchdog (watchdog.WatchedWorker).
-
-    @property
-    def taken(self) -> int:
-        return self._counts.taken
-
-    def idle(self) -> BrokerSession | None:
-        return self._serving.idle()
-
-    async def served_queues(self, session: BrokerSession) -> set[str]:
-        queues = await session.broker.queues()
-        paused = {queue.name for queue in queues if queue.paused}
-        return set(self._selection.select({queue.name for queue in queues})) - paused
-
-    def reopen(self, session: BrokerSession, error: Exception) -> None:
-        self.sessions.lose(session, error)
-
-    def give_up(self) -> None:
-        self._shutdown.give_up()
+        return "starting" if self.shared.sessions.current is None else "idle"
 
     # Taking jobs.
 
@@ -348,21 +270,27 @@ class Worker:
     def _stop_taking(self) -> None:
         self._serving.stop()
 
+    def _job_ended(self, failed: bool) -> None:
+        if failed:
+            self._retention.job_failed()
+        self._title.update_soon()
+        self._check_queues_soon()
+
     def _check_queues_soon(self) -> None:
         """Ask the broker soon whether jobs wait, if anything depends on that."""
         if self._options.burst or "queue_empty" in self._registered.hooks:
             self._empty_queues.watch.check_soon()
 
     async def _on_queues_empty(self) -> None:
-        if self._counts.processed:
+        if self.shared.processed:
             await self._hook("queue_empty")
 
     async def _finish(self) -> None:
         # Slots may wait with results that the broker refuses: have each tried a last time.
-        self.refused_results.try_all_now()
+        self.shared.refused_results.try_all_now()
         await self._serving.wait()
-        await self.adopted_jobs.wait()
-        await self.refused_results.wait()
+        await self.shared.adopted_jobs.wait()
+        await self.shared.refused_results.wait()
         await self._hook("shutdown")
 
     # The session with the broker.
@@ -375,17 +303,17 @@ class Worker:
             tag=self._about.id,
             report=self.report,
             on_command=self._orders.obey,
-            prefetch=1 if self.batches else self._options.prefetch,
+            prefetch=1 if self._registered.batches else self._options.prefetch,
         )
 
     def _on_session_open(self, session: BrokerSession) -> None:
-        self.job_events.recorder.attach(session.broker.journal)
+        self.shared.job_events.recorder.attach(session.broker.journal)
         self._title.update_soon()
         self._retention.session_opened(session.broker)
         self._check_queues_soon()
 
     def _on_session_lost(self) -> None:
-        self.refused_results.try_all_now()
+        self.shared.refused_results.try_all_now()
         self._title.update_soon()
         self._announcer.session_ends()
 
@@ -393,7 +321,7 @@ class Worker:
 
     async def _hook(self, name: str) -> None:
         if name in self._registered.hooks:
-            await self.pool.hook(name)
+            await self._pool.hook(name)
 
     async def _exit_hook(self) -> None:
         """Have the hook worker_exit run, last of all: the worker has left its broker. A hook that hangs is given up."""
@@ -401,7 +329,7 @@ class Worker:
             await asyncio.wait_for(self._hook("worker_exit"), EXIT_TIMEOUT)
         except TimeoutError:
             log.error("worker_exit hook still runs after %.0f s, killing it", EXIT_TIMEOUT)
-            self.pool.kill()
+            self._pool.kill()
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
@@ -419,8 +347,8 @@ class Worker:
         self._announcer.session_ends()
         self._empty_queues.watch.close()
         self._shutdown.close()
-        self.adopted_jobs.close()
-        self.refused_results.close()
+        self.shared.adopted_jobs.close()
+        self.shared.refused_results.close()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

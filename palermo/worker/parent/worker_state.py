@@ -1,0 +1,62 @@
+"""The state of a worker that its slots and its other parts share."""
+
+import asyncio
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from palermo.core.lifecycle import Cancelled, Interrupted, Raised, Result, Retrying
+from palermo.core.limits import PutAside
+from palermo.core.message import Message
+from palermo.settings.settings import Settings
+from palermo.worker.parent.adopted_jobs import AdoptedJobs
+from palermo.worker.parent.broker_session import BrokerSessions
+from palermo.worker.parent.job_events import JobEvents
+from palermo.worker.parent.outcomes import Outcomes, RefusedResults
+from palermo.worker.pools.pool import Pool
+from palermo.worker.registered import Registered
+
+
+class WorkerState(Struct, kw_only=True, eq=False):
+    """The shared state and parts of one worker."""
+
+    settings: Settings
+    registered: Registered
+    pool: Pool
+    sessions: BrokerSessions
+    outcomes: Outcomes
+    adopted_jobs: AdoptedJobs
+    refused_results: RefusedResults
+    job_events: JobEvents
+    #: Set once the worker stops.
+    stopping: asyncio.Event
+    #: Called when a slot has taken a job; and when one has settled a job or could not, with whether the job failed.
+    on_begin: Callable[[], None]
+    on_end: Callable[[bool], None]
+    #: Whether the slots take jobs: false while the worker is paused, and once it stops.
+    taking: bool = True
+    #: The minimum number of seconds between the starts of two jobs in a slot, as the hook queue_size wants it.
+    pace: float = 0.0
+    #: The limit keys of deferred jobs: a burst is not over until these jobs have run.
+    put_aside: PutAside = field(default_factory=PutAside)
+    #: How many jobs it has taken, runs now, has ended, and has seen fail.
+    taken: int = 0
+    busy: int = 0
+    processed: int = 0
+    failed: int = 0
+
+    def job_began(self) -> None:
+        """A slot has taken a job."""
+        self.busy += 1
+        self.taken += 1
+        self.on_begin()
+
+    def job_ended(self, message: Message, result: Result, *, settled: bool) -> None:
+        """A slot has settled a job, or could not."""
+        self.busy -= 1
+        self.outcomes.ended(message, result, settled=settled)
+        if not isinstance(result, (Interrupted, Cancelled)):
+            self.processed += 1
+        if isinstance(result, Raised) or (isinstance(result, Retrying) and result.failure is not None):
+            self.failed += 1
+        self.on_end(isinstance(result, Raised))
