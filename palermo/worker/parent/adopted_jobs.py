@@ -19,6 +19,7 @@ from palermo.errors import BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions
 from palermo.worker.parent.job_events import JobEvents
 from palermo.worker.parent.outcomes import RefusedResults, fingerprint, result_in
+from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 
@@ -65,7 +66,7 @@ class AdoptedJobs:
                 return False
             if len(self._watching) >= MAX_ADOPTED:
                 log.warning("too many adopted jobs, giving one back id=%s adopted=%d", delivery.message.id, MAX_ADOPTED)
-                await self._wait_or_stop(_RELEASE_PAUSE)
+                await wait_for_any(self._stopping, timeout=_RELEASE_PAUSE)
                 await session.consumer.settle(delivery, Release())
                 return True
             await session.consumer.free_slot(delivery)
@@ -103,7 +104,7 @@ class AdoptedJobs:
                     and await self._settle_with(session, delivery, result, answer)
                 ):
                     return
-                await self._wait_or_stop(_ASK_EVERY)
+                await wait_for_any(self._stopping, timeout=_ASK_EVERY)
                 if session is not self._sessions.current:
                     return
                 if self._stopping.is_set():
@@ -162,13 +163,6 @@ class AdoptedJobs:
                 *self._identity(delivery),
                 str(error),
             )
-
-    async def _wait_or_stop(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass
 
     def _identity(self, delivery: Delivery) -> tuple[str, str, str]:
         return delivery.message.id, delivery.message.job, delivery.message.queue

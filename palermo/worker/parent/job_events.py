@@ -135,11 +135,11 @@ class JobEvents:
                 log.warning("results are not kept: the setting journal is off id=%s job=%s", message.id, message.job)
             self._warned = True
             return False
-        wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
+        wait, took = _times(message, began_at, ended_at)
         said = {**_run(slot, message, wait=wait, took=took), "created": message.created_at, **more}
         said |= self.recorder.arguments(message)
+        timeout = AWAY_TIMEOUT if self.recorder.is_failing else STORE_TIMEOUT
         try:
-            timeout = AWAY_TIMEOUT if self.recorder.is_failing else STORE_TIMEOUT
             await self.recorder.add_confirmed(kind, said, timeout=timeout)
         except BrokerUnavailable as error:
             log.error(
@@ -169,7 +169,7 @@ class JobEvents:
         """
         more: Mapping[str, Any]
         kind, more = (RecordKind.SUCCEEDED, {}) if result is SUCCEEDED else _kind(result, by)
-        wait, took = message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
+        wait, took = _times(message, began_at, ended_at)
         self.recorder.count(kind, message.queue, message.job, wait, took)
         if self.count_run is not None:
             self.count_run(kind, message.queue, message.job, wait, took)
@@ -195,7 +195,7 @@ class JobEvents:
         `worker` is the tag of the slot that ran it. Its worker has counted the run, and recorded it as released.
         """
         kind, more = _kind(result, "")
-        wait, took = message.waited(began_at), max(0.0, ended_at - began_at)
+        wait, took = _times(message, began_at, ended_at)
         said = {**_run(worker, message, wait=wait, took=took), **more, **self.recorder.arguments(message)}
         self.recorder.add(kind, said, at=ended_at)
 
@@ -217,6 +217,11 @@ def _run(slot: int | str, message: Message, *, wait: float | None = None, took: 
     if took is not None:
         said["took"] = round(took, 6)
     return said
+
+
+def _times(message: Message, began_at: float, ended_at: float) -> tuple[float | None, float | None]:
+    """The seconds that a job waited and ran; None for those that are unknown, or if it did not run."""
+    return message.waited(began_at), (ended_at - began_at if ended_at > began_at else None)
 
 
 def _started(slot: int, message: Message, at: float) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from palermo.core.lifecycle import Fail, Interrupted, Release, Reschedule, Resul
 from palermo.core.message import Message
 from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
 from palermo.worker.parent.broker_session import BrokerSession, BrokerSessions, backoff
+from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
 
@@ -245,7 +246,8 @@ class RefusedResults:
         attempt, stopping = 0, False
         while not stopping:
             attempt += 1
-            await self._pause(backoff(attempt, random.random()))
+            if not self._stopping.is_set():
+                await wait_for_any(self._try_now, timeout=backoff(attempt, random.random()))
             stopping = self._stopping.is_set()
             try:
                 await one.session.consumer.settle(one.delivery, one.settlement)
@@ -278,11 +280,3 @@ class RefusedResults:
         )
         if isinstance(error, BrokerUnavailable):
             self._sessions.lose(session, error)
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait so many seconds, or until `try_all_now` is called. Does not wait once the worker stops."""
-        if self._stopping.is_set():
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._try_now.wait()

@@ -6,13 +6,12 @@ service manager that does not read must not hold up a worker.
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
 
 from palermo.contract.worker_info import WorkerInfo
 from palermo.core.text import count
 from palermo.settings.environment import ServiceManager, service_manager
+from palermo.worker.waiting import wait_for_any
 
 #: The most seconds between two checks of the worker's state.
 _EVERY = 5.0
@@ -47,13 +46,13 @@ class Notifier:
         if self._watchdog:
             # After a start anew in the same process, the service manager's watchdog is running already.
             self._send("WATCHDOG=1")
-        await _first(available.wait(), stopping.wait())
+        await wait_for_any(available, stopping)
         # A worker with --burst may have both behind it by now.
         if available.is_set() or not stopping.is_set():
             await self._send_surely("READY=1", _status(report(), available))
         while not stopping.is_set():
             self._send_changes(report(), available)
-            await _first(stopping.wait(), timeout=self._every)
+            await wait_for_any(stopping, timeout=self._every)
         await self._send_surely("STOPPING=1", _status(report(), available))
         while True:
             # The worker decides how long stopping may take: --shutdown-timeout after TERM, for ever after QUIT.
@@ -96,15 +95,3 @@ def _status(info: WorkerInfo, available: asyncio.Event) -> str:
     session = "" if available.is_set() else ", no session with the broker"
     busy = f"{len(info.jobs)} of {count(info.slots, 'slot')} busy"
     return f"STATUS={info.state}{session}: {busy}, {count(info.processed, 'job')} done, {info.failed} of them failed"
-
-
-async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
-    """Wait for the first of these, for at most `timeout` seconds, and cancel the others."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)

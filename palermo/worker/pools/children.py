@@ -19,24 +19,9 @@ from palermo.worker.ipc.pipes import SlotPipe
 from palermo.worker.options import WorkerFailed, WorkerMisused
 from palermo.worker.registered import Registered
 from palermo.worker.signals import KILLED, describe_status, kill
+from palermo.worker.waiting import wait_for_any
 
 log = logging.getLogger("palermo.worker")
-
-
-class Listener(Protocol):
-    """The receiver of the template's reports about its processes."""
-
-    def forked(self, number: int, pid: int) -> None:
-        """A process was forked."""
-
-    def unforked(self, number: int, error: str) -> None:
-        """A process could not be forked."""
-
-    def exited(self, pid: int, status: int) -> None:
-        """A process has ended."""
-
-    def template_ended(self) -> None:
-        """The template has ended: there will be no more reports."""
 
 
 class TemplateConnection:
@@ -45,13 +30,13 @@ class TemplateConnection:
     template.py describes the frames.
     """
 
-    def __init__(self, control: socket.socket, pid: int, listener: Listener) -> None:
+    def __init__(self, control: socket.socket, pid: int, children: "Children") -> None:
         self.pid = pid
         #: How the template ended, in words, once it has.
         self.end_reason = ""
         self.gone: asyncio.Event
         self._control = control
-        self._listener = listener
+        self._children = children
         self._frames = FrameBuffer()
         self._hooks: list[asyncio.Future[float]] = []
         self._registered: asyncio.Future[Registered]
@@ -126,11 +111,11 @@ class TemplateConnection:
                     failed.add_note(str(note))
                 self._registered.set_exception(failed)
             case {"forked": number, "pid": pid}:
-                self._listener.forked(number, pid)
+                self._children.forked(number, pid)
             case {"unforked": number, "error": text}:
-                self._listener.unforked(number, str(text))
+                self._children.unforked(number, str(text))
             case {"exited": _, "pid": pid, "status": status}:
-                self._listener.exited(pid, status)
+                self._children.exited(pid, status)
             case {"hooked": _, "answer": answer}:
                 done = self._hooks.pop(0)
                 if not done.done():
@@ -147,7 +132,7 @@ class TemplateConnection:
         for done in self._hooks:
             if not done.done():
                 done.set_result(0.0)
-        self._listener.template_ended()
+        self._children.template_ended()
 
 
 #: Seconds between two attempts to start a process: the first pause and the longest.
@@ -228,10 +213,7 @@ class Children:
             if self.gone.is_set() or self.draining.is_set():
                 raise CannotFork
             log.error("cannot start slot slot=%d error=%r retry_in=%.1f", process.number, why, pause)
-            stop = [asyncio.ensure_future(event.wait()) for event in (self.gone, self.draining)]
-            await asyncio.wait(stop, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
-            for task in stop:
-                task.cancel()
+            await wait_for_any(self.gone, self.draining, timeout=pause)
             pause = min(pause * 2, _FORK_PAUSE_MAX)
 
     async def _fork(self, process: Process, connect: Callable[[], SlotPipe]) -> None:
