@@ -20,6 +20,9 @@ T = TypeVar("T")
 #: A condition or a change: its name and its values.
 Step = tuple[Any, ...]
 
+#: How many states are read at once where all of them are looked at.
+_SCAN_SIZE = 500
+
 #: A name or a state as the database returns it. Another program may have written bytes that are not UTF-8.
 Stored = str | bytes
 
@@ -76,8 +79,30 @@ class StepStore(abc.ABC):
         """All states of a table by name, in the order of the names."""
 
     @abc.abstractmethod
-    def scan(self, table: str) -> AsyncIterator[tuple[Stored, Stored]]:
-        """All states of a large table, each with its name; one that changes meanwhile may come twice or not at all."""
+    async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Any, Any]]]:
+        """About so many states from a cursor on, each with its name; and the next cursor.
+
+        An empty cursor is the first, and the one after the last state. A state that changes meanwhile may come twice
+        or not at all.
+        """
+
+    async def scan(self, table: str) -> AsyncIterator[tuple[Any, Any]]:
+        """All states of a large table, as `some` reads them."""
+        cursor: Stored = ""
+        while True:
+            cursor, found = await self.some(table, cursor, _SCAN_SIZE)
+            for one in found:
+                yield one
+            if not cursor:
+                return
+
+    @abc.abstractmethod
+    async def permits(self, number: Any, permit: str) -> tuple[bool, int]:
+        """Whether the job with this number has the permit, and how many jobs have it."""
+
+    @abc.abstractmethod
+    async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
+        """Of each permit how many jobs run with it, are called to their queues with it, and wait for it."""
 
     @abc.abstractmethod
     async def absent(self, ids: Collection[str]) -> set[str]:

@@ -14,10 +14,11 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
+from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
-from palermo.brokers.redis import limits, sweep, workers
+from palermo.brokers.redis import sweep, workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
 from palermo.brokers.redis.events import RedisEvents

@@ -14,41 +14,28 @@ from random import random
 from typing import Any
 
 import msgpack
-from msgspec import Struct
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError
 
-from palermo.brokers.features.steps import Refused, Step, put, text_of
-from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
-from palermo.brokers.redis import limits
+from palermo.brokers.features.consumer import Claim, StepConsumer
+from palermo.brokers.features.steps import Refused, text_of
 from palermo.brokers.redis.group_commit import GroupCommit
 from palermo.brokers.redis.jobs import cancelled_by, from_blob
 from palermo.brokers.redis.served_queues import ServedQueues
 from palermo.brokers.redis.store import Store
 from palermo.brokers.redis.workers import CommandListener, Heartbeat
-from palermo.contract import clock
-from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key, runs_alone
+from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import OnCommand, WorkerInfo
 from palermo.core.fair_scheduling import stride
-from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
-from palermo.core.limits import RunLater, RunNow, demand_of, postponed
+from palermo.core.lifecycle import Release
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.unique_rules import StartAnswer
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
+from palermo.errors import BrokerError, BrokerUnavailable
 
 log = logging.getLogger("palermo.redis")
 
 
-class Claim(Struct, frozen=True):
-    """Proof that a job is ours. A job that is given back and claimed again has another claim."""
-
-    number: str
-    #: The number of this claim among those on the job.
-    times: str
-
-
-class RedisConsumer:
+class RedisConsumer(StepConsumer):
     """Takes jobs for the slots of one worker."""
 
     def __init__(
@@ -63,25 +50,18 @@ class RedisConsumer:
         order: str,
     ) -> None:
         """`order` is the order in which the tenants of a queue are served."""
+        super().__init__(store, reported.id, f"Redis at {store.server}")
         self._store = store
         #: The worker's id within Redis.
         self.holder = holder
-        self._worker = reported.id
         self._order = order
         self._served = ServedQueues(store, selection)
         self._commands = CommandListener(store, reported.id, on_command, self._holds)
         self._heartbeat = Heartbeat(store, holder, report, reported)
-        #: The claim of each slot that has an unsettled delivery.
-        self._held: dict[int, Claim] = {}
-        #: The claims that occupy no slot: companions, and adopted jobs, which another worker runs.
-        self._detached: set[Claim] = set()
         #: The id of each job that is claimed.
         self._ids: dict[Claim, str] = {}
-        #: Jobs that are done but not deleted yet.
-        self._done: list[Claim] = []
-        #: By slot: what its call of `receive` waits for, and the callback that is offered a plain job first.
+        #: By slot: what its call of `receive` waits for.
         self._wanting: defaultdict[int, list[asyncio.Future[Delivery]]] = defaultdict(list)
-        self._takes: dict[int, TakeDelivery | None] = {}
         #: Calls that wait for another job of a batch.
         self._batches: list[asyncio.Future[None]] = []
         #: The script that is under way, how many done jobs it deletes, and whether the loop's next turn starts another.
@@ -97,8 +77,6 @@ class RedisConsumer:
         #: How many jobs came with the message that woke us.
         self._given = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.get_running_loop()
-        self._lost: BrokerError | None = None
         self._closed = False
         self._beating: asyncio.Task[None] | None = None
 
@@ -134,74 +112,6 @@ class RedisConsumer:
             raise self._not_ours(delivery)
         self._check()
         self._delete_soon(claim)
-        self._free_slot(delivery.slot)
-
-    async def admit(self, delivery: Delivery) -> Delivery | None:
-        if not needs_key(delivery):
-            return delivery
-        claim = self._claim_of(delivery)
-        found: list[StartAnswer] = []
-
-        def decide(states: KeyStates) -> None:
-            run = f"{claim.number}/{claim.times}"
-            again = delivery.redelivered
-            found[:] = [start_run(states, delivery.message, worker=self._worker, run=run, again=again)]
-
-        keys = keys_of([delivery.message])
-        if await change_keys(self._store, keys, decide, conditions=[self._still_ours(claim)]):
-            self._forget(claim)
-            self._free_slot(delivery.slot)
-            raise self._went_back(delivery)
-        started = admitted(delivery, found[0])
-        if started is None:
-            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
-            await self.settle(delivery, Ack(done=False))
-        return started
-
-    async def permit(self, delivery: Delivery) -> float | None:
-        demand = demand_of(delivery.message)
-        if demand is None or delivery.cancelled or delivery.duplicate_of:
-            return 0.0
-        claim = self._claim_of(delivery)
-        held = [self._still_ours(claim)]
-        while True:
-            verdict, conditions, changes = await limits.decide(self._store, claim.number, demand, clock.now())
-            if isinstance(verdict, RunNow):
-                outcome = await self._store.try_change([*held, *conditions], changes)
-                failed = outcome.failed
-            else:
-                failed = await self._postpone(delivery, verdict, [*held, *conditions], changes)
-            if failed <= 1:
-                break
-        if isinstance(verdict, RunNow) and not failed:
-            return verdict.wait
-        self._forget(claim)
-        self._free_slot(delivery.slot)
-        if failed:
-            raise self._went_back(delivery)
-        return None
-
-    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim and claim not in self._detached:
-            raise self._not_ours(delivery)
-        self._check()
-        run_end = key_report(delivery, settlement, adopted=bool(delivery.running_at))
-        if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
-            # Deleted with the next claim, in one step.
-            self._delete_soon(claim)
-        else:
-            held = [self._still_ours(claim)]
-            failed = await self._change(delivery, run_end, held, self._steps(claim, settlement))
-            self._forget(claim)
-            if failed:
-                self._unhold(delivery)
-                raise self._went_back(delivery)
-        self._unhold(delivery)
-
-    async def free_slot(self, delivery: Delivery) -> None:
-        claim = self._claim_of(delivery)
-        self._detached.add(claim)
         self._free_slot(delivery.slot)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
@@ -355,13 +265,6 @@ class RedisConsumer:
         if not self._offered(delivery):
             next(future for future in self._wanting[slot] if not future.done()).set_result(delivery)
 
-    def _offered(self, delivery: Delivery) -> bool:
-        """Offer this delivery to its slot's callback if it is plain; returns whether the callback took it."""
-        take = self._takes.get(delivery.slot)
-        if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
-            return False
-        return take(delivery)
-
     def _delivery(self, job: Sequence[bytes], slot: int = 0) -> Delivery:
         number, times, queue, deaths, mark, blob, *runs_at = job
         message = from_blob(blob, text_of(queue))
@@ -369,7 +272,7 @@ class RedisConsumer:
         return Delivery(
             message=message,
             slot=slot,
-            token=Claim(number.decode(), times.decode()),
+            token=Claim(number.decode(), self.holder, times.decode()),
             redelivered=times != b"1",
             cancelled=by is not None,
             cancelled_by=by or "",
@@ -405,50 +308,9 @@ class RedisConsumer:
             self._lose(self._store.taken_for_dead())
             self._check()
 
-    # -- settling ------------------------------------------------------------
-
-    def _steps(self, claim: Claim, settlement: Settlement) -> list[Step]:
-        """The changes that a settlement asks for."""
-        drop = ("drop", self.holder, claim.number, claim.times)
-        match settlement:
-            case Ack():
-                return [(*drop, "")]
-            # First what is stored: a script that an error ends keeps what it had done.
-            case Fail(message, queue):
-                return [put(message, queue), (*drop, "")]
-            case Reschedule(message):
-                return [put(message), (*drop, "1")]
-            case Release():
-                return [("give_back", self.holder, claim.number)]
-
-    async def _change(
-        self, delivery: Delivery, run_end: KeyReport | None, conditions: Sequence[Step], changes: Sequence[Step]
-    ) -> int:
-        """Change a job, and its key; returns the number of the condition that did not hold, 0 if all did."""
-
-        def decide(states: KeyStates) -> None:
-            if run_end is not None:
-                end_run(states, delivery.message, run_end)
-
-        names = keys_of([delivery.message]) if run_end is not None else []
-        return await change_keys(self._store, names, decide, conditions=conditions, changes=changes)
-
-    async def _postpone(
-        self, delivery: Delivery, verdict: RunLater, conditions: Sequence[Step], changes: Sequence[Step]
-    ) -> int:
-        """Put a job aside until it may run; returns the number of the condition that did not hold, 0 if all did."""
-        demand, waiting = demand_of(delivery.message), postponed(delivery.message, verdict)
-        steps = [*self._steps(delivery.token, Reschedule(waiting)), *changes]
-        if demand is not None and not verdict.reserved:
-            steps.insert(1, ("wait", demand.key))
-        return await self._change(delivery, key_report(delivery, Reschedule(waiting)), conditions, steps)
-
     async def _give_back(self, claim: Claim) -> None:
         with contextlib.suppress(BrokerError, Refused):
-            await self._store.change([self._still_ours(claim)], [("give_back", self.holder, claim.number)])
-
-    def _still_ours(self, claim: Claim) -> Step:
-        return ("held", self.holder, claim.number, claim.times)
+            await self._store.change([claim.still_valid], [("give_back", self.holder, claim.number)])
 
     def _delete_soon(self, claim: Claim) -> None:
         """Delete this job, because it is done, with the next claim."""
@@ -478,16 +340,6 @@ class RedisConsumer:
             self._lose(self._store.lost.result())
         self._work_soon()
 
-    def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            return
-        match task.exception():
-            case BrokerError() as error:
-                self._lose(error)
-            case error:
-                text = f"Redis at {self._store.server}: this worker can no longer show itself: {error!r}"
-                self._lose(BrokerUnavailable(text))
-
     def _lose(self, error: BrokerError) -> None:
         """Note that the session is lost, and have all calls that wait raise the error."""
         self._lost = self._lost or error
@@ -504,24 +356,15 @@ class RedisConsumer:
     def _holds(self, id: str) -> bool:
         return id in self._ids.values()
 
-    def _claim_of(self, delivery: Delivery) -> Claim:
-        """The claim of a delivery that its slot holds. Raises DeliveryLost."""
-        claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim:
-            raise self._not_ours(delivery)
-        return claim
-
-    def _unhold(self, delivery: Delivery) -> None:
-        if delivery.token in self._detached:
-            self._detached.discard(delivery.token)
-        elif self._held.get(delivery.slot) == delivery.token:
-            self._free_slot(delivery.slot)
-
     def _free_slot(self, slot: int) -> None:
         """Let the slot receive again."""
         del self._held[slot]
         self._group.job_ended(slot)
         self._work_soon()
+
+    def _end(self, delivery: Delivery) -> None:
+        self._forget(delivery.token)
+        super()._end(delivery)
 
     def _forget(self, claim: Claim) -> None:
         self._ids.pop(claim, None)
@@ -540,14 +383,3 @@ class RedisConsumer:
         task = self._loop.create_task(do())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
-        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
-
-    def _went_back(self, delivery: Delivery) -> DeliveryLost:
-        return DeliveryLost(f"job {delivery.message.id} went back to its queue: our lease on it had ended.")
-
-    def _check(self) -> None:
-        if self._lost is not None:
-            # Whatever it was: the session is lost, and the jobs go back.
-            raise BrokerUnavailable(str(self._lost))

@@ -13,10 +13,10 @@ from typing import Any
 from msgspec.structs import replace
 from redis.exceptions import ResponseError
 
+from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
-from palermo.brokers.features.steps import Job, Step, text_of
+from palermo.brokers.features.steps import Job, Step, Stored, text_of
 from palermo.brokers.features.unique_keys import Keys, KeyStates, as_they_run, change_keys, jobs_removed, keys_of
-from palermo.brokers.redis import limits
 from palermo.brokers.redis.jobs import cancelled_by, from_blob
 from palermo.brokers.redis.store import Store
 from palermo.contract import clock
@@ -65,7 +65,7 @@ class ScheduledJobs:
         await self._store.listen("bell:due", on_message)
         self.is_leader = True
         forgot = mended = -math.inf
-        limit = b"0"
+        limit: Stored = ""
         try:
             while not self._store.ended:
                 told.clear()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -107,14 +107,17 @@ class Store(StepStore):
                 await self.call("ZREM", key, name)
         return [text_of(name) for name in found]
 
-    async def scan(self, table: str) -> AsyncIterator[tuple[bytes, bytes]]:
-        cursor = b"0"
-        while True:
-            cursor, found = await self.call("HSCAN", self.key(table), cursor, "COUNT", _SCAN_SIZE)
-            for field, value in zip(found[::2], found[1::2], strict=True):
-                yield field, value
-            if cursor == b"0":
-                return
+    async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Stored, Stored]]]:
+        next, found = await self.call("HSCAN", self.key(table), cursor or b"0", "COUNT", most)
+        return b"" if next == b"0" else next, list(zip(found[::2], found[1::2], strict=True))
+
+    async def permits(self, number: Any, permit: str) -> tuple[bool, int]:
+        has = await self.call("HGET", self.key("permits"), number)
+        return has == permit.encode(), await self.call("SCARD", self.key(f"permit:{permit}"))
+
+    async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
+        found: Sequence[tuple[int, int, int]] = await self.run("look", "limits", *permits)
+        return found
 
     async def absent(self, ids: Collection[str]) -> set[str]:
         # Far fewer jobs have keys, as a rule, than there are jobs.

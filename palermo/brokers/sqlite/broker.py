@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
 from palermo.brokers.sqlite import sweep, workers
@@ -25,7 +26,7 @@ from palermo.brokers.sqlite.job_search import find_jobs
 from palermo.brokers.sqlite.journal import SqliteJournal
 from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.steps import SqliteSteps, change_keys, read_keys
-from palermo.brokers.sqlite.tables import limits, pauses_and_cancels
+from palermo.brokers.sqlite.tables import pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import (
     LISTED,
     SHOWN_COLUMNS,
@@ -101,7 +102,7 @@ class SqliteBroker:
         self._notifier = Notifier(self._directory, store.data_version)
         self._steps = SqliteSteps(store, exchange, self._notifier.notify)
         self._recurring = Recurring(self._steps)
-        self._scheduled_jobs = ScheduledJobs(store, self._notifier, exchange, self._recurring)
+        self._scheduled_jobs = ScheduledJobs(store, self._steps, self._notifier, exchange, self._recurring)
         self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
         self.events = SqliteEvents(store, self._notifier, session)
         self.keys = Keys(self._steps)
@@ -354,7 +355,7 @@ class SqliteBroker:
         return removed + await self._store.write(drop)
 
     async def limits(self) -> list[LimitInfo]:
-        return await self._store.read(lambda db: limits.list_limits(db, self._exchange))
+        return await limits.list_limits(self._steps)
 
     async def diagnose(self) -> list[Finding]:
         return await diagnose(self._store, self._exchange)

@@ -11,29 +11,21 @@ import logging
 import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
-from palermo.brokers.features.unique_keys import end_run, keys_of, start_run
+from palermo.brokers.features.consumer import Claim, StepConsumer
 from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Busy, Store, Work
 from palermo.brokers.sqlite.job_claimer import JobClaimer, ServedQueues
-from palermo.brokers.sqlite.steps import change_keys
-from palermo.brokers.sqlite.tables import claims, limits
-from palermo.brokers.sqlite.tables.claims import Claim
-from palermo.brokers.sqlite.tables.jobs import to_row
+from palermo.brokers.sqlite.steps import SqliteSteps
+from palermo.brokers.sqlite.tables import claims
 from palermo.brokers.sqlite.workers import CommandListener, CutOff, Heartbeat
-from palermo.contract import clock
-from palermo.contract.admission import admitted, is_plain, key_report, needs_key
 from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.contract.worker_info import WorkerInfo
-from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
-from palermo.core.limits import RunLater, RunNow, demand_of, postponed
-from palermo.core.message import Message
+from palermo.core.lifecycle import Release
 from palermo.core.queue_selection import QueueSelection
-from palermo.core.unique_rules import StartAnswer
-from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost, PalermoError
+from palermo.errors import BrokerError, BrokerUnavailable, PalermoError
 
 
 class Waiters:
@@ -75,7 +67,7 @@ log = logging.getLogger("palermo.sqlite")
 T = TypeVar("T")
 
 
-class SqliteConsumer:
+class SqliteConsumer(StepConsumer):
     """Takes jobs for the slots of one worker."""
 
     def __init__(
@@ -95,27 +87,20 @@ class SqliteConsumer:
         resumes: bool,
     ) -> None:
         """`resumes` is whether the holder has jobs from a session before it (workers.take_over)."""
+        steps = SqliteSteps(store, exchange, notifier.notify, lambda work, _: self._write(work))
+        super().__init__(steps, reported.id, store.display_path)
         self._store = store
         self._notifier = notifier
         self._lock = lock
         self._holder = holder
-        self._exchange = exchange
         self._commands = commands
         self._heartbeat = Heartbeat(store, directory, holder, report, reported, lock.touch)
-        #: The claim of each slot that has an unsettled delivery.
-        self._held: dict[int, Claim] = {}
-        #: The claims that occupy no slot: companions, and adopted jobs, which another worker runs.
-        self._detached: set[Claim] = set()
-        #: Jobs that are done but not deleted yet: the next claim deletes them in its transaction.
-        self._done: list[Claim] = []
         self._flushing: asyncio.Task[None] | None = None
         #: Calls that wait for a job, and by slot the calls that wait for the slot to be free.
         self._waiting = Waiters()
         self._waiting_for_slot: defaultdict[int, Waiters] = defaultdict(Waiters)
         #: By slot: the delivery that its waiting call returns.
         self._ready: dict[int, Delivery] = {}
-        #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
-        self._takes: dict[int, TakeDelivery | None] = {}
         #: Whether the next turn of the loop deletes what is done, and claims jobs for the free slots.
         self._scheduled = False
         #: Set by `close` if the session was lost and the worker holds jobs.
@@ -123,8 +108,6 @@ class SqliteConsumer:
         self._claimer = JobClaimer(
             exchange, holder, ServedQueues(exchange, selection), order=order, worker=reported.id, resumes=resumes
         )
-        self._loop = asyncio.get_running_loop()
-        self._lost: BrokerError | None = None
         self._closing = False
         self._beating = self._loop.create_task(self._heartbeat.run(commands, notifier.notify, self._waiting.wake))
         self._beating.add_done_callback(self._heartbeat_ended)
@@ -165,107 +148,6 @@ class SqliteConsumer:
         self._check()
         del self._held[delivery.slot]
         self._delete_soon(claim)
-
-    async def admit(self, delivery: Delivery) -> Delivery | None:
-        if not needs_key(delivery):
-            return delivery
-        claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim:
-            raise self._not_ours(delivery)
-
-        def ask(db: sqlite3.Connection) -> StartAnswer | None:
-            if not claims.is_valid(db, claim):
-                return None
-            start = partial(
-                start_run,
-                message=delivery.message,
-                worker=self._heartbeat.worker,
-                run=f"{claim.job}/{claim.times}",
-                again=delivery.redelivered,
-            )
-            return change_keys(db, self._exchange, keys_of([delivery.message]), start)
-
-        answer = await self._write(ask)
-        if answer is None:
-            self._free_slot(delivery.slot)
-            raise self._went_back(delivery)
-        found = admitted(delivery, answer)
-        if found is None:
-            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
-            await self.settle(delivery, Ack(done=False))
-        return found
-
-    async def permit(self, delivery: Delivery) -> float | None:
-        demand = demand_of(delivery.message)
-        if demand is None or delivery.cancelled or delivery.duplicate_of:
-            return 0.0
-        claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim:
-            raise self._not_ours(delivery)
-
-        def ask(db: sqlite3.Connection) -> RunNow | RunLater | None:
-            if not claims.is_valid(db, claim):
-                return None
-            verdict = limits.decide(db, self._exchange, claim.job, demand, clock.now())
-            if isinstance(verdict, RunLater):
-                waiting = postponed(delivery.message, verdict)
-                key_change = self._key_change(delivery, Reschedule(waiting))
-                claims.replace(
-                    db, claim, self._exchange, (waiting.queue, to_row(waiting)), key_change, keep_cancel=True
-                )
-                limits.wait_for_permit(db, self._exchange, demand, verdict)
-            return verdict
-
-        verdict = await self._write(ask)
-        if isinstance(verdict, RunNow):
-            return verdict.wait
-        self._free_slot(delivery.slot)
-        if verdict is None:
-            raise self._went_back(delivery)
-        self._notifier.notify()
-        return None
-
-    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
-        claim: Claim = delivery.token
-        if self._held.get(delivery.slot) != claim and claim not in self._detached:
-            raise self._not_ours(delivery)
-        self._check()
-        key_change = self._key_change(delivery, settlement)
-        match settlement:
-            case Ack() if key_change is not None or demand_of(delivery.message) is not None:
-                found = await self._write(
-                    lambda db: claims.delete(db, claim) and (key_change is None or key_change(db))
-                )
-                self._notifier.notify()
-            case Ack():
-                # Deleted with the slot's next claim, in one transaction instead of two; or in the
-                # loop's next turn, if the slot does not ask for another job at once.
-                self._delete_soon(claim)
-                found = True
-            case Fail(message, queue):
-                found = await self._replace(claim, message, queue, key_change)
-            case Reschedule(message):
-                found = await self._replace(claim, message, message.queue, key_change, keep_cancel=True)
-                self._notifier.notify()
-            case Release():
-
-                def give_back(db: sqlite3.Connection) -> bool:
-                    return claims.give_back(db, claim) and (key_change is None or key_change(db))
-
-                found = await self._write(give_back)
-                self._notifier.notify()
-        if claim in self._detached:
-            self._detached.discard(claim)
-        else:
-            self._free_slot(delivery.slot)
-        if not found:
-            raise self._went_back(delivery)
-
-    async def free_slot(self, delivery: Delivery) -> None:
-        if self._held.get(delivery.slot) != delivery.token:
-            raise self._not_ours(delivery)
-        self._detached.add(delivery.token)
-        self._free_slot(delivery.slot)
 
     async def next_for_batch(self, delivery: Delivery, *, wait: float) -> Delivery | None:
         until = self._loop.time() + wait
@@ -334,13 +216,6 @@ class SqliteConsumer:
         if delivery is not None:
             self._held[slot] = delivery.token
         return delivery
-
-    def _offered(self, delivery: Delivery) -> bool:
-        """Offer this delivery to its slot's callback if it is plain; returns whether the callback took it."""
-        take = self._takes[delivery.slot]
-        if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
-            return False
-        return take(delivery)
 
     def _delete_soon(self, claim: Claim) -> None:
         """Delete this job, because it is done, in the next transaction, or else in the next turn of the loop."""
@@ -413,37 +288,6 @@ class SqliteConsumer:
             self._lose(BrokerUnavailable(f"{self._store.display_path}: another process took this worker for dead."))
         return result
 
-    def _key_change(self, delivery: Delivery, settlement: Settlement) -> Work[bool] | None:
-        """The change of the job's key, to be made in the settlement's transaction; None for no change."""
-        run_end = key_report(delivery, settlement)
-        if run_end is None:
-            return None
-
-        def change(db: sqlite3.Connection) -> bool:
-            names = keys_of([delivery.message])
-            change_keys(db, self._exchange, names, lambda states: end_run(states, delivery.message, run_end))
-            return True
-
-        return change
-
-    async def _replace(
-        self,
-        claim: Claim,
-        message: Message,
-        queue: str,
-        key_change: Work[bool] | None,
-        *,
-        keep_cancel: bool = False,
-    ) -> bool:
-        """In one transaction put the message into a queue and delete the job, if it is still ours.
-
-        Deleting a job deletes its cancel mark; with `keep_cancel` the mark stays.
-        """
-        row = to_row(message)
-        return await self._write(
-            lambda db: claims.replace(db, claim, self._exchange, (queue, row), key_change, keep_cancel=keep_cancel)
-        )
-
     async def _flush(self) -> None:
         try:
             await self.flush()
@@ -464,17 +308,6 @@ class SqliteConsumer:
             if not self._waiting:
                 self._notifier.unlisten(self._waiting.wake)
 
-    def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
-        if task.cancelled():
-            return
-        match task.exception():
-            case BrokerError() as error:
-                self._lose(error)
-            case error:
-                self._lose(
-                    BrokerUnavailable(f"{self._store.display_path}: this worker can no longer show itself: {error!r}")
-                )
-
     def _lose(self, error: BrokerError) -> None:
         """Note that the session is lost, and wake all calls that wait, so that they raise the error."""
         self._lost = self._lost or error
@@ -489,14 +322,3 @@ class SqliteConsumer:
         """Let the slot receive again."""
         del self._held[slot]
         self._waiting_for_slot[slot].wake_all()
-
-    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
-        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
-
-    def _went_back(self, delivery: Delivery) -> DeliveryLost:
-        return DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
-
-    def _check(self) -> None:
-        if self._lost is not None:
-            # Whatever it was: the session is lost, and the jobs go back.
-            raise BrokerUnavailable(str(self._lost))

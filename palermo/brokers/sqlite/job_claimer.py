@@ -5,8 +5,8 @@ import sqlite3
 import time
 from functools import cache
 
+from palermo.brokers.features.consumer import Claim
 from palermo.brokers.sqlite.tables import pauses_and_cancels
-from palermo.brokers.sqlite.tables.claims import Claim
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, LISTED, TENANTS_NEXT_JOB, from_row, take_turn
 from palermo.contract.admission import runs_alone
 from palermo.contract.broker import Delivery

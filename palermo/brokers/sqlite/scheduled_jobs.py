@@ -6,17 +6,18 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
+from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.steps import Stored
 from palermo.brokers.features.unique_keys import jobs_removed, keys_of, publish_due
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.steps import change_keys, due_names, next_due, read_keys
-from palermo.brokers.sqlite.tables import limits, pauses_and_cancels
+from palermo.brokers.sqlite.steps import SqliteSteps, change_keys, due_names, next_due, read_keys
+from palermo.brokers.sqlite.tables import pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import (
     COLUMNS,
     FRONT_PRIORITY,
@@ -67,14 +68,15 @@ class ScheduledJobs:
     A transaction decides about each job, so any number of sessions may do this at once.
     """
 
-    def __init__(self, store: Store, notifier: Notifier, exchange: str, recurring: Recurring) -> None:
+    def __init__(
+        self, store: Store, steps: SqliteSteps, notifier: Notifier, exchange: str, recurring: Recurring
+    ) -> None:
         self._store = store
+        self._steps = steps
         self._recurring = recurring
         self._notifier = notifier
         self._exchange = exchange
         self.is_leader = False
-        #: The limited key that was read last by `_forget_limits`; "" for none.
-        self._last_limit = ""
 
     async def run(self, fired: OnJobs) -> None:
         """Put jobs into their queues when they are due, until this is cancelled."""
@@ -82,6 +84,7 @@ class ScheduledJobs:
         self._notifier.listen(notified.set)
         self.is_leader = True
         forgot = mended = -math.inf
+        limit: Stored = ""
         try:
             while True:
                 notified.clear()
@@ -89,7 +92,7 @@ class ScheduledJobs:
                 try:
                     if looked - forgot > _FORGET_EVERY:
                         forgot = looked
-                        await self._forget_limits()
+                        limit = await limits.forget_idle(self._steps, limit)
                     if looked - mended > _MEND_EVERY:
                         mended = looked
                         await self._recurring.mend(clock.now())
@@ -201,18 +204,6 @@ class ScheduledJobs:
         db.executemany("delete from later where id = ?", ((number,) for number, _ in found))
         put(db, [message for _, message in found])
         return found
-
-    async def _forget_limits(self) -> None:
-        """Forget some limited keys that say nothing any more; go on while most of those that are read are such."""
-        while True:
-            idle, read, self._last_limit = await self._store.read(
-                lambda db: limits.find_idle(db, self._exchange, self._last_limit)
-            )
-            if idle:
-                await self._store.write(partial(limits.forget, exchange=self._exchange, idle=idle))
-            if not idle or 2 * len(idle) < read:
-                return
-            await asyncio.sleep(0)
 
     def _next(self, db: sqlite3.Connection) -> float | None:
         ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()

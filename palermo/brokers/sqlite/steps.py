@@ -2,27 +2,38 @@
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
-from palermo.brokers.sqlite.file.store import Store
+from palermo.brokers.sqlite.file.store import Store, Work
+from palermo.brokers.sqlite.tables import pauses_and_cancels
+from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
 from palermo.brokers.sqlite.tables.jobs import insert, to_row
+from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
 
 T = TypeVar("T")
 
 #: The tables of states, by their names in steps.
-_TABLES = {"recurring": "recurring", "keys": "key", "unique-jobs": "unique_job"}
+_TABLES = {"recurring": "recurring", "keys": "key", "unique-jobs": "unique_job", "limits": "limited"}
 
 
 class SqliteSteps(StepStore):
     """The steps of one session with a file, which `notify` tells others about."""
 
-    def __init__(self, store: Store, exchange: str, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        exchange: str,
+        notify: Callable[[], None],
+        write: Callable[[Work[Outcome], bool], Awaitable[Outcome]] | None = None,
+    ) -> None:
+        """`write` carries out a transaction, and is told whether it stores a job."""
         self._store = store
         self._exchange = exchange
         self._notify = notify
+        self._write = write or (lambda work, publishing: store.write(work, publishing=publishing))
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
         return await self._store.read(lambda db: [_state(db, self._exchange, table, name) for name in names])
@@ -31,9 +42,23 @@ class SqliteSteps(StepStore):
         query = f"select name, state from {_TABLES[table]} where exchange = ? order by name"
         return dict(await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall()))
 
-    async def scan(self, table: str) -> AsyncIterator[tuple[Stored, Stored]]:
-        for name, state in (await self.fields(table)).items():
-            yield name, state
+    async def some(self, table: str, cursor: Stored, most: int) -> tuple[Stored, Sequence[tuple[Stored, Stored]]]:
+        query = (
+            f"select name, state from {_TABLES[table]} where exchange = ? and name > ? and typeof(name) = 'text'"
+            " order by name limit ?"
+        )
+        values = (self._exchange, cursor, most)
+        rows = await self._store.read(lambda db: db.execute(query, values).fetchall())
+        return rows[-1][0] if len(rows) == most else "", rows
+
+    async def permits(self, number: Any, permit: str) -> tuple[bool, int]:
+        query = "select count(*) filter (where id = ?), count(*) from job where permit = ?"
+        values = (number, permit_name(self._exchange, permit))
+        has, running = await self._store.read(lambda db: db.execute(query, values).fetchone())
+        return bool(has), running
+
+    async def permit_counts(self, permits: Sequence[Stored]) -> Sequence[tuple[int, int, int]]:
+        return await self._store.read(lambda db: count_permits(db, self._exchange, permits))
 
     async def absent(self, ids: Collection[str]) -> set[str]:
         query = (
@@ -47,10 +72,8 @@ class SqliteSteps(StepStore):
         return await self._store.read(lambda db: due_names(db, self._exchange, table, now, most))
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        outcome = await self._store.write(
-            lambda db: carry_out(db, self._exchange, conditions, changes),
-            publishing=any(name in ("put", "key") for name, *_ in changes),
-        )
+        publishing = any(name in ("put", "key") for name, *_ in changes)
+        outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes), publishing)
         self._notify()
         return outcome
 
@@ -102,7 +125,16 @@ def _is_unchanged(db: sqlite3.Connection, exchange: str, table: str, name: Store
     return _state(db, exchange, table, name) == (None if state is False else state)
 
 
-_CONDITIONS: dict[str, Callable[..., bool]] = {"field": _is_unchanged}
+def _is_held(db: sqlite3.Connection, exchange: str, holder: int, number: int, times: int) -> bool:
+    return db.execute(f"select 1 from job where {STILL_VALID}", (number, holder, times)).fetchone() is not None
+
+
+def _has_running(db: sqlite3.Connection, exchange: str, permit: str, size: int) -> bool:
+    ((running, called, _),) = count_permits(db, exchange, [permit])
+    return running + called == size
+
+
+_CONDITIONS: dict[str, Callable[..., bool]] = {"field": _is_unchanged, "held": _is_held, "running": _has_running}
 
 
 def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
@@ -142,4 +174,44 @@ def _key(
     db.execute("insert or replace into key (exchange, name, holder, due, state) values (?, ?, ?, ?, ?)", values)
 
 
-_CHANGES: dict[str, Callable[..., Any]] = {"put": _put, "entry": _entry, "key": _key, "set": _set, "unset": _unset}
+def _drop(db: sqlite3.Connection, exchange: str, holder: int, number: int, times: int, keep_mark: str) -> None:
+    marks = pauses_and_cancels.marks_of(db, exchange, number) if keep_mark else []
+    delete_jobs(db, STILL_VALID, (number, holder, times))
+    pauses_and_cancels.restore_marks(db, marks)
+
+
+def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) -> None:
+    release(db, "id = ? and holder = ?", (number, holder))
+
+
+def _permit(db: sqlite3.Connection, exchange: str, number: int, permit: str) -> None:
+    db.execute("update job set permit = ? where id = ?", (permit_name(exchange, permit), number))
+
+
+def _wait(db: sqlite3.Connection, exchange: str, permit: str) -> None:
+    """Let the job that was put last wait for a permit."""
+    permit = permit_name(exchange, permit)
+    db.execute("update later set permit = ? where id = (select max(id) from later)", (permit,))
+
+
+def _forget_limit(db: sqlite3.Connection, exchange: str, name: str, state: str) -> int:
+    """Forget a limited key that is still in this state, unless a job has or awaits a permit of it."""
+    ((running, called, waiting),) = count_permits(db, exchange, [name])
+    if running or called or waiting or not _is_unchanged(db, exchange, "limits", name, state):
+        return 0
+    _unset(db, exchange, "limits", name)
+    return 1
+
+
+_CHANGES: dict[str, Callable[..., Any]] = {
+    "put": _put,
+    "drop": _drop,
+    "give_back": _give_back,
+    "set": _set,
+    "unset": _unset,
+    "key": _key,
+    "entry": _entry,
+    "permit": _permit,
+    "wait": _wait,
+    "forget_limit": _forget_limit,
+}

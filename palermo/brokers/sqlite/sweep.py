@@ -9,8 +9,8 @@ from functools import partial
 from palermo.brokers.features.unique_keys import jobs_removed, keys_of, readmit
 from palermo.brokers.sqlite.file.store import Store
 from palermo.brokers.sqlite.steps import change_keys, read_keys
-from palermo.brokers.sqlite.tables import limits
 from palermo.brokers.sqlite.tables.jobs import COLUMNS, from_row, insert, to_row
+from palermo.brokers.sqlite.tables.permits import delete_jobs
 from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
 from palermo.core.message import Message
 from palermo.core.topology import is_failed
@@ -141,7 +141,7 @@ def _apply(db: sqlite3.Connection, exchange: str, queue: str, changes: list[_Cha
             if move is not None and move.refused is not None:
                 move.refused()
             continue
-        limits.delete_jobs(db, "id = ?", (id,))
+        delete_jobs(db, "id = ?", (id,))
         if put is None:
             if not is_failed(queue):
                 _jobs_removed(db, exchange, [there])
@@ -174,8 +174,8 @@ def purge_step(db: sqlite3.Connection, number: int, exchange: str, last: int) ->
     if not is_failed(name):
         _jobs_removed(db, exchange, [from_row(row, name) for _, *row in rows], drop_next=True)
     if rows:
-        return sum(limits.delete_jobs(db, "id = ?", (id,)) for id, *_ in rows)
-    return limits.delete_jobs(
+        return sum(delete_jobs(db, "id = ?", (id,)) for id, *_ in rows)
+    return delete_jobs(
         db,
         "id in (select id from job where queue = ? and holder is null and id <= ? order by id limit ?)",
         (number, last, _PURGE_STEP),
@@ -192,8 +192,8 @@ def clear_step(db: sqlite3.Connection, exchange: str, *, queue: str, tenant: str
     ).fetchall()
     _jobs_removed(db, exchange, [from_row(row, queue) for _, *row in rows])
     if rows:
-        return sum(limits.delete_jobs(db, "id = ?", (id,)) for id, *_ in rows)
-    return limits.delete_jobs(
+        return sum(delete_jobs(db, "id = ?", (id,)) for id, *_ in rows)
+    return delete_jobs(
         db,
         "id in (select job.id from job join queue on queue.id = job.queue"
         " where exchange = ? and name = ? and tenant = ? and holder is null order by job.id limit ?)",

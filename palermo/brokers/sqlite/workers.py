@@ -23,8 +23,9 @@ from typing import Any
 from msgspec import Struct, convert
 from msgspec.structs import replace
 
+from palermo.brokers.features.consumer import Claim
 from palermo.brokers.sqlite.file.store import Store
-from palermo.brokers.sqlite.tables.claims import Claim, delete, release
+from palermo.brokers.sqlite.tables.claims import delete, release
 from palermo.contract.stored_records import read_record
 from palermo.contract.worker_info import (
     CommandReply,

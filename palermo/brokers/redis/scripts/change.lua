@@ -18,9 +18,9 @@ local holds = {
   waits = function(queue, tenant, number)
     return call('ZSCORE', place_of(queue, tenant), number) ~= false
   end,
-  -- The set has so many members.
-  size = function(name, size)
-    return call('SCARD', key(name)) == size
+  -- So many jobs have the permit.
+  running = function(permit, size)
+    return call('SCARD', key('permit:' .. permit)) == size
   end,
 }
 

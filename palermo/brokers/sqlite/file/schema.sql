@@ -206,13 +206,9 @@ create table unique_job (
 -- The keys of jobs with a limit or a rate: see core/limits.py.
 create table limited (
     exchange text not null,
-    key text not null,
-    most integer,
-    rate text not null,
-    next real not null,
-    free real not null,
-    again real not null,
-    primary key (exchange, key)
+    name text not null,
+    state text not null,
+    primary key (exchange, name)
 ) without rowid;
 
 -- The tenants that have jobs waiting, and how many, in the order of core/fair_scheduling.py: the lowest `mark` is next.

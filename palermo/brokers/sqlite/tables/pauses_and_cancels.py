@@ -39,10 +39,13 @@ def restore(db: sqlite3.Connection, exchange: str, ids: Iterable[str]) -> None:
     db.executemany("delete from cancel where exchange = ? and message_id = ?", ((exchange, id) for id in ids))
 
 
-def marks_of(db: sqlite3.Connection, exchange: str, id: str) -> list[tuple[object, ...]]:
-    """The cancel mark of a job, if it has one, for `restore_marks`."""
-    query = "select exchange, message_id, at, by from cancel where exchange = ? and message_id = ?"
-    return db.execute(query, (exchange, id)).fetchall()
+def marks_of(db: sqlite3.Connection, exchange: str, number: int) -> list[tuple[object, ...]]:
+    """The cancel mark of the job with this number, if it has one, for `restore_marks`."""
+    query = (
+        "select exchange, message_id, at, by from cancel where exchange = ?"
+        " and message_id = (select message_id from job where id = ?)"
+    )
+    return db.execute(query, (exchange, number)).fetchall()
 
 
 def restore_marks(db: sqlite3.Connection, marks: Iterable[tuple[object, ...]]) -> None:

@@ -1,0 +1,209 @@
+"""What the consumers of SQLite and Redis share: how they start, postpone and settle the jobs that they hold.
+
+Each of these is one step under the condition that the job is still ours. How jobs are claimed, and plain ones deleted,
+is each broker's own: that must be fast.
+"""
+
+import abc
+import asyncio
+import logging
+from typing import Any
+
+from msgspec import Struct
+
+from palermo.brokers.features import limits
+from palermo.brokers.features.steps import Step, StepStore, put
+from palermo.brokers.features.unique_keys import KeyStates, change_keys, end_run, keys_of, start_run
+from palermo.contract import clock
+from palermo.contract.admission import KeyReport, admitted, is_plain, key_report, needs_key
+from palermo.contract.broker import Delivery, TakeDelivery
+from palermo.core.lifecycle import Ack, Fail, Release, Reschedule, Settlement
+from palermo.core.limits import RunLater, RunNow, demand_of, postponed
+from palermo.core.unique_rules import StartAnswer
+from palermo.errors import BrokerError, BrokerUnavailable, DeliveryLost
+
+log = logging.getLogger("palermo.broker")
+
+
+class Claim(Struct, frozen=True):
+    """Proof that a job is ours. A job that is given back and claimed again has another claim."""
+
+    number: Any
+    holder: Any
+    #: The number of this claim among those on the job.
+    times: Any
+
+    @property
+    def still_valid(self) -> Step:
+        """The condition that the job is still ours."""
+        return ("held", self.holder, self.number, self.times)
+
+
+class StepConsumer(abc.ABC):
+    """Takes jobs for the slots of one worker."""
+
+    def __init__(self, steps: StepStore, worker: str, place: str) -> None:
+        """`place` names the database in errors."""
+        self._steps = steps
+        self._worker = worker
+        self._place = place
+        #: The claim of each slot that has an unsettled delivery.
+        self._held: dict[int, Claim] = {}
+        #: The claims that occupy no slot: companions, and adopted jobs, which another worker runs.
+        self._detached: set[Claim] = set()
+        #: Jobs that are done but not deleted yet: the next claim deletes them in its own step.
+        self._done: list[Claim] = []
+        #: By slot: the callback of its last call of `receive`, which is offered a plain job first.
+        self._takes: dict[int, TakeDelivery | None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._lost: BrokerError | None = None
+
+    @abc.abstractmethod
+    def _delete_soon(self, claim: Claim) -> None:
+        """Delete this job, because it is done, with the next claim."""
+
+    @abc.abstractmethod
+    def _free_slot(self, slot: int) -> None:
+        """Let the slot receive again."""
+
+    @abc.abstractmethod
+    def _lose(self, error: BrokerError) -> None:
+        """Note that the session is lost, and have all calls that wait raise the error."""
+
+    async def admit(self, delivery: Delivery) -> Delivery | None:
+        if not needs_key(delivery):
+            return delivery
+        claim = self._claim_of(delivery)
+        found: list[StartAnswer] = []
+
+        def decide(states: KeyStates) -> None:
+            run = f"{claim.number}/{claim.times}"
+            again = delivery.redelivered
+            found[:] = [start_run(states, delivery.message, worker=self._worker, run=run, again=again)]
+
+        if await change_keys(self._steps, keys_of([delivery.message]), decide, conditions=[claim.still_valid]):
+            raise self._went_back(delivery)
+        started = admitted(delivery, found[0])
+        if started is None:
+            log.warning("copy of a job dropped id=%s job=%s", delivery.message.id, delivery.message.job)
+            await self.settle(delivery, Ack(done=False))
+        return started
+
+    async def permit(self, delivery: Delivery) -> float | None:
+        demand = demand_of(delivery.message)
+        if demand is None or delivery.cancelled or delivery.duplicate_of:
+            return 0.0
+        claim = self._claim_of(delivery)
+        failed = 2
+        while failed > 1:
+            verdict, conditions, changes = await limits.decide(self._steps, claim.number, demand, clock.now())
+            held = [claim.still_valid, *conditions]
+            if isinstance(verdict, RunNow):
+                failed = (await self._steps.try_change(held, changes)).failed
+            else:
+                waits = [] if verdict.reserved else [("wait", demand.key)]
+                failed = await self._postpone(delivery, verdict, held, [*waits, *changes])
+        if failed:
+            raise self._went_back(delivery)
+        if isinstance(verdict, RunNow):
+            return verdict.wait
+        self._end(delivery)
+        return None
+
+    async def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim and claim not in self._detached:
+            raise self._not_ours(delivery)
+        self._check()
+        run_end = key_report(delivery, settlement, adopted=bool(delivery.running_at))
+        if isinstance(settlement, Ack) and run_end is None and demand_of(delivery.message) is None:
+            self._delete_soon(claim)
+            self._unhold(delivery)
+            return
+        if await self._change(delivery, run_end, [claim.still_valid], _steps(claim, settlement)):
+            raise self._went_back(delivery)
+        self._end(delivery)
+
+    async def free_slot(self, delivery: Delivery) -> None:
+        self._detached.add(self._claim_of(delivery))
+        self._free_slot(delivery.slot)
+
+    async def _change(
+        self, delivery: Delivery, run_end: KeyReport | None, conditions: list[Step], changes: list[Step]
+    ) -> int:
+        """Change a job, and its key; returns the number of the condition that did not hold, 0 if all did."""
+
+        def decide(states: KeyStates) -> None:
+            if run_end is not None:
+                end_run(states, delivery.message, run_end)
+
+        names = keys_of([delivery.message]) if run_end is not None else []
+        return await change_keys(self._steps, names, decide, conditions=conditions, changes=changes)
+
+    async def _postpone(
+        self, delivery: Delivery, verdict: RunLater, conditions: list[Step], changes: list[Step]
+    ) -> int:
+        """Put a job aside until it may run; returns the number of the condition that did not hold, 0 if all did."""
+        later = Reschedule(postponed(delivery.message, verdict))
+        moved, *rest = _steps(delivery.token, later)
+        return await self._change(delivery, key_report(delivery, later), conditions, [moved, *changes, *rest])
+
+    def _offered(self, delivery: Delivery) -> bool:
+        """Offer this delivery to its slot's callback if it is plain; returns whether the callback took it."""
+        take = self._takes.get(delivery.slot)
+        if take is None or delivery.redelivered or delivery.cancelled or not is_plain(delivery.message):
+            return False
+        return take(delivery)
+
+    def _heartbeat_ended(self, task: "asyncio.Task[None]") -> None:
+        if task.cancelled():
+            return
+        match task.exception():
+            case BrokerError() as error:
+                self._lose(error)
+            case error:
+                self._lose(BrokerUnavailable(f"{self._place}: this worker can no longer show itself: {error!r}"))
+
+    def _claim_of(self, delivery: Delivery) -> Claim:
+        """The claim of a delivery that its slot holds. Raises DeliveryLost."""
+        claim: Claim = delivery.token
+        if self._held.get(delivery.slot) != claim:
+            raise self._not_ours(delivery)
+        return claim
+
+    def _end(self, delivery: Delivery) -> None:
+        """Forget a delivery that is ours no longer."""
+        self._unhold(delivery)
+
+    def _unhold(self, delivery: Delivery) -> None:
+        if delivery.token in self._detached:
+            self._detached.discard(delivery.token)
+        elif self._held.get(delivery.slot) == delivery.token:
+            self._free_slot(delivery.slot)
+
+    def _not_ours(self, delivery: Delivery) -> DeliveryLost:
+        return DeliveryLost(f"job {delivery.message.id} is not ours to settle: it was settled or given back before.")
+
+    def _went_back(self, delivery: Delivery) -> DeliveryLost:
+        self._end(delivery)
+        return DeliveryLost(f"job {delivery.message.id} went back to its queue: another process took us for dead.")
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            # Whatever it was: the session is lost, and the jobs go back.
+            raise BrokerUnavailable(str(self._lost))
+
+
+def _steps(claim: Claim, settlement: Settlement) -> list[Step]:
+    """The changes that a settlement asks for."""
+    drop = ("drop", claim.holder, claim.number, claim.times)
+    match settlement:
+        case Ack():
+            return [(*drop, "")]
+        # First what is stored: a script that an error ends keeps what it had done.
+        case Fail(message, queue):
+            return [put(message, queue), (*drop, "")]
+        case Reschedule(message):
+            return [put(message), (*drop, "1")]
+        case Release():
+            return [("give_back", claim.holder, claim.number)]

@@ -1,0 +1,46 @@
+"""Permits of jobs with a limit: a running job's row holds its permit, which ends when the job is deleted or given back.
+
+Then the permit goes to the job that has waited longest for it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+from palermo.brokers.sqlite.tables.jobs import COLUMNS, FRONT_PRIORITY, from_row, insert, to_row
+
+
+def hand_on(db: sqlite3.Connection, permit: str) -> None:
+    """Give a free permit to the job that has waited longest for it, and put that job into its queue."""
+    rows = db.execute(
+        f"select id, exchange, queue, {COLUMNS} from later where permit = ? order by id limit 1", (permit,)
+    ).fetchall()
+    for number, exchange, queue, *row in rows:
+        message = from_row(row, None)
+        insert(db, exchange, queue, (*to_row(message)[:6], None, message.job, FRONT_PRIORITY, None, None))
+        db.execute("update job set permit = ? where id = (select max(id) from job)", (permit,))
+        db.execute("delete from later where id = ?", (number,))
+
+
+def delete_jobs(db: sqlite3.Connection, condition: str, values: tuple[Any, ...]) -> int:
+    """Delete the jobs that match the condition, and hand their permits on; returns how many."""
+    rows = db.execute(f"delete from job where {condition} returning permit", values).fetchall()
+    for (permit,) in rows:
+        if permit is not None:
+            hand_on(db, permit)
+    return len(rows)
+
+
+def count_permits(db: sqlite3.Connection, exchange: str, keys: Iterable[Any]) -> list[tuple[int, int, int]]:
+    """Of each limited key how many jobs run with its permit, are called to their queues with it, and wait for it."""
+    query = (
+        "select count(*) filter (where holder is not null), count(*) filter (where holder is null),"
+        " (select count(*) from later where permit = :it) from job where permit = :it"
+    )
+    return [db.execute(query, {"it": permit_name(exchange, key)}).fetchone() for key in keys]
+
+
+def permit_name(exchange: str, key: str) -> str:
+    """The name of a permit in the file, which holds the permits of several exchanges."""
+    return json.dumps([exchange, key])
