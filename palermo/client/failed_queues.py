@@ -1,7 +1,8 @@
-"""All failed jobs of a broker, whether they lie in one queue or, with failed_per_queue, in one for each queue."""
+"""All failed jobs of a broker, in one queue or, with failed_per_queue, in one for each queue."""
 
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ async def failed_queues(broker: Broker) -> dict[str, int]:
 async def browse_failed(broker: Broker, *, offset: int, limit: int, newest: bool) -> Page:
     """A page of all failed jobs: queue after queue, each in its order.
 
-    A queue that somebody reads seems to hold fewer jobs, or none: its page says how many it holds.
+    A queue that is being read seems to hold fewer jobs, or none: its page says how many it holds.
     """
     queues = await failed_queues(broker)
     messages: list[Message] = []
@@ -49,25 +50,17 @@ async def sweep_failed(
     judge: Callable[[Message], SweepDecision],
     progress: Callable[[SweepProgress], None] | None = None,
     *,
-    ids: Collection[str] = (),
-) -> SweepProgress:
-    """Ask the judge about every failed job; `progress` is told of all queues together.
-
-    With `ids` the judge keeps all other jobs, and may not be asked about them.
-    """
-    return await _sweep(broker, await failed_queues(broker), judge, progress, ids=ids)
-
-
-async def _sweep(
-    broker: Broker,
-    queues: dict[str, int],
-    judge: Callable[[Message], SweepDecision],
-    progress: Callable[[SweepProgress], None] | None,
-    *,
     only_look: bool = False,
     ids: Collection[str] = (),
-    most: int | None = None,
 ) -> SweepProgress:
+    """Ask the judge about every failed job; `progress` gets the progress through all queues together.
+
+    With `ids` the judge keeps all other jobs, and may not be asked about them. With `only_look` it keeps every job, and
+    queues that reading would harm are left out.
+    """
+    queues = await failed_queues(broker)
+    if only_look:
+        queues = {name: held for name, held in queues.items() if await _is_browsable(broker, name)}
     done = SweepProgress(total=sum(queues.values()))
     for queue in queues:
         before = done
@@ -76,38 +69,17 @@ async def _sweep(
             if progress is not None:
                 progress(_added(before, swept))
 
-        try:
-            swept = await broker.sweep(queue, judge, progress=tell, only_look=only_look, ids=ids, most=most)
-            done = _added(before, swept)
-        except NotFound:
-            continue  # deleted since it was listed
+        with suppress(NotFound):  # deleted since it was listed
+            done = _added(before, await broker.sweep(queue, judge, progress=tell, only_look=only_look, ids=ids))
     return done
 
 
-async def read_failed(
-    broker: Broker,
-    judge: Callable[[Message], SweepDecision],
-    progress: Callable[[SweepProgress], None] | None = None,
-    *,
-    ids: Collection[str] = (),
-    most: int | None = None,
-) -> SweepProgress:
-    """`sweep_failed` for a judge that only looks. Queues that looking would harm are left out.
-
-    It looks at the first `most` jobs of each queue, all unless given.
-    """
-    queues = {name: held for name, held in (await failed_queues(broker)).items() if await is_browsable(broker, name)}
-    return await _sweep(broker, queues, judge, progress, only_look=True, ids=ids, most=most)
-
-
-async def is_browsable(broker: Broker, queue: str) -> bool:
-    """Whether looking into the queue leaves it as it was."""
+async def _is_browsable(broker: Broker, queue: str) -> bool:
+    """Whether the queue exists, and reading it leaves it as it was."""
     try:
         await broker.browse(queue, limit=0)
-    except NotBrowsable:
+    except (NotBrowsable, NotFound):
         return False
-    except NotFound:
-        return True
     return True
 
 
@@ -121,18 +93,16 @@ async def trim_failed(broker: Broker, *, max_age: float | None, max_count: int |
         surplus = 0 if max_count is None else held - max_count
         if surplus <= 0 and max_age is None:
             continue
-        try:
-            swept = await broker.sweep(queue, retention_judge(surplus, None if max_age is None else now - max_age))
-        except NotFound:
-            continue
-        removed += swept.removed
+        judge = retention_judge(surplus, None if max_age is None else now - max_age)
+        with suppress(NotFound):  # deleted since it was listed
+            removed += (await broker.sweep(queue, judge)).removed
     return removed
 
 
 def retention_judge(surplus: int, before: float | None) -> Callable[[Message], SweepDecision]:
     """Decides about failed jobs, oldest first: the first `surplus` go, and those that failed before an instant.
 
-    A job that does not say when it failed, as another program may write it, has no age.
+    A job without an instant of failure, as another program may write it, has no age.
     """
     left = surplus
 
@@ -158,14 +128,14 @@ def _added(before: SweepProgress, swept: SweepProgress) -> SweepProgress:
     )
 
 
-#: The least seconds between two runs of FailedRetention.
+#: Minimum number of seconds between two runs of FailedRetention.
 RETENTION_EVERY = 60.0
 
 
 class FailedRetention:
     """Keeps the failed jobs within the age and the number that the settings allow.
 
-    A worker drops the oldest ones at its start, and after failures at most once a minute.
+    A worker drops the oldest ones when it starts, and after failures at most once a minute.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -180,7 +150,7 @@ class FailedRetention:
 
     @property
     def due_in(self) -> float:
-        """The seconds until the next run may be."""
+        """The seconds until the next run is allowed."""
         return max(0.0, self._ran_at + RETENTION_EVERY - clock.now())
 
     async def run(self, broker: Broker) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec.structs import replace
 
 from palermo.client.actor import Actor, record_action
-from palermo.client.failed_queues import read_failed, sweep_failed
+from palermo.client.failed_queues import sweep_failed
 from palermo.contract import clock
 from palermo.contract.broker import Broker, Page, QueueInfo
 from palermo.contract.row_types import JobRow, QueueRow, WorkerRow
@@ -167,7 +167,7 @@ class Context:
         ids: Collection[str] = (),
     ) -> SweepProgress:
         # Reading may take minutes, and needs nothing stored.
-        return self._client.run(lambda broker: read_failed(broker, judge, progress, ids=ids))
+        return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))
 
     def _shown(self, message: Message) -> str | None:
         return masked_preview(message, self._client.serializers, self._hidden)
