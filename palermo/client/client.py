@@ -252,8 +252,7 @@ class Client:
 
     def watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine function with the client's subscription to the journal, on its event loop; its result."""
-        io = self._io()
-        return io.result(io.watch(function))
+        return self._io().result(self.begin_watch(function))
 
     def begin_watch(self, function: Callable[[JournalWatch], Coroutine[Any, Any, T]]) -> "Future[T]":
         """`watch` without waiting; returns a future to wait for."""

@@ -1,14 +1,14 @@
 """The status, the end and the result of a job, for clients that ask for them.
 
-Each of these is one coroutine on the client's own event loop (palermo/client/journal_watch.py). The functions here
-differ in how they wait for it: in a thread, or in another loop.
+Each is one coroutine on the client's own event loop (palermo/client/journal_watch.py). The public functions differ in
+how they wait for it: in a thread, or in another loop.
 """
 
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from palermo.client.journal_watch import JournalWatch, OnRecord
@@ -51,10 +51,7 @@ T = TypeVar("T")
 
 
 class JobClient(Protocol):
-    """What `palermo.client.Client` is to its jobs: their settings and serializers, and a way to wait for them.
-
-    Handles, results and messages are given one, and do not import the class.
-    """
+    """What handles, results and messages need of `palermo.client.Client`, whose class they do not import."""
 
     @property
     def settings(self) -> Settings:
@@ -76,7 +73,7 @@ class JobClient(Protocol):
 
 
 class AnyJob(Protocol):
-    """What the handle of a job knows of it."""
+    """What the handle of a job knows about it."""
 
     @property
     def id(self) -> str: ...
@@ -90,77 +87,83 @@ class AnyJob(Protocol):
     def keep_result(self) -> bool | None: ...
 
 
-#: Waits for the end of a job, and returns the record that tells it.
+#: Looks for a job in one place; None if it is not certain there.
+Look = Callable[[], Coroutine[Any, Any, JobStatus | None]]
+
+#: Waits for the end of a job, and returns its record.
 WaitForEnd = Callable[[JournalWatch], Coroutine[Any, Any, Record]]
 
-#: The least number of seconds between two looks at a job whose success nobody records.
+#: Minimum number of seconds between two searches for a job whose success is not recorded.
 _LOCATE_EVERY = 1.0
 
-#: The seconds after which a wait looks at such a job although the journal counted nothing, doubled from the first to
-#: the last: what counted it may have been read before the look that still saw the job.
+#: Seconds after which a wait locates such a job although the journal counted nothing, doubled from the first to the
+#: last: the count may have been read before the search that still saw the job.
 _FIRST_LOOK, _LAST_LOOK = 1.0, 30.0
 
-#: Seconds that a job may take on its way to the failed ones.
+#: Seconds that a job may take on its way to the failed jobs.
 _FAILING_TIME = 10.0
 
 
 def status(client: JobClient, job: AnyJob, *, patience: float | None = None) -> JobStatus:
     """See Job. Reading the journal may take `patience` seconds, or publish_timeout if it is None."""
-    return client.watch(_status(client, job, patience))
+    return client.watch(lambda watch: find_status(watch, client, job, patience))
 
 
 async def status_async(client: JobClient, job: AnyJob) -> JobStatus:
     """See Job."""
-    return await client.watch_async(_status(client, job, None))
+    return await client.watch_async(lambda watch: find_status(watch, client, job, None))
 
 
 def result(client: JobClient, job: AnyJob, timeout: Duration | None) -> Any:
     """See Job."""
-    check_kept(client, job)
-    return load_result(client, client.watch(_within(job, timeout, _journal_end(client, job, only_kept=True))))
+    return load_result(client, client.watch(_kept_end(client, job, timeout)))
 
 
 async def result_async(client: JobClient, job: AnyJob, timeout: Duration | None) -> Any:
     """See Job."""
-    check_kept(client, job)
-    return load_result(
-        client, await client.watch_async(_within(job, timeout, _journal_end(client, job, only_kept=True)))
-    )
+    return load_result(client, await client.watch_async(_kept_end(client, job, timeout)))
 
 
 def wait(client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None) -> JobStatus:
-    """See Job; `on_record` gets what the journal tells of the job meanwhile, in the client's own thread."""
+    """See Job; `on_record` gets the journal's records of the job in the meantime, in the client's own thread."""
     return status_at_end(end(client, job, timeout, on_record))
 
 
 async def wait_async(client: JobClient, job: AnyJob, timeout: Duration | None) -> JobStatus:
     """See Job."""
-    check_on(client)
-    return status_at_end(await client.watch_async(_within(job, timeout, _any_end(client, job, None))))
+    return status_at_end(await client.watch_async(_end(client, job, timeout)))
 
 
 def end(client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None) -> Record:
     """Wait until the job has ended; returns the record of its end. Raises as Job.wait."""
-    check_on(client)
-    return client.watch(_within(job, timeout, _any_end(client, job, on_record)))
+    return client.watch(_end(client, job, timeout, on_record))
 
 
 def ends(
     client: JobClient, jobs: Sequence[AnyJob], timeout: Duration | None, on_record: OnRecord | None = None
 ) -> list[Record | PalermoError]:
-    """`end` for many jobs, in their order; an error about one of them stands in the place of its record."""
-    check_on(client)
+    """`end` for many jobs, in their order; an error about one of them takes the place of its record."""
+    waits = [_end(client, job, timeout, on_record) for job in jobs]
 
     async def ended(watch: JournalWatch) -> list[Record | PalermoError]:
-        waits = [_within(job, timeout, _any_end(client, job, on_record))(watch) for job in jobs]
         found: list[Record | PalermoError] = []
-        for one in await asyncio.gather(*waits, return_exceptions=True):
+        for one in await asyncio.gather(*(wait(watch) for wait in waits), return_exceptions=True):
             if isinstance(one, BaseException) and not isinstance(one, PalermoError):
                 raise one
             found.append(one)
         return found
 
     return client.watch(ended)
+
+
+def _kept_end(client: JobClient, job: AnyJob, timeout: Duration | None) -> WaitForEnd:
+    check_kept(client, job)
+    return lambda watch: _within(watch, job, timeout, _journal_end(watch, client, job, only_kept=True))
+
+
+def _end(client: JobClient, job: AnyJob, timeout: Duration | None, on_record: OnRecord | None = None) -> WaitForEnd:
+    check_on(client)
+    return lambda watch: _within(watch, job, timeout, _any_end(watch, client, job, on_record))
 
 
 def check_on(client: JobClient) -> None:
@@ -173,14 +176,14 @@ def check_on(client: JobClient) -> None:
 
 
 def check_kept(client: JobClient, job: AnyJob) -> None:
-    """Raise JournalOff or ResultNotKept if waiting for a result would be in vain."""
+    """Raise JournalOff or ResultNotKept if no result can come."""
     check_on(client)
     if job.keep_result is False:
         raise _not_kept(job.id, "was enqueued without keep_result")
 
 
 def find_end(client: JobClient, job: AnyJob) -> Record | None:
-    """The record of the job's end, if the journal has one by now. Raises JournalOff, and BrokerUnavailable in time."""
+    """The record of the job's end, if the journal has it by now. Raises JournalOff, BrokerUnavailable."""
     check_on(client)
     patience = client.settings.publish_timeout
 
@@ -226,7 +229,7 @@ def serialized_result(record: Record) -> StoredResult | None:
 
 
 def result_as_json(client: JobClient, record: Record) -> Any:
-    """The kept result of a job as JSON values, from the record of its end; None for none. Runs no foreign code."""
+    """The kept result of a job as JSON values, from the record of its end; None for none. Runs no code of the job."""
     value = result_of_record(record)
     return None if value is None else as_json(_safe(client, value, record["id"]).loads(value.body, FOR_DISPLAY))
 
@@ -257,101 +260,82 @@ def _not_kept(id: str, what: str) -> ResultNotKept:
 
 
 def _since(job: AnyJob) -> float:
-    """The instant from which the journal may tell of the job's end, by this process's clock."""
+    """The instant from which the journal may have the job's end, by this process's clock."""
     return 0.0 if job.created_at is None else job.created_at - 1.0
 
 
-def _within(job: AnyJob, timeout: Duration | None, wait: WaitForEnd) -> WaitForEnd:
+async def _within(
+    watch: JournalWatch, job: AnyJob, timeout: Duration | None, wait: Coroutine[Any, Any, Record]
+) -> Record:
     seconds = in_seconds(timeout)
-
-    async def ended(watch: JournalWatch) -> Record:
-        try:
-            async with asyncio.timeout(seconds):
-                return await wait(watch)
-        except TimeoutError:
-            why = (
-                f"The journal cannot be read: {watch.read_error}"
-                if watch.read_error
-                else "`palermo status ID` says where it is, `palermo queues` whether a worker serves its queue."
-            )
-            raise ResultTimeout(f"job {job.id} has not ended within {seconds:g} s. {why}") from None
-
-    return ended
+    try:
+        async with asyncio.timeout(seconds):
+            return await wait
+    except TimeoutError:
+        why = (
+            f"The journal cannot be read: {watch.read_error}"
+            if watch.read_error
+            else "`palermo status ID` says where it is, `palermo queues` whether a worker serves its queue."
+        )
+        raise ResultTimeout(f"job {job.id} has not ended within {seconds:g} s. {why}") from None
 
 
-def _journal_end(client: JobClient, job: AnyJob, on_record: OnRecord | None = None, *, only_kept: bool) -> WaitForEnd:
-    """Wait until the journal tells how the job ended.
+async def _journal_end(
+    watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None = None, *, only_kept: bool
+) -> Record:
+    """Wait until the journal has the end of the job.
 
     With `only_kept` it raises ResultNotKept for a job that is seen to keep no result.
     """
 
-    async def ended(watch: JournalWatch) -> Record:
-        async def check(known: Record | None, cancelled: bool) -> Record | None:
-            if known is None and job.keep_result and not cancelled:
-                return None
-            if known is not None and known["kind"] != RecordKind.FAILED:
-                return known
-            place = await locate(await watch.session(), job.id, job.queue)
-            if known is not None:
-                # It failed once; someone may have requeued it since.
-                return known if not place.alive or _same_run(place, known) else None
-            if only_kept and place.message is not None and place.message.keep_result is False:
-                raise _not_kept(job.id, "was enqueued without keep_result")
-            if place.state == JobState.FAILED:
-                return _failed_record(job, place)
-            if place.state == CANCELLED:
-                return _cancelled_record(job, place)
-            if place.gone and job.created_at is None:
-                raise NotFound(f"job {job.id}: {_not_found_text(client, place)}")
+    async def check(known: Record | None, cancelled: bool) -> Record | None:
+        if known is None and job.keep_result and not cancelled:
             return None
+        if known is not None and known["kind"] != RecordKind.FAILED:
+            return known
+        place = await locate(await watch.session(), job.id, job.queue)
+        if known is not None:
+            # It failed once; it may have been requeued since.
+            return known if not place.alive or _same_run(place, known) else None
+        if only_kept and place.message is not None and place.message.keep_result is False:
+            raise _not_kept(job.id, "was enqueued without keep_result")
+        if place.gone and job.created_at is None:
+            raise NotFound(f"job {job.id}: {_not_found_text(client, place)}")
+        return _located_end(job, place)
 
-        return await watch.end(job.id, job.created_at, _since(job), check=check, on_record=on_record)
-
-    return ended
+    return await watch.end(job.id, job.created_at, _since(job), check=check, on_record=on_record)
 
 
-def _any_end(client: JobClient, job: AnyJob, on_record: OnRecord | None) -> WaitForEnd:
-    """Wait for the end of any job, also of one whose end nobody records."""
-    told = _journal_end(client, job, on_record, only_kept=False)
-
-    async def ended(watch: JournalWatch) -> Record:
-        if job.keep_result:
-            return await told(watch)
-        ways = {asyncio.ensure_future(told(watch)), asyncio.ensure_future(_disappearance(watch, job))}
-        try:
-            done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            return done.pop().result()
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-
-    return ended
+async def _any_end(watch: JournalWatch, client: JobClient, job: AnyJob, on_record: OnRecord | None) -> Record:
+    """Wait for the end of any job, also of one whose end is not recorded."""
+    told = _journal_end(watch, client, job, on_record, only_kept=False)
+    if job.keep_result:
+        return await told
+    ways = {asyncio.ensure_future(told), asyncio.ensure_future(_disappearance(watch, job))}
+    try:
+        done, _ = await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
 
 
 async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
-    """Wait until a job is gone whose success may be recorded nowhere.
+    """Wait until a job is gone whose success may not be recorded.
 
     When the journal counts successes of jobs of its name in its queue, this asks the broker whether it is still there.
     """
-    session = await watch.session()
-    # `_journal_end` looks at the failed jobs as well, at first, and the journal tells of later failures.
-    place = await locate(session, job.id, job.queue, failed=False)
-    name, queue = job.job, job.queue
-    if place.running is not None:
-        name, queue = place.running.job, place.running.queue
-    elif place.message is not None:
-        name, queue = place.message.job, place.message.queue
+    # `_journal_end` searches the failed jobs as well, at first, and the journal has later failures.
+    place = await locate(await watch.session(), job.id, job.queue, failed=False)
     if place.gone and job.created_at is None:
         # Whether the job ever existed is for `_journal_end` to say, which reads the journal.
         await asyncio.get_running_loop().create_future()
+    known = place.running or place.message or job
+    name, queue = known.job, known.queue
     missed, patience = place.gone, _FIRST_LOOK
     with watch.counting(queue, name) as counted:
-        while True:
-            if place.state == JobState.FAILED:
-                return _failed_record(job, place)
-            if place.state == CANCELLED:
-                return _cancelled_record(job, place)
+        while (found := _located_end(job, place)) is None:
             if not missed:
                 counted.clear()
                 with suppress(TimeoutError):
@@ -364,100 +348,120 @@ async def _disappearance(watch: JournalWatch, job: AnyJob) -> Record:
             if missed and place.gone:
                 break
             missed = place.gone
-    # If the job had gone wrong, the journal would tell that by now, or soon.
-    record = await watch.find_end(job.id, job.created_at, _since(job))
+    # If the job had gone wrong, the journal would have that by now, or soon.
+    found = found or await watch.find_end(job.id, job.created_at, _since(job))
     unwritten = {"kind": RecordKind.SUCCEEDED, "at": clock.now(), "id": job.id, "job": name, "queue": queue}
-    return record or {**unwritten, "unwritten": True}
+    return found or {**unwritten, "unwritten": True}
 
 
 def _same_run(place: JobLocation, ended: Record) -> bool:
-    """Whether the worker still settles the run that this record ends: it writes the record first."""
+    """Whether the worker is still settling the run that this record ends: it writes the record first."""
     began = 0.0 if place.running is None else place.running.started_at
     return place.worker == ended.get("writer") and began <= ended["at"]
 
 
-def _cancelled_record(job: AnyJob, place: JobLocation) -> Record:
-    """The record that the journal will have of a job that was cancelled and waits until a worker drops it."""
+def _located_end(job: AnyJob, place: JobLocation) -> Record | None:
+    """The record that the journal would have of a job that is found failed, or cancelled before a worker drops it."""
     message = place.message
-    assert message is not None
-    return {"kind": RecordKind.CANCELLED, "at": clock.now(), "id": job.id, "job": message.job, "queue": message.queue}
+    if message is None or place.state not in (JobState.FAILED, CANCELLED):
+        return None
+    about = {"at": clock.now(), "id": job.id, "job": message.job, "queue": message.queue}
+    if place.state == CANCELLED:
+        return {"kind": RecordKind.CANCELLED, **about}
+    if (failure := message.failure) is not None:
+        about |= {"at": float(failure.failed_at), "error": failure.exception_class, "message": failure.message}
+    return {"kind": RecordKind.FAILED, **about, "attempt": message.attempt}
 
 
-def _failed_record(job: AnyJob, place: JobLocation) -> Record:
-    """The record that the journal would have of a job among the failed."""
-    message = place.message
-    assert message is not None
-    assert message.failure is not None
-    failure = message.failure
-    return {
-        "kind": RecordKind.FAILED,
-        "at": float(failure.failed_at),
-        "id": job.id,
-        "job": message.job,
-        "queue": message.queue,
-        "attempt": message.attempt,
-        "error": failure.exception_class,
-        "message": failure.message,
-    }
+async def find_status(watch: JournalWatch, client: JobClient, job: AnyJob, patience: float | None) -> JobStatus:
+    """The status of a job, with what its key says."""
+    patience = client.settings.publish_timeout if patience is None else patience
+    found = await _Looks(watch, client, job, patience).status()
+    if found.state is State.UNKNOWN and client.settings.journal != JournalLevel.OFF:
+        await _records_written()
+        found = await _Looks(watch, client, job, patience).status()
+    if not found.key:
+        return found
+    try:
+        return status_with_key(found, await (await watch.session()).keys.find(found.key))
+    except BrokerUnavailable as error:
+        reason = f"{found.reason} Nothing is known of its key now: {error}".strip()
+        return replace(found, reason=reason)
 
 
-def _status(
-    client: JobClient, job: AnyJob, patience: float | None
-) -> Callable[[JournalWatch], Coroutine[Any, Any, JobStatus]]:
-    async def status(watch: JournalWatch) -> JobStatus:
-        found = await status_alone(watch)
-        if found.state is State.UNKNOWN and client.settings.journal != JournalLevel.OFF:
-            await _records_written()
-            found = await status_alone(watch)
-        if not found.key:
-            return found
+@dataclass(eq=False)
+class _Looks:
+    """The looks at one job, in the order in which jobs move. The first that is certain gives the status."""
+
+    watch: JournalWatch
+    client: JobClient
+    job: AnyJob
+    #: Seconds that reading the journal may take.
+    patience: float
+    #: Where the job was searched last.
+    place: JobLocation = field(default_factory=JobLocation)
+    #: The end that the journal has of the job, and its last step; whether it was read, and why not.
+    end: Record | None = None
+    step: Record | None = None
+    journal_read: bool = False
+    read_error: str = ""
+
+    async def status(self) -> JobStatus:
+        # The job may be on its way from one place to the next while the journal is read: it is located again then.
+        journal_off = self.client.settings.journal == JournalLevel.OFF
+        again: tuple[Look, ...] = () if journal_off else (self._read_journal, self._located)
+        looks = (self._ended_lately, self._located, *again, self._ended, self._kept_with_key, self._last_step)
+        for look in looks:
+            if (found := await look()) is not None:
+                return found
+        gone = "It failed, and is not among the failed jobs any more." if self.end is not None else ""
+        reasons = (gone, _not_found_text(self.client, self.place), self.read_error)
+        return self._without_record(State.UNKNOWN, reason=" ".join(filter(None, reasons)))
+
+    async def _ended_lately(self) -> JobStatus | None:
+        known = self.watch.recent_end(self.job.id, self.job.created_at)
+        return status_at_end(known) if known is not None and known["kind"] == RecordKind.SUCCEEDED else None
+
+    async def _located(self) -> JobStatus | None:
+        failed = self.end is None or self.end["kind"] == RecordKind.FAILED
+        self.place = await locate(await self.watch.session(), self.job.id, self.job.queue, failed=failed)
+        return status_at_location(self.job.id, self.place, self.client.serializers) if self.place.state else None
+
+    async def _read_journal(self) -> None:
+        about = self.job.id, self.job.created_at, _since(self.job)
         try:
-            return status_with_key(found, await (await watch.session()).keys.find(found.key))
-        except BrokerUnavailable as error:
-            reason = f"{found.reason} Nothing is known of its key now: {error}".strip()
-            return replace(found, reason=reason)
+            async with asyncio.timeout(self.patience):
+                self.end = await self.watch.find_end(*about)
+                if self.end is None and self.place.unseen:
+                    self.step = await self.watch.last_step(*about)
+            self.journal_read = True
+        except TimeoutError:
+            self.read_error = f"The journal was not read in time. {self.watch.read_error}".strip()
 
-    async def status_alone(watch: JournalWatch) -> JobStatus:
-        """The status without what other jobs do with its key."""
-        known = watch.recent_end(job.id, job.created_at)
-        if known is not None and known["kind"] == RecordKind.SUCCEEDED:
-            return status_at_end(known)
-        place = await locate(await watch.session(), job.id, job.queue)
-        if place.state:
-            return status_at_location(job.id, place, client.serializers)
-        read_error, step = "", None
-        if client.settings.journal != JournalLevel.OFF:
-            try:
-                async with asyncio.timeout(client.settings.publish_timeout if patience is None else patience):
-                    known = await watch.find_end(job.id, job.created_at, _since(job))
-                    if known is None and place.unseen:
-                        step = await watch.last_step(job.id, job.created_at, _since(job))
-            except TimeoutError:
-                read_error = f"The journal was not read in time. {watch.read_error}".strip()
-            # The job may have been on its way from one place to the next, or be back.
-            failed = known is None or known["kind"] == RecordKind.FAILED
-            place = await locate(await watch.session(), job.id, job.queue, failed=failed)
-            if place.state:
-                return status_at_location(job.id, place, client.serializers)
-        # A failure is recorded before the job lies among the failed.
-        fresh = known is not None and clock.now() - known["at"] < _FAILING_TIME
-        if known is not None and (known["kind"] != RecordKind.FAILED or place.unseen or fresh):
-            return status_at_end(known)
-        key = None if known is not None else await _key_about(await watch.session(), job.id)
-        if key is not None and (kept := status_kept_with_key(job.id, key)):
-            return kept
-        told = not read_error and client.settings.journal != JournalLevel.OFF
-        if key is not None and told and _tells_of_success(key):
-            return JobStatus(
-                state=State.DONE, id=job.id, job=job.job, queue=job.queue, key=key.name, reason=_KEY_CLOSED
-            )
-        if step is not None and place.unseen and (waiting := status_at_step(step, place)):
-            return waiting
-        since = "It failed, and is not among the failed jobs any more. " if known is not None else ""
-        reason = f"{since}{_not_found_text(client, place)} {read_error}".strip()
-        return JobStatus(state=State.UNKNOWN, id=job.id, job=job.job, queue=job.queue, reason=reason)
+    async def _ended(self) -> JobStatus | None:
+        """Its end, unless it failed and is no longer among the failed jobs: then a user took it from there."""
+        if self.end is None:
+            return None
+        # A failure is recorded before the job is in its queue of failed jobs.
+        fresh = clock.now() - self.end["at"] < _FAILING_TIME
+        certain = self.end["kind"] != RecordKind.FAILED or self.place.unseen or fresh
+        return status_at_end(self.end) if certain else None
 
-    return status
+    async def _kept_with_key(self) -> JobStatus | None:
+        key = None if self.end is not None else await _key_about(await self.watch.session(), self.job.id)
+        if key is None:
+            return None
+        done = self.journal_read and _tells_of_success(key)
+        return status_kept_with_key(self.job.id, key) or (
+            self._without_record(State.DONE, key=key.name, reason=_KEY_CLOSED) if done else None
+        )
+
+    async def _last_step(self) -> JobStatus | None:
+        return status_at_step(self.step, self.place) if self.step is not None and self.place.unseen else None
+
+    def _without_record(self, state: State, **more: Any) -> JobStatus:
+        job = self.job
+        return JobStatus(state=state, id=job.id, job=job.job, queue=job.queue, **more)
 
 
 async def _records_written() -> None:
@@ -466,7 +470,7 @@ async def _records_written() -> None:
 
 
 async def _key_about(broker: Broker, id: str) -> Key | None:
-    """The key with which this job is kept, or which is closed since this job had it; None if there is none."""
+    """The key with which this job is kept, or which is closed because this job had it, if any."""
     for key in (await broker.keys.page(id, offset=0, limit=sys.maxsize)).keys:
         kept, closed = key.next, key.closed
         if (kept is not None and kept.message.id == id) or (closed is not None and closed.id == id):
@@ -475,14 +479,14 @@ async def _key_about(broker: Broker, id: str) -> Key | None:
 
 
 def _tells_of_success(key: Key) -> bool:
-    """Whether the key is closed as `dedupe` says, so that its job is done: a job that goes wrong frees its key."""
+    """Whether the key is closed by `dedupe`, so that its job is done: a job that goes wrong frees its key."""
     return key.closed is not None and not key.name.startswith((f"{THROTTLE}:", f"{DEBOUNCE}:"))
 
 
 #: How it is known that a job is done of which the journal does not tell.
 _KEY_CLOSED = "no second one is enqueued for a while after its end, as dedupe says; the journal tells of no failure"
 
-#: Why the journal does not tell of a job, by its level.
+#: Why the journal does not have a job, by its level.
 _SILENCE = {
     JournalLevel.OFF: "The setting journal is off, so nothing tells of jobs that have ended.",
     JournalLevel.FAILURES: "It may have succeeded: at the journal's level, failures, that is known only of jobs that"
