@@ -1,123 +1,90 @@
-"""A small HTTP server for one page, `/metrics`, in an event loop whose own work matters more.
+"""A small HTTP server for `/metrics`, by prometheus_client and wsgiref.
 
-Everything is bounded, since the process must not suffer from the clients that ask: connections, bytes, seconds, and how
-often the page is made. It speaks as much HTTP/1.1 as scrapers and curl do, one request to a connection.
+Each request has a thread of its own, because the event loop of the process has more important work: it only accepts
+connections. Their number is bounded, and so are the bytes of a request and the seconds between two parts of one.
 """
 
-import asyncio
-import hmac
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from http import HTTPStatus
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
+
+from palermo.metrics import is_bearer
 
 log = logging.getLogger("palermo.metrics")
 
-#: A body, and headers that go with it.
-Answer = tuple[bytes, Mapping[str, str]]
-
-#: The most connections at a time, bytes of a request, and seconds from its first byte to the last of the answer.
-_MOST, _MAX_REQUEST, _PATIENCE = 20, 16_384, 10.0
-
-#: Seconds for which a page is used again.
-_HOLDS = 1.0
+#: Maximum number of connections at a time, and of seconds to wait for a client.
+_MOST, _PATIENCE = 20, 10.0
 
 
-class Endpoint:
-    """Answers scrapers; belongs to one event loop."""
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE
 
-    def __init__(self, at: socket.socket, answer: Callable[[str, str], Awaitable[Answer]], *, token: str = "") -> None:
-        """`answer` gets the type and the encoding that a request accepts. A request needs `token`, unless it is ""."""
-        self._socket = at
-        self._answer = answer
-        self._token = token
-        self._open = 0
-        self._made: dict[tuple[str, str], tuple[float, Answer]] = {}
-        self._making = asyncio.Lock()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log no requests."""
 
-    async def open(self) -> None:
+
+class Endpoint(ThreadingWSGIServer):
+    """Answers scrapers on an open socket, while `serve` has an event loop accept their connections."""
+
+    #: Never wait for a connection: the event loop calls when there is one.
+    timeout = 0
+
+    def __init__(self, at: socket.socket, registry: CollectorRegistry, *, token: str = "") -> None:
+        """A request needs this token, unless it is ""."""
+        super().__init__(at.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = at
+        self.server_name, self.server_port = at.getsockname()[:2]
+        self.setup_environ()
+        self.set_app(_application(registry, token))
+        self._free = threading.BoundedSemaphore(_MOST)
+
+    def serve(self, loop: AbstractEventLoop) -> None:
         """Begin to answer."""
-        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=_MAX_REQUEST)
-        host, port = self._socket.getsockname()[:2]
-        log.info("metrics served url=http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
+        loop.add_reader(self.socket, self.handle_request)
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        log.info("metrics served url=http://%s:%d/metrics", host, self.server_port)
 
-    async def close(self) -> None:
-        """Answer no more."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    def close(self, loop: AbstractEventLoop) -> None:
+        """Accept no more connections."""
+        loop.remove_reader(self.socket)
+        self.server_close()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._open >= _MOST:
-            writer.transport.abort()
-            return
-        self._open += 1
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        self._open -= 1
-        self._tasks.discard(task)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._respond(head.decode("latin-1")))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client went away, or is none that is served here
-        except Exception:  # the edge of a request
-            log.exception("cannot tell metrics")
+            super().process_request_thread(request, client_address)
         finally:
-            writer.transport.abort()
+            self._free.release()
 
-    async def _respond(self, head: str) -> bytes:
-        first, *lines = head.split("\r\n")
-        method, _, rest = first.partition(" ")
-        path = rest.partition(" ")[0].partition("?")[0]
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        if path != "/metrics":
-            return _response(404, b"The metrics are at /metrics.\n")
-        if method not in ("GET", "HEAD"):
-            return _response(405, b"Metrics can only be read.\n", {"allow": "GET, HEAD"})
-        if self._token and not is_bearer(headers.get("authorization", ""), self._token):
-            text = b"This wants the token of the setting metrics_token: Authorization: Bearer TOKEN.\n"
-            return _response(401, text, {"www-authenticate": "Bearer"})
-        body, more = await self._page(headers.get("accept", ""), headers.get("accept-encoding", ""))
-        return _response(200, body, more, head_only=method == "HEAD")
-
-    async def _page(self, accept: str, encoding: str) -> Answer:
-        """The page, made once for all requests of this moment."""
-        key, now = (accept, encoding), asyncio.get_running_loop().time
-        async with self._making:
-            self._made = {each: made for each, made in self._made.items() if now() - made[0] < _HOLDS}
-            if key not in self._made:
-                self._made[key] = (now(), await self._answer(accept, encoding))
-            return self._made[key][1]
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("metrics not sent client=%s", client_address, exc_info=True)
 
 
-def is_bearer(authorization: str, token: str) -> bool:
-    """Whether a header `Authorization` holds this token."""
-    scheme, _, given = authorization.partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+def _application(registry: CollectorRegistry, token: str) -> Callable[..., Iterable[bytes]]:
+    metrics = make_wsgi_app(registry)
 
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        text = [("Content-Type", "text/plain; charset=utf-8")]
+        if environ["PATH_INFO"] != "/metrics":
+            start_response("404 Not Found", text)
+            return [b"The metrics are at /metrics.\n"]
+        if token and not is_bearer(environ.get("HTTP_AUTHORIZATION", ""), token):
+            start_response("401 Unauthorized", [*text, ("WWW-Authenticate", "Bearer")])
+            return [b"Send the token of the setting metrics_token: Authorization: Bearer TOKEN.\n"]
+        found: Iterable[bytes] = metrics({**environ, "QUERY_STRING": ""}, start_response)
+        return found
 
-def _response(status: int, body: bytes, headers: Mapping[str, str] | None = None, *, head_only: bool = False) -> bytes:
-    lines = {
-        "content-type": "text/plain; charset=utf-8",
-        "cache-control": "no-store",
-        "x-content-type-options": "nosniff",
-        **(headers or {}),
-        "content-length": str(len(body)),
-        "connection": "close",
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + (b"" if head_only else body)
+    return application

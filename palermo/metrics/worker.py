@@ -2,10 +2,9 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from palermo.contract.worker_info import STATES, WorkerInfo
 from palermo.core.version import VERSION
@@ -13,17 +12,15 @@ from palermo.errors import SettingInvalid
 from palermo.history.tally import Tally
 from palermo.metrics import check_installed
 from palermo.metrics.catalogue import WORKER
-from palermo.metrics.endpoint import Answer, Endpoint
 from palermo.metrics.totals import Totals
 from palermo.settings.settings import Settings
 
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
-class _Moment(Struct, frozen=True, kw_only=True):
-    """A worker's state at the moment of a request."""
 
-    info: WorkerInfo
-    connected: bool
-    tallies: dict[tuple[str, str], Tally]
+#: Seconds that the event loop has for the values of a request.
+_PATIENCE = 10.0
 
 
 def listen(settings: Settings) -> socket.socket:
@@ -54,30 +51,39 @@ async def serve(
     is_connected: Callable[[], bool],
 ) -> AsyncIterator[None]:
     """Answer scrapers at this socket while the block runs. Both functions are called in the worker's event loop."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.registry import Collector
 
-    async def answer(accept: str, encoding: str) -> Answer:
-        moment = _Moment(info=report(), connected=is_connected(), tallies=totals.copy())
-        # Writing a thousand lines takes as long as ten jobs.
-        return await asyncio.to_thread(_written, moment, settings.release, pool, accept, encoding)
+    from palermo.metrics.endpoint import Endpoint
+    from palermo.metrics.exposition import Families
 
-    endpoint = Endpoint(at, answer, token=settings.metrics_token)
-    await endpoint.open()
+    loop = asyncio.get_running_loop()
+
+    async def present() -> tuple[WorkerInfo, bool, dict[tuple[str, str], Tally]]:
+        return report(), is_connected(), totals.copy()
+
+    class WorkerMetrics(Collector):
+        """The metrics at the moment of a request, written in the request's own thread."""
+
+        def collect(self) -> Iterable[Metric]:
+            info, connected, tallies = asyncio.run_coroutine_threadsafe(present(), loop).result(_PATIENCE)
+            families = Families(WORKER)
+            families.info("palermo_worker_info", worker=info.id, version=VERSION, release=settings.release, pool=pool)
+            families.set("palermo_worker_start_time_seconds", info.started_at)
+            families.set("palermo_worker_broker_up", connected)
+            for state in STATES:
+                families.set("palermo_worker_state", info.state == state, state)
+            families.set("palermo_worker_slots", info.slots)
+            families.set("palermo_worker_slots_busy", len(info.jobs))
+            families.tallies(tallies, prefix="palermo_worker_")
+            return families.collect()
+
+    registry = CollectorRegistry()
+    registry.register(WorkerMetrics())
+    ProcessCollector(registry=registry)
+    endpoint = Endpoint(at, registry, token=settings.metrics_token)
+    endpoint.serve(loop)
     try:
         yield
     finally:
-        await endpoint.close()
-
-
-def _written(moment: _Moment, release: str, pool: str, accept: str, encoding: str) -> Answer:
-    from palermo.metrics.exposition import Families, expose
-
-    info, families = moment.info, Families(WORKER)
-    families.info("palermo_worker_info", worker=info.id, version=VERSION, release=release, pool=pool)
-    families.set("palermo_worker_start_time_seconds", info.started_at)
-    families.set("palermo_worker_broker_up", moment.connected)
-    for state in STATES:
-        families.set("palermo_worker_state", info.state == state, state)
-    families.set("palermo_worker_slots", info.slots)
-    families.set("palermo_worker_slots_busy", len(info.jobs))
-    families.tallies(moment.tallies, prefix="palermo_worker_")
-    return expose(families, accept=accept, encoding=encoding)
+        endpoint.close(loop)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from palermo.metrics.endpoint import is_bearer
+from palermo.metrics import is_bearer
 from palermo.webui.security import auth
 from palermo.webui.security.request import (
     FORM,

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Scope
 
-from palermo.metrics.endpoint import is_bearer
+from palermo.metrics import is_bearer
 from palermo.webui.security.cookies import cookie_of_port
 from palermo.webui.security.request import SAFE, forwarding_header, is_near
 from palermo.webui.site import LOCAL, Refused, User
