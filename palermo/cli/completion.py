@@ -1,6 +1,6 @@
-"""Completes names in a shell: queues, jobs and workers, as the broker knows them.
+"""Shell completion of queues, jobs and workers, with the names that the broker knows.
 
-Law: a completion prints nothing but names, changes nothing, and gives up in silence after some seconds.
+Law: a completion prints only names, changes nothing, and gives up silently after some seconds.
 """
 
 import io
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from palermo.inspector.inspector import Inspector
     from palermo.settings.settings import Settings
 
-#: Seconds that a broker gets to answer.
+#: Seconds for the broker to answer.
 _PATIENCE = 2.0
 
-#: How many failed jobs are looked at for names.
+#: The number of failed jobs that are read for names.
 _FAILED = 100
 
 #: A function that click calls for the beginning of a word.
@@ -29,7 +29,7 @@ Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]
 
 
 def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Complete:
-    """The completion by these names; no names if the broker does not give them."""
+    """The completion by these names; none if the broker does not answer."""
 
     def found(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
@@ -51,18 +51,6 @@ def complete(names: Callable[["Inspector", "Settings"], Iterable[str]]) -> Compl
     return found
 
 
-def _queues(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    return (row["name"] for row in inspector.queues.list())
-
-
-def _workers(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    return (row["id"] for row in inspector.workers.list())
-
-
-def _recurring(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
-    return (row["name"] for row in inspector.recurring.list())
-
-
 def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
     """The jobs that the modules of the settings declare; and those that run, have failed or recur."""
     from palermo.jobs import registry
@@ -75,5 +63,7 @@ def _jobs(inspector: "Inspector", settings: "Settings") -> Iterable[str]:
     yield from (row["job"] for row in inspector.failed.list(limit=_FAILED, newest=True, count=False) if row["job"])
 
 
-complete_queue, complete_worker = complete(_queues), complete(_workers)
-complete_recurring, complete_job = complete(_recurring), complete(_jobs)
+complete_queue = complete(lambda inspector, _: (row["name"] for row in inspector.queues.list()))
+complete_worker = complete(lambda inspector, _: (row["id"] for row in inspector.workers.list()))
+complete_recurring = complete(lambda inspector, _: (row["name"] for row in inspector.recurring.list()))
+complete_job = complete(_jobs)

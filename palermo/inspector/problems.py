@@ -7,7 +7,7 @@ Three alike are told one by one. Four or more are one problem, whose finding has
 
 import shlex
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,6 +21,8 @@ from palermo.core.text import count, duration, some_of
 from palermo.core.topology import is_failed
 from palermo.history.statistics import Named
 from palermo.history.worker_lives import WorkerLife
+
+T = TypeVar("T")
 
 #: Seconds that the first job of a queue may wait.
 LATE = 900.0
@@ -131,11 +133,13 @@ def present(
         if kind is not None and not (kind == "unserved" and trouble is not None):
             wrong[kind].append(_Queue(row["name"], row["pending"], age or 0.0, resting.get(row["name"], ())))
     for kind, those in wrong.items():
-        if len(those) <= _APART:
-            found += [PresentProblem(kind, _of_queue(kind, one, silent=bool(silent))) for one in those]
-        else:
-            found.append(PresentProblem(kind, _of_queues(kind, those, silent=bool(silent))))
+        found += [PresentProblem(kind, _of_queues(kind, some, silent=bool(silent))) for some in _told(those)]
     return found + _of_all_jobs(jobs)
+
+
+def _told(those: Sequence[T]) -> list[Sequence[T]]:
+    """The groups in which problems of one kind are reported: few one by one, many together."""
+    return [[one] for one in those] if len(those) <= _APART else [those]
 
 
 def grouped(findings: Iterable[Finding]) -> list[Finding]:
@@ -219,53 +223,68 @@ def mixed(rows: Sequence[Row], order: Callable[[Row], int], *, page: int, most: 
     return found + troubled + sorted(served + rest, key=lambda row: str(row["name"]))
 
 
-def _of_queue(kind: QueueKind, queue: _Queue, *, silent: bool) -> Finding:
-    quoted, waiting = shlex.quote(queue.name), count(queue.pending, "job")
-    verb = "waits" if queue.pending == 1 else "wait"
-    match kind:
-        case "paused":
-            text = f"paused, and {waiting} {verb} in it"
-            advice = f"`palermo resume {quoted}` if it was forgotten. `palermo audit` says who paused it."
-        case "unserved":
-            # One that does not answer may serve it: it is not always known which queues it serves.
-            text = f"{waiting} {verb}, and no worker{' that answers' if silent else ''} takes jobs from it"
-            advice = (
-                f"Start a worker for it: `palermo worker MODULE -q {quoted}`."
-                f" If its name is a mistake, `palermo delete {quoted}` removes it with its jobs."
-            )
-        case "resting":
-            them = "it" if queue.pending == 1 else "them"
-            text = f"{waiting} {verb}, and no worker takes {them}: {some_of(queue.resting)}"
-            advice = _RESUME
-        case "late":
-            text = f"its first job has waited for {duration(queue.age)}, and {waiting} {verb} in it"
-            advice = _MORE_WORKERS
-    return replace(Finding.warning(f"queue {queue.name}", text, advice), names=(queue.name,))
+_RESUME = (
+    "`palermo control resume WORKER` lets a quiet or paused worker take jobs again."
+    " A stopping worker ends after its running jobs: start another."
+)
+
+_MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
+
+#: What is said of one queue, and what to do about it.
+_ONE: Mapping[QueueKind, tuple[str, str]] = {
+    "paused": (
+        "paused, and {jobs} {wait} in it",
+        "`palermo resume {quoted}` if it was forgotten. `palermo audit` shows who paused it.",
+    ),
+    "unserved": (
+        "{jobs} {wait}, and no worker{answering} takes jobs from it",
+        "Start a worker for it: `palermo worker MODULE -q {quoted}`."
+        " If its name is a mistake, `palermo delete {quoted}` removes it with its jobs.",
+    ),
+    "resting": ("{jobs} {wait}, and no worker takes {them}: {resting}", _RESUME),
+    "late": ("its first job has waited for {age}, and {jobs} {wait} in it", _MORE_WORKERS),
+}
+
+#: The same for more than three queues.
+_MANY: Mapping[QueueKind, tuple[str, str]] = {
+    "paused": (
+        "{jobs} wait in {number:,} paused queues: {names}",
+        "`palermo resume QUEUE` for each that was forgotten. `palermo audit` shows who paused them.",
+    ),
+    "unserved": (
+        "{jobs} wait in {number:,} queues that no worker{answering} serves: {names}",
+        "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those whose names"
+        " begin with region-. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs.",
+    ),
+    "resting": ("{jobs} wait in {number:,} queues whose workers take no jobs: {names}", _RESUME),
+    "late": (
+        "{jobs} wait in {number:,} queues whose first job has waited for more than {late:.0f} minutes, at most {age}:"
+        " {names}",
+        _MORE_WORKERS,
+    ),
+}
 
 
 def _of_queues(kind: QueueKind, queues: Sequence[_Queue], *, silent: bool) -> Finding:
     worst = sorted(queues, key=lambda one: (-one.age if kind == "late" else -one.pending, one.name))
-    names = tuple(one.name for one in worst)
-    wait = f"{count(sum(one.pending for one in worst), 'job')} wait in {len(names):,}"
-    match kind:
-        case "paused":
-            text = f"{wait} paused queues"
-            advice = "`palermo resume QUEUE` for each that was forgotten. `palermo audit` says who paused them."
-        case "unserved":
-            text = f"{wait} queues that no worker{' that answers' if silent else ''} serves"
-            advice = (
-                "Start a worker for them: `palermo worker MODULE -q '*'` serves all queues, `-q 'region-*'` those that"
-                " begin so. If a name is a mistake, `palermo delete QUEUE` removes the queue with its jobs."
-            )
-        case "resting":
-            text = f"{wait} queues whose workers take no jobs"
-            advice = _RESUME
-        case "late":
-            text = f"{wait} queues whose first job has waited for more than {LATE / 60:.0f} minutes"
-            text += f", at most {duration(worst[0].age)}"
-            advice = _MORE_WORKERS
-    text = f"{text}: {some_of(names)}"
-    return replace(Finding.warning("queues", text, advice), names=names)
+    first, names = worst[0], tuple(one.name for one in worst)
+    pending = sum(one.pending for one in worst)
+    text, advice = (_MANY if len(worst) > 1 else _ONE)[kind]
+    values = {
+        "jobs": count(pending, "job"),
+        "wait": "waits" if pending == 1 else "wait",
+        "them": "it" if pending == 1 else "them",
+        "quoted": shlex.quote(first.name),
+        "resting": some_of(first.resting),
+        "age": duration(first.age),
+        "number": len(names),
+        "names": some_of(names),
+        # A silent worker may serve it: it isn't always known which queues a worker serves.
+        "answering": " that answers" if silent else "",
+        "late": LATE / 60,
+    }
+    check = "queues" if len(worst) > 1 else f"queue {first.name}"
+    return replace(Finding.warning(check, text.format(**values), advice.format(**values)), names=names)
 
 
 def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
@@ -280,14 +299,6 @@ def _of_deaths(deaths: Sequence[WorkerLife]) -> Finding:
     return replace(Finding.warning("workers", text, advice), names=names)
 
 
-_RESUME = (
-    "`palermo control resume WORKER` lets a quiet or paused worker take jobs again."
-    " A stopping worker ends after its running jobs: start another."
-)
-
-_MORE_WORKERS = "Start more workers, or give them more slots with -c. A job that was requeued is as old as it ever was."
-
-
 def _of_all_jobs(jobs: Mapping[str, Outcomes]) -> list[PresentProblem]:
     wrong: dict[JobKind, list[_Job]] = {"failing": [], "retried": []}
     for name, ended in sorted(jobs.items()):
@@ -300,8 +311,7 @@ def _of_all_jobs(jobs: Mapping[str, Outcomes]) -> list[PresentProblem]:
             wrong["retried"].append(_Job(name, runs, ended.retried))
     found: list[PresentProblem] = []
     for kind, those in wrong.items():
-        told = [[one] for one in those] if len(those) <= _APART else [those]
-        found += [PresentProblem(kind, _of_jobs(kind, some)) for some in told]
+        found += [PresentProblem(kind, _of_jobs(kind, some)) for some in _told(those)]
     return found
 
 
