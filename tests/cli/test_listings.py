@@ -9,15 +9,6 @@ from tests.cli.conftest import Palermo
 from tests.inspector.jobs import failure, message, publish, publish_failed
 
 
-@pytest.mark.parametrize("listing", ["workers", "failed list", "failed groups", "jobs mail"])
-def test_an_empty_listing_is_done(palermo: Palermo, client: Client, listing: str) -> None:
-    publish(client, message("1"))
-    client.run(lambda broker: broker.purge("mail"))
-
-    assert palermo.rows(*listing.split()) == []
-    assert palermo(*listing.split()).stdout == ""
-
-
 def test_text_of_a_job_cannot_drive_the_terminal(palermo: Palermo, client: Client) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202e"
     publish_failed(client, (message("1", job=f"a{evil}", preview=evil), failure(text=f"{evil}\n[red]bold[/red]")))

@@ -13,7 +13,6 @@ from palermo.cli.top_keys import HELP, TopKeys
 from palermo.client.client import Client
 from palermo.core.durations import Durations
 from palermo.core.journal_records import decode, encode
-from palermo.core.text import duration
 from palermo.history.statistics import Rates
 from palermo.inspector.inspector import Inspector
 from tests.cli.conftest import Palermo, on_terminal, read_until
@@ -85,21 +84,6 @@ def test_stats_says_what_was_counted_by_queue_job_and_worker(palermo: Palermo, c
     text = " ".join(palermo("stats", "--since", "1h").stdout.split())
     expected = ("Processed 2", "Retried 1", "1.4.2 at 20", "shop.send", "pid:7@host")
     assert [part for part in expected if part not in text] == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.000_35, "350 µs"),
-        (0.0125, "12.5 ms"),
-        (0.999_9, "1 s"),
-        (1.25, "1.25 s"),
-        (200, "3 min 20 s"),
-        (7_500, "2 h 5 min"),
-    ],
-)
-def test_durations_as_people_read_them(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(

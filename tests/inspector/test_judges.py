@@ -5,7 +5,7 @@ from palermo.core.failure import Failure
 from palermo.core.message import Message
 from palermo.errors import IdInvalid, QueueNameInvalid
 from palermo.inspector.failed_filter import FailedFilter
-from palermo.inspector.judges import FindJudge, GroupJudge, PageJudge, Selection, TakeJudge, report_taken, stoppable
+from palermo.inspector.judges import FindJudge, GroupJudge, PageJudge, Selection, TakeJudge, report_taken
 
 
 def failed(
@@ -109,12 +109,3 @@ def test_what_has_gone_is_told_once_the_step_that_took_it_is_reported() -> None:
     progress(SweepProgress(total=3, seen=3))
 
     assert told == [["1", "2"], ["3"]]
-
-
-def test_a_judge_that_is_stopped_takes_nothing_more() -> None:
-    stopping: list[bool] = []
-    judge = stoppable(lambda: bool(stopping), TakeJudge(Selection.of(FailedFilter())))
-
-    assert kinds(judge, failed("1")) == [Remove]
-    stopping.append(True)
-    assert kinds(judge, failed("2")) == [Stop]
