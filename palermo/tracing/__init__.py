@@ -42,13 +42,13 @@ _header_sources: list[Callable[[], Mapping[str, str]]] = []
 
 
 def add_header_source(function: Callable[[], Mapping[str, str]]) -> None:
-    """Have this function called at each enqueue, for headers. It must not raise. OpenTelemetry comes before it."""
+    """Call this function for headers at each enqueue, unless OpenTelemetry traces it. It must not raise."""
     if function not in _header_sources:
         _header_sources.append(function)
 
 
 class _WithHeaders:
-    """The span of an enqueue that only other tracers know of."""
+    """The span of an enqueue that only other tracers have."""
 
     def traced(self, message: Message) -> Message:
         headers = {name: value for function in _header_sources for name, value in function().items()}
@@ -59,33 +59,33 @@ _WITH_HEADERS = nullcontext(_WithHeaders())
 
 
 def enqueuing(job: "JobDefinition | str | None") -> AbstractContextManager[Enqueuing | None]:
-    """Enter the span of enqueuing a job; with None, of one call that enqueues any number of any jobs.
+    """Enter the span of enqueuing a job; with None, of one call that enqueues any number of jobs.
 
-    It is current meanwhile. None where nothing is traced.
+    The span is current inside. None if nothing is traced.
     """
     provider = _provider()
     if provider is None:
         return _WITH_HEADERS if _header_sources else _UNTRACED
-    from palermo.tracing.spans import EnqueueSpan
+    from palermo.tracing.spans import enqueue_span
 
-    return EnqueueSpan(provider, "" if job is None else job if isinstance(job, str) else job.name)
+    return enqueue_span(provider, "" if job is None else job if isinstance(job, str) else job.name)
 
 
 def running(message: Message, *, worker: str, crashed: bool = False) -> AbstractContextManager[Running | None]:
-    """Enter the span of running a message in the slot with this tag; `crashed` if it was another process that ran it.
+    """Enter the span of running a message in the slot with this tag; `crashed` if another process ran it.
 
-    It is current meanwhile: spans of the job are below it. None where nothing is traced.
+    The span is current inside, so spans of the job are below it. None if nothing is traced.
     """
     provider = _provider()
     if provider is None:
         return _UNTRACED
-    from palermo.tracing.spans import RunSpan
+    from palermo.tracing.spans import run_span
 
-    return RunSpan(provider, message, worker=worker, crashed=crashed)
+    return run_span(provider, message, worker=worker, crashed=crashed)
 
 
 def flush() -> None:
-    """Send the spans of this process before it ends abruptly. Returns when they are sent, or cannot be."""
+    """Send the spans of this process before it ends abruptly. Returns once they are sent, or cannot be."""
     provider = _provider()
     if provider is not None:
         from palermo.tracing.spans import flush_provider

@@ -3,10 +3,8 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import Token
 from functools import lru_cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from msgspec.structs import replace
 from opentelemetry import context, propagate, trace
@@ -19,15 +17,13 @@ from palermo.core.version import VERSION
 
 log = logging.getLogger("palermo.tracing")
 
-#: Milliseconds that sending the last spans may take, where the provider respects that.
+#: Milliseconds for sending the last spans, where the provider respects that.
 _FLUSH_MS = 2_000
-
-_SYSTEM = {"messaging.system": "palermo"}
 
 
 @contextmanager
 def _harmless() -> Iterator[None]:
-    """Log what exporters, samplers and propagators of others raise: no job may be lost or refused for them."""
+    """Log the errors of exporters, samplers and propagators: no job may be lost or refused because of them."""
     try:
         yield
     except Exception:
@@ -40,123 +36,124 @@ def _tracer(provider: TracerProvider) -> Tracer:
     return provider.get_tracer("palermo", VERSION)
 
 
-class _Current:
-    """A span that is current from entering to leaving."""
-
-    def __init__(self, provider: TracerProvider) -> None:
-        self._provider = provider
-        self._span: Span = trace.INVALID_SPAN
-        self._token: Token[context.Context] | None = None
-
-    def _begin(
-        self, name: str, kind: SpanKind, attributes: Mapping[str, Any], parent: context.Context | None = None
-    ) -> None:
-        self._span = _tracer(self._provider).start_span(
-            name, context=parent, kind=kind, attributes={**_SYSTEM, **attributes}
+@contextmanager
+def _current(
+    provider: TracerProvider,
+    name: str,
+    kind: SpanKind,
+    attributes: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[Span]:
+    """A span that is current while the block runs, below the one in these headers or the current one."""
+    span: Span = trace.INVALID_SPAN
+    token = None
+    with _harmless():
+        parent = None if headers is None else propagate.extract(headers)
+        span = _tracer(provider).start_span(
+            name, context=parent, kind=kind, attributes={"messaging.system": "palermo", **attributes}
         )
-        self._token = context.attach(trace.set_span_in_context(self._span, parent))
+        token = context.attach(trace.set_span_in_context(span, parent))
+    try:
+        yield span
+    finally:
+        with _harmless():
+            if token is not None:
+                context.detach(token)
+            span.end()
 
-    def _end(self) -> None:
-        token, self._token = self._token, None
-        if token is not None:
-            context.detach(token)
-        self._span.end()
+
+def _fail(span: Span, kind: str, message: str) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(StatusCode.ERROR, f"{kind}: {message}")
 
 
-class EnqueueSpan(_Current):
+class EnqueueSpan:
     """See palermo.tracing.Enqueuing."""
 
-    def __init__(self, provider: TracerProvider, job: str) -> None:
+    def __init__(self, span: Span, job: str) -> None:
         """Without a job (""), the span is for many."""
-        super().__init__(provider)
-        self._job = job
+        self.count = 0
+        self._span, self._job = span, job
         self._headers: dict[str, str] = {}
-        self._count = 0
-
-    def __enter__(self) -> Self:
-        attributes = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
-        if self._job:
-            attributes["palermo.job"] = self._job
         with _harmless():
-            self._begin(f"enqueue {self._job}" if self._job else "enqueue_many", SpanKind.PRODUCER, attributes)
             propagate.inject(self._headers)
-        return self
 
     def traced(self, message: Message) -> Message:
         with _harmless():
-            self._count += 1
+            self.count += 1
             if self._job:
                 self._span.set_attributes(_about(message))
         return replace(message, extra={**message.extra, **self._headers}) if self._headers else message
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _harmless():
-            if not self._job:
-                self._span.set_attribute("messaging.batch.message_count", self._count)
-            elif not self._count and error is None:
-                self._span.set_attribute("palermo.outcome", "not enqueued")  # by a hook
-            if error is not None:
-                self._span.record_exception(error)
-                self._span.set_attribute("error.type", class_name(type(error)))
-                self._span.set_status(StatusCode.ERROR, f"{class_name(type(error))}: {error}")
-            self._end()
+
+@contextmanager
+def enqueue_span(provider: TracerProvider, job: str) -> Iterator[EnqueueSpan]:
+    """Enter the span of enqueuing a job; of many jobs if `job` is ""."""
+    attributes = {"messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
+    if job:
+        attributes["palermo.job"] = job
+    with _current(provider, f"enqueue {job}" if job else "enqueue_many", SpanKind.PRODUCER, attributes) as span:
+        enqueuing = EnqueueSpan(span, job)
+        try:
+            yield enqueuing
+        except BaseException as error:
+            with _harmless():
+                span.record_exception(error)
+                _fail(span, class_name(type(error)), str(error))
+            raise
+        else:
+            with _harmless():
+                if job and not enqueuing.count:
+                    span.set_attribute("palermo.outcome", "not enqueued")  # by a hook
+        finally:
+            with _harmless():
+                if not job:
+                    span.set_attribute("messaging.batch.message_count", enqueuing.count)
 
 
-class RunSpan(_Current):
+class RunSpan:
     """See palermo.tracing.Running."""
 
-    def __init__(self, provider: TracerProvider, message: Message, *, worker: str, crashed: bool) -> None:
-        super().__init__(provider)
-        self._message = message
-        self._worker = worker
-        self._crashed = crashed
-
-    def __enter__(self) -> Self:
-        message = self._message
-        attributes = {
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-            "messaging.client.id": self._worker,
-            "palermo.job": message.job,
-            "palermo.attempt": message.attempt,
-            **_about(message),
-        }
-        if self._crashed:
-            attributes["palermo.crashed"] = True
-        with _harmless():
-            # The publisher may have put anything there.
-            headers = {name: value for name, value in message.extra.items() if isinstance(value, str)}
-            parent = propagate.extract(headers)
-            self._begin(f"process {message.job or message.queue}", SpanKind.CONSUMER, attributes, parent)
-        return self
+    def __init__(self, span: Span) -> None:
+        self._span = span
 
     def ended(self, result: RunResult) -> RunResult:
         with _harmless():
             outcome, failure = _outcome(result)
             self._span.set_attribute("palermo.outcome", outcome)
             if failure is not None:
-                self._blame(failure)
+                attributes = {
+                    "exception.type": failure.exception_class,
+                    "exception.message": failure.message,
+                    "exception.stacktrace": failure.stack_trace,
+                }
+                self._span.add_event("exception", attributes)
+                _fail(self._span, failure.exception_class, failure.message)
         return result
 
-    def _blame(self, failure: Failure) -> None:
-        attributes = {
-            "exception.type": failure.exception_class,
-            "exception.message": failure.message,
-            "exception.stacktrace": failure.stack_trace,
-        }
-        self._span.add_event("exception", attributes)
-        self._span.set_attribute("error.type", failure.exception_class)
-        self._span.set_status(StatusCode.ERROR, f"{failure.exception_class}: {failure.message}")
 
-    def __exit__(self, *raised: object) -> None:
-        with _harmless():
-            self._end()
+@contextmanager
+def run_span(provider: TracerProvider, message: Message, *, worker: str, crashed: bool) -> Iterator[RunSpan]:
+    """Enter the span of running a message."""
+    attributes = {
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.client.id": worker,
+        "palermo.job": message.job,
+        "palermo.attempt": message.attempt,
+        **_about(message),
+    }
+    if crashed:
+        attributes["palermo.crashed"] = True
+    # The publisher may have put anything there.
+    headers = {name: value for name, value in message.extra.items() if isinstance(value, str)}
+    name = f"process {message.job or message.queue}"
+    with _current(provider, name, SpanKind.CONSUMER, attributes, headers) as span:
+        yield RunSpan(span)
 
 
 def flush_provider(provider: TracerProvider) -> None:
-    """Have the provider send the spans that it holds, if it can be told to."""
+    """Have the provider send its spans, if it can."""
     flush = getattr(provider, "force_flush", None)
     if flush is not None:
         with _harmless():
@@ -174,16 +171,12 @@ def _about(message: Message) -> dict[str, Any]:
 def _outcome(result: RunResult) -> tuple[str, Failure | None]:
     """The outcome of a run in the journal's words, and the failure if it is one."""
     match result:
-        case Succeeded(skipped=True):
-            return "skipped", None
-        case Succeeded():
-            return "succeeded", None
+        case Succeeded(skipped=skipped):
+            return "skipped" if skipped else "succeeded", None
         case Raised(failure):
             return "failed", failure
-        case Retrying(None):
-            return "snoozed", None
         case Retrying(failure):
-            return "retried", failure
+            return "snoozed" if failure is None else "retried", failure
         case Dropped():
             return "discarded", None
         case Interrupted():
@@ -191,6 +184,6 @@ def _outcome(result: RunResult) -> tuple[str, Failure | None]:
         case Cancelled():
             return "cancelled", None
         case BatchResult(results):
-            # The span of a batch shows a failure if there is one, since people look for failures.
+            # The span of a batch shows a failure if there is one, since failures are searched for.
             outcomes = [_outcome(each) for each in results]
             return next((one for one in outcomes if one[1] is not None), outcomes[0])
