@@ -1,14 +1,14 @@
-"""`palermo enqueue`: one job by its name, from a shell."""
+"""`palermo enqueue`: enqueues one job by its name, from a shell."""
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import click
 
 from palermo.cli.command_group import Context
 from palermo.cli.completion import complete_job, complete_queue
-from palermo.cli.options import parse_duration, parse_instant, query_options
+from palermo.cli.options import Options, all_of, parse_duration, parse_instant, query_options
 from palermo.cli.output import misuse, note, print_json
 from palermo.client.prepare import plain_note
 from palermo.core.text import nearest
@@ -17,10 +17,8 @@ from palermo.core.unique_keys import Mode
 from palermo.inspector.inspector import Inspector
 from palermo.jobs import registry
 from palermo.jobs.option_kinds import Choice, Count, Flag, Headers, Number, Seconds, UniqueFor
-from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS, Option
+from palermo.jobs.options import ENQUEUE_OPTIONS, OPTIONS
 from palermo.jobs.user_modules import import_modules
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _parse_unique(text: str) -> str | float:
@@ -31,7 +29,7 @@ def _parse_unique(text: str) -> str | float:
         return parse_duration(text)
     except click.BadParameter:
         words = f"{Mode.START}, {Mode.DONE}"
-        raise click.BadParameter(f"{text!r} is none of {words} and no duration, such as 5m.") from None
+        raise click.BadParameter(f"{text!r} is neither {words} nor a duration such as 5m.") from None
 
 
 def _parse_header(text: str) -> tuple[str, str]:
@@ -42,20 +40,10 @@ def _parse_header(text: str) -> tuple[str, str]:
     return name, value
 
 
-#: The options of `.options()` that the command has flags of its own for, beside those that it makes from the table.
-_OWN_FLAGS = ("queue", "id", "delay", "run_at")
-
-
-def _job_options(command: F) -> F:
-    """Add a flag for each option of `.options()`, by the same name."""
-    for name in reversed([name for name in ENQUEUE_OPTIONS if name not in _OWN_FLAGS]):
-        command = _flag(name, OPTIONS[name])(command)
-    return command
-
-
-def _flag(name: str, option: Option) -> Callable[[F], F]:
+def _flag(name: str) -> Options:
     """The flag for an option of a job."""
-    flag = f"--{name.replace('_', '-')}"
+    option, flag = OPTIONS[name], f"--{name.replace('_', '-')}"
+    read: Any = str
     match option.kind:
         case Flag():
             return click.option(flag, is_flag=True, default=None, help=option.help)
@@ -69,8 +57,8 @@ def _flag(name: str, option: Option) -> Callable[[F], F]:
                 metavar=option.kind.metavar,
                 help=f"{option.help} May be repeated.",
             )
-        case UniqueFor():
-            read: Any = _parse_unique
+        case UniqueFor():  # also a Choice
+            read = _parse_unique
         case Choice(words):
             return click.option(flag, type=click.Choice(words), help=option.help)
         case Seconds():
@@ -79,9 +67,14 @@ def _flag(name: str, option: Option) -> Callable[[F], F]:
             read = int
         case Number():
             read = float
-        case _:
-            read = str
     return click.option(flag, type=read, metavar=option.kind.metavar, help=option.help)
+
+
+#: The options of `.options()` that the command has flags of its own for.
+_OWN_FLAGS = ("queue", "id", "delay", "run_at")
+
+#: A flag for each other option of `.options()`, by the same name.
+_job_options = all_of(*(_flag(name) for name in ENQUEUE_OPTIONS if name not in _OWN_FLAGS))
 
 
 @click.command()
@@ -93,16 +86,16 @@ def _flag(name: str, option: Option) -> Callable[[F], F]:
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="Module with its code, to check its name and arguments and to apply the options that it declares.",
+    help="Module with the job's code, to check its name and arguments and to apply its declared options.",
 )
 @click.option(
     "-q",
     "--queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="The queue that it waits in; by default its own, if its code is imported.",
+    help="The queue; by default the job's own, if its code is imported.",
 )
-@click.option("--id", "id", metavar="ID", help="Its id; a new UUID by default.")
+@click.option("--id", "id", metavar="ID", help="The job's id; a new UUID by default.")
 @click.option(
     "--in", "--delay", "after", type=parse_duration, metavar="TIME", help="Run it after this time: 90s, 5m or 2d."
 )
@@ -126,9 +119,9 @@ def enqueue(
 ) -> None:
     """Enqueue a job by its name on the wire, such as shop.tasks.resize, and print its id.
 
-    The options are those of `.options()` in Python. Options that the job's code declares apply if the code is imported
-    here, by --import or the setting PALERMO_IMPORTS. If it is not, only those that make the job unique apply, once a
-    worker has announced them.
+    The options are those of `.options()` in Python. The options that the job's code declares apply if the code is
+    imported here, by --import or the setting PALERMO_IMPORTS. Otherwise only the options that make the job unique
+    apply, once a worker has announced them.
     """
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     if queue is not None:
@@ -141,12 +134,11 @@ def enqueue(
     if modules and definition is None:
         raise misuse(_unknown(job, modules))
     done = client.enqueue(definition or job, args, kwargs, queue=queue, id=id, delay=after, run_at=at, **options)
-    if done.duplicate and done.enqueued:
-        note(f"job {done.id} has the key of this one and is {done.duplicate}: its arguments were replaced by these.")
-    elif done.duplicate:
-        note(f"job {done.id} has the key of this one and is {done.duplicate}; its id is printed instead.")
-    elif not done.enqueued:
+    if not (done.duplicate or done.enqueued):
         raise click.ClickException(f"a before_enqueue hook kept {job} from being enqueued")
+    if done.duplicate:
+        end = ": its arguments were replaced by these" if done.enqueued else "; its id is printed instead"
+        note(f"job {done.id} has the key of this one and is {done.duplicate}{end}.")
     if done.instead_of == done.id:
         note(f"an earlier enqueue of {done.id} waited for its turn; this one runs instead of it.")
     elif done.instead_of:

@@ -66,7 +66,8 @@ def web(
     )
     import_modules(settings.imports)
     host, port = settings.web_host, settings.web_port
-    if not settings.has_sign_in and not _is_loopback(host):
+    address = _address(host)
+    if not settings.has_sign_in and not (address and address.is_loopback):
         raise SettingInvalid(
             f"on {host} other machines can reach the web pages, so they need authentication: create a users file with"
             " `palermo web-user NAME >> users` and add --users users, or listen on 127.0.0.1."
@@ -77,7 +78,7 @@ def web(
     from palermo.worker import logs
 
     token = new_token() if settings.web_token and not settings.has_sign_in else ""
-    named = () if _is_anywhere(host) else (host,)
+    named = () if address and address.is_unspecified else (host,)
     auth = None if settings.has_sign_in else LocalAccess(token)
     app = create_app(settings=settings, auth=auth, hosts=(*settings.web_hosts, *named))
     with open_socket(host, port) as at:
@@ -128,15 +129,9 @@ def _password() -> str:
     return str(password)
 
 
-def _is_loopback(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that this text is; None for a name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address("127.0.0.1" if host.lower() == "localhost" else host)
     except ValueError:
-        return host.lower() == "localhost"
-
-
-def _is_anywhere(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        return False
+        return None

@@ -14,16 +14,16 @@ _A_DAY = 86_400.0
 
 
 class History(Context):
-    """What the journal tells: ended jobs, the timeline of one, counts, and the actions of operators."""
+    """The records of the journal: ended jobs, the timeline of one, counts, and the actions of operators."""
 
     def timeline(self, id: str, *, progress: Progress | None = None) -> list[Row]:
-        """All that the journal tells of one job, oldest first, by `kind` and `at`. Raises NotFound."""
+        """All records of one job, oldest first, with `kind` and `at`. Raises NotFound."""
         from palermo.history import listings
 
         rows = listings.life_of(self._client, check_id(id), progress=progress)
         if not rows:
             raise NotFound(
-                f"the journal tells nothing of a job {id!r}. What is written down the setting journal says; see"
+                f"the journal has no record of job {id!r}. The setting journal decides what is recorded; see"
                 " docs/guides/history.md."
             )
         return rows
@@ -31,7 +31,7 @@ class History(Context):
     def statistics(self, since: Instant | None = None, *, progress: Progress | None = None) -> Row:
         """The counts since an instant, or of the last 24 hours: docs/guides/history.md describes the row.
 
-        Reads that part of the journal; `progress` is told how far it is.
+        Reads that part of the journal; `progress` gets the progress.
         """
         from palermo.history.statistics import report_row, summarize
 
@@ -48,7 +48,7 @@ class History(Context):
         limit: int = 100,
         progress: Progress | None = None,
     ) -> Listing[Row]:
-        """The actions of people, newest first."""
+        """The actions of operators, newest first."""
         from palermo.history import listings
 
         return listings.audit(self._client, filter, offset=offset, limit=limit, progress=progress)

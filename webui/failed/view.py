@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from palermo.client.client import Client
-from palermo.client.failed_queues import failed_queues, read_failed
+from palermo.client.failed_queues import failed_queues, sweep_failed
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
 from palermo.errors import BrokerRefused, NotBrowsable, NotFound, PalermoError
@@ -68,7 +68,7 @@ class FailedJobReader:
         may be left out. `see` is called on the client's own thread and must be quick.
         """
         judge = stoppable(stop, reading(see))
-        return self._client.run(lambda broker: read_failed(broker, judge, progress, ids=ids))
+        return self._client.run(lambda broker: sweep_failed(broker, judge, progress, only_look=True, ids=ids))
 
 
 class ViewState(Struct, frozen=True, kw_only=True):
