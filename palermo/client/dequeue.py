@@ -42,9 +42,7 @@ def dequeue(
     if definition is not None and not hooks.run_before_hooks("before_dequeue", definition, args or (), kwargs or {}):
         return 0
     place = queue or queue_of(client.settings, name)
-    one = definition is not None and definition.one
-    given = (args, kwargs) if definition is None else _written(definition, args, kwargs)
-    judge = _Dequeue(name, *given, serializers=client.serializers, one=one)
+    judge = _judge(client, name, definition, args, kwargs, Remove())
     try:
         _sweep(ask, place, judge, progress)
     finally:
@@ -65,10 +63,7 @@ def count(
     queue: str | None = None,
 ) -> int:
     """How many jobs `dequeue` would remove."""
-    definition = registry.find(job)
-    one = definition is not None and definition.one
-    given = (args, kwargs) if definition is None else _written(definition, args, kwargs)
-    judge = _Dequeue(job, *given, serializers=client.serializers, one=one, count_only=True)
+    judge = _judge(client, job, registry.find(job), args, kwargs, Keep())
     _sweep(ask, queue or queue_of(client.settings, job), judge, None)
     return judge.count
 
@@ -79,14 +74,23 @@ def queue_of(settings: Settings, job: str) -> str:
     return settings.default_queue if definition is None else definition.queue_in(settings)
 
 
-def _written(
-    definition: JobDefinition, args: Sequence[object] | None, kwargs: Mapping[str, object] | None
-) -> tuple[Sequence[object] | None, Mapping[str, object] | None]:
-    """Arguments with models as JSON's values, as they are in the messages; None stays None."""
+def _judge(
+    client: "Client",
+    job: str,
+    definition: JobDefinition | None,
+    args: Sequence[object] | None,
+    kwargs: Mapping[str, object] | None,
+    decision: SweepDecision,
+) -> "_Dequeue":
+    """The judge of the sweep. Raises EncodeError for arguments that no message can hold."""
+    one = definition is not None and definition.one
     if args is None and kwargs is None:
-        return None, None
-    plain_args, plain_kwargs = definition.written(args or (), kwargs or {})
-    return (None if args is None else plain_args), (None if kwargs is None else plain_kwargs)
+        return _Dequeue(job, None, one=one, decision=decision)
+    args, kwargs = args or (), kwargs or {}
+    if definition is not None:
+        args, kwargs = definition.written(args, kwargs)
+    same = SameArguments(job, args, kwargs, serializers=client.serializers)
+    return _Dequeue(job, same, one=one, decision=decision)
 
 
 def _sweep(ask: Ask, queue: str, judge: "_Dequeue", progress: Callable[[SweepProgress], None] | None) -> None:
@@ -126,35 +130,21 @@ class SameArguments:
 
 
 class _Dequeue:
-    """The judge of the sweep: it takes all messages of one job, or those with exactly these arguments.
+    """The judge of the sweep: it decides about all messages of one job, or about those with the same arguments."""
 
-    With `count_only` it only counts them. Raises EncodeError for arguments that no message can hold.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        args: Sequence[object] | None,
-        kwargs: Mapping[str, object] | None,
-        *,
-        serializers: Serializers,
-        one: bool = False,
-        count_only: bool = False,
-    ) -> None:
+    def __init__(self, job: str, same: "SameArguments | None", *, one: bool, decision: SweepDecision) -> None:
         """`one` is for jobs declared with arguments="one": the body is their single argument."""
         self.count = 0
         self._job = job
         self._one = one
-        self._verdict: SweepDecision = Keep() if count_only else Remove()
-        self._same: SameArguments | None = None
-        if args is not None or kwargs is not None:
-            self._same = SameArguments(job, args, kwargs, serializers=serializers)
+        self._decision = decision
+        self._same = same
 
     def __call__(self, message: Message) -> SweepDecision:
         if message.job != self._job or (self._same is not None and not self._same(message, one=self._one)):
             return Keep()
         self.count += 1
-        return self._verdict
+        return self._decision
 
 
 def _same(left: object, right: object) -> bool:

@@ -1,90 +1,145 @@
-"""Builds the message of a job: its body, and the header of each of its options.
+"""Calls of jobs, and the message of a call: its body, and the header of each of its options.
 
 Law: this is the only place that reads options into a message, for an enqueue and for the runs of a recurring job.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.arguments import preview
 from palermo.core.fair_scheduling import is_tenant
 from palermo.core.limits import check_key, limit_headers
 from palermo.core.message import NO_HEADERS, OPTION_FIELDS, Headers, Message
 from palermo.errors import OptionInvalid
+from palermo.jobs import registry
+from palermo.jobs.definition import JobDefinition, check_job_name
+from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS
 from palermo.jobs.user_modules import describe
+from palermo.settings.settings import Settings
 
 if TYPE_CHECKING:
     from palermo.client.results import JobClient
 
+#: Finds the announcement of workers about a job whose code is not imported here, by the job's name.
+Announced = Callable[[str], UniqueJob | None]
+
+#: The options that a job may declare and that each of its messages carries, besides its queue. Declared retries belong
+#: to the worker's policy.
+_CARRIED = tuple(name for name in JOB_OPTIONS if name in ENQUEUE_OPTIONS and name not in ("queue", "retries"))
+
+
+class JobCall(NamedTuple):
+    """A call of a job, and what is known of the job."""
+
+    name: str
+    #: None if its code is not imported here.
+    definition: JobDefinition | None
+    #: The announcement of workers; None if its code is imported here, or if it is not declared unique.
+    announced: UniqueJob | None
+    #: Its queue, unless the call names another one.
+    queue: str
+    #: The options that it declares and that its messages carry.
+    declared: Mapping[str, Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    #: The arguments as the body has them, with models as JSON values.
+    written: tuple[Sequence[Any], Mapping[str, Any]]
+
+    @property
+    def one(self) -> bool:
+        """Whether the decoded body is the single argument."""
+        return self.definition is not None and self.definition.one
+
+
+def call_of(
+    settings: Settings,
+    job: JobDefinition | str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    announced: Announced = lambda name: None,
+) -> JobCall:
+    """The call of a job with these arguments. Raises OptionInvalid, ArgumentsInvalid, QueueNameInvalid."""
+    definition = registry.find(job) if isinstance(job, str) else job
+    if definition is None:
+        name = check_job_name(job)
+        unique_job = announced(name)
+        declared = {} if unique_job is None else unique_job.options
+        return JobCall(name, None, unique_job, settings.default_queue, declared, args, kwargs, (args, kwargs))
+    if not isinstance(definition, JobDefinition):
+        raise OptionInvalid(f"{job!r} is no name of a job. A decorated function or class has its own enqueue(…).")
+    definition.bind(args, kwargs)
+    written = args, kwargs
+    if (models := definition.models) is not None:
+        args, kwargs = models.validated(args, kwargs, decoded=False)
+        written = models.written(args, kwargs)
+    queue, declared = definition.queue_in(settings), _declared_options(definition)
+    return JobCall(definition.name, definition, None, queue, declared, args, kwargs, written)
+
+
+@lru_cache(maxsize=1_024)
+def _declared_options(definition: JobDefinition) -> Mapping[str, Any]:
+    """The options that the job declares and each of its messages carries, besides its queue."""
+    return {name: value for name in _CARRIED if (value := getattr(definition, name)) is not None}
+
 
 def build_message(
     client: "JobClient",
-    job: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    call: JobCall,
     chosen: Mapping[str, Any],
     *,
     id: str,
     queue: str,
-    one: bool,
     now: float | None,
     run_at: float | None = None,
-    written: tuple[Sequence[Any], Mapping[str, Any]] | None = None,
     extra: Headers = NO_HEADERS,
 ) -> Message:
-    """The message of a job with the options `chosen`; options of unique keys are for the caller.
+    """The message of a call with the options `chosen`; options of unique keys are for the caller.
 
-    `written` are the arguments as the body has them, where they differ from those that functions given as options get.
     `now` is when it is enqueued; None for a message whose times are set later.
 
     Raises OptionInvalid, SerializationError.
     """
     settings = client.settings
-    written = written or (args, kwargs)
     encoded = client.serializers.encode(
-        *written,
-        job=job,
+        *call.written,
+        job=call.name,
         id=id,
         serializer=chosen.get("serializer", settings.serializer),
         compression=chosen.get("compression", settings.compression),
         sign=chosen.get("sign", settings.sign),
-        one=one,
+        one=call.one,
     )
     message = Message(
         id=id,
         queue=queue,
-        job=job,
+        job=call.name,
         body=encoded.body,
         content_type=encoded.content_type,
         content_encoding=encoded.content_encoding,
         arguments=encoded.arguments,
         created_at=None if now is None else int(now),
         queued_at=now,
-        preview=preview(*written),
+        preview=preview(*call.written),
         extra=extra,
     )
     if not chosen:  # Fast path: prepared in a loop, a job without options takes 46 µs; 64 with one.
         return message
-    fields = _optional_fields(chosen, job, args, kwargs, now=now, run_at=run_at, extra=extra)
-    return msgspec.structs.replace(message, **fields)
+    return msgspec.structs.replace(message, **_optional_fields(call, chosen, now=now, run_at=run_at, extra=extra))
 
 
 def _optional_fields(
-    chosen: Mapping[str, Any],
-    job: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    now: float | None,
-    run_at: float | None,
-    extra: Headers,
+    call: JobCall, chosen: Mapping[str, Any], *, now: float | None, run_at: float | None, extra: Headers
 ) -> dict[str, Any]:
     """The fields of a message that its options decide."""
-    tenant = _tenant(chosen.get("tenant"), job, args, kwargs)
-    limit_key = _limit_key(chosen.get("limit_key"), job, args, kwargs)
-    limits = limit_headers(job, chosen.get("limit"), limit_key, chosen.get("rate"))
+    tenant = _tenant(chosen.get("tenant"), call)
+    limit_key = chosen.get("limit_key", "")
+    if callable(limit_key):
+        limit_key = check_key(call_option("limit_key", limit_key, call))
+    limits = limit_headers(call.name, chosen.get("limit"), limit_key, chosen.get("rate"))
     fields: dict[str, Any] = {field: chosen[name] for name, field in OPTION_FIELDS.items() if name in chosen}
     fields |= {
         "run_at": run_at,
@@ -99,33 +154,25 @@ def _optional_fields(
     return fields
 
 
-def _limit_key(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The key that limits a job besides its name; "" for none. Raises OptionInvalid."""
-    key = call_option("limit_key", chosen, job, args, kwargs) if callable(chosen) else chosen
-    return "" if key is None else check_key(key)
-
-
-def _tenant(chosen: Any, job: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The tenant whose job it is, by the option `tenant`; "" for none. Raises OptionInvalid."""
+def _tenant(chosen: Any, call: JobCall) -> str:
+    """The tenant that the job belongs to, by the option `tenant`; "" for none. Raises OptionInvalid."""
     if not callable(chosen):
         return str(chosen or "")
-    tenant = call_option("tenant", chosen, job, args, kwargs)
+    tenant = call_option("tenant", chosen, call)
     if tenant is not None and not is_tenant(tenant):
         raise OptionInvalid(
-            f"the function that job {job!r} is declared with for its tenant gave {tenant!r}; it must give text of"
+            f"the function that job {call.name!r} is declared with for its tenant gave {tenant!r}; it must give text of"
             " 1 to 255 bytes without blanks at its ends, or None for nobody."
         )
     return tenant or ""
 
 
-def call_option(
-    option: str, function: Callable[..., Any], job: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    """What the function gives that this option of a job is, for the job's arguments.
+def call_option(option: str, function: Callable[..., Any], call: JobCall) -> Any:
+    """The result of the function that this option of a job is, for the job's arguments.
 
     Raises OptionInvalid, with the function's error as its cause.
     """
     try:
-        return function(*args, **kwargs)
+        return function(*call.args, **call.kwargs)
     except Exception as error:  # the user's function may raise anything
-        raise OptionInvalid(f"the function given as {option} of job {job!r} raised {describe(error)}.") from error
+        raise OptionInvalid(f"the function given as {option} of job {call.name!r} raised {describe(error)}.") from error

@@ -6,13 +6,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palermo.client import forking
 from palermo.client.handle import Job
-from palermo.client.job_message import build_message, call_option
+from palermo.client.job_message import Announced, JobCall, build_message, call_of, call_option
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
 from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
@@ -25,10 +23,10 @@ from palermo.core.topology import check_id
 from palermo.core.unique_keys import KeyRequest, Mode, UniqueLock, with_burst_key, with_lock
 from palermo.core.unique_rules import DEBOUNCE, RAISE, REPLACE, RERUN, RETURN, THROTTLE, EnqueueAnswer, EnqueueOutcome
 from palermo.errors import ArgumentsInvalid, DuplicateJob, OptionInvalid, SerializationError
-from palermo.jobs import hooks, registry
+from palermo.jobs import hooks
 from palermo.jobs.current import parent_header
-from palermo.jobs.definition import JobDefinition, check_batched, check_job_name
-from palermo.jobs.options import ENQUEUE_OPTIONS, JOB_OPTIONS, PUBLISH_OPTIONS, read_options
+from palermo.jobs.definition import JobDefinition, check_batched
+from palermo.jobs.options import ENQUEUE_OPTIONS, PUBLISH_OPTIONS, read_options
 
 if TYPE_CHECKING:
     from palermo.client.io_thread import IoThread
@@ -41,15 +39,7 @@ if TYPE_CHECKING:
 BATCH, BATCH_BYTES = 200, 262_144
 BATCHES = 5
 
-#: The declaration of a job whose code is not imported here.
-_UNDECLARED: Mapping[str, Any] = MappingProxyType({})
-
 _CALLABLE = frozenset(ENQUEUE_OPTIONS)
-
-#: The options that a job may declare and that each of its messages carries, besides its queue. Declared retries belong
-#: to the worker's policy.
-_CARRIED = tuple(name for name in JOB_OPTIONS if name in ENQUEUE_OPTIONS and name not in ("queue", "retries"))
-
 
 #: How many ids `many_ids` draws at a time.
 _AT_ONCE = 100
@@ -82,9 +72,7 @@ class Prepared(NamedTuple):
 
     job: Job
     message: Message | None
-    definition: JobDefinition | None
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
+    call: JobCall
     #: What is asked of the broker for a job that needs a unique key.
     key_request: KeyRequest | None = None
     #: If it has a key request: its position among the jobs of an enqueue_many.
@@ -100,9 +88,9 @@ class Prepared(NamedTuple):
 
     def run_after_hooks(self) -> None:
         """Run the after_enqueue hooks of a job that is stored."""
-        if self.definition is not None:
-            for hook in hooks.hooks_for("after_enqueue", self.definition):
-                hook(*self.args, **self.kwargs)
+        if self.call.definition is not None:
+            for hook in hooks.hooks_for("after_enqueue", self.call.definition):
+                hook(*self.call.args, **self.call.kwargs)
 
 
 def prepare(
@@ -111,7 +99,7 @@ def prepare(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: Mapping[str, Any],
-    announced: Callable[[str], UniqueJob | None],
+    announced: Announced,
     fresh: Callable[[], str] = new_id,
 ) -> Prepared:
     """Bind the arguments of a call, run its before_enqueue hooks, and encode it; `fresh` makes ids.
@@ -125,25 +113,10 @@ def prepare(
         given = read_options(options, ENQUEUE_OPTIONS, "enqueue")
     if args.__class__ is not tuple or kwargs.__class__ is not dict:
         check_arguments(args, kwargs)
-    settings = client.settings
-    definition = registry.find(job) if isinstance(job, str) else job
-    if definition is not None and not isinstance(definition, JobDefinition):
-        raise OptionInvalid(f"{job!r} is no name of a job. A decorated function or class has its own enqueue(…).")
-    keyed: KeyedJob = job
-    if definition is None:
-        name, queue, declared = check_job_name(job), settings.default_queue, _UNDECLARED
-        if (unique_job := announced(name)) is not None:
-            keyed, declared = unique_job, unique_job.options
-    else:
-        keyed = definition
-        name, queue, declared = definition.name, definition.queue_in(settings), declared_options(definition)
-        if given and definition.batch is not None:
-            check_batched(name, options)
-        definition.bind(args, kwargs)
-    written: tuple[Sequence[Any], Mapping[str, Any]] = args, kwargs
-    if definition is not None and (models := definition.models) is not None:
-        args, kwargs = models.validated(args, kwargs, decoded=False)
-        written = models.written(args, kwargs)
+    call = call_of(client.settings, job, args, kwargs, announced)
+    definition, queue, declared = call.definition, call.queue, call.declared
+    if given and definition is not None and definition.batch is not None:
+        check_batched(call.name, options)
     # The options of this call, and what the job declares besides; most jobs have none.
     chosen = {**declared, **given} if given else declared
     run_at = None
@@ -154,46 +127,18 @@ def prepare(
         )
         queue = chosen.get("queue", queue)
     id = given.get("id") or fresh()
-    if definition is not None and not hooks.run_before_hooks("before_enqueue", definition, args, kwargs):
-        return Prepared(Job(id, queue, name, enqueued=False, _client=client), None, definition, args, kwargs)
+    if definition is not None and not hooks.run_before_hooks("before_enqueue", definition, call.args, call.kwargs):
+        return Prepared(Job(id, queue, call.name, enqueued=False, _client=client), None, call)
     now = clock.now()
-    message = build_message(
-        client,
-        name,
-        args,
-        kwargs,
-        chosen,
-        id=id,
-        queue=queue,
-        one=definition is not None and definition.one,
-        now=now,
-        run_at=run_at,
-        written=written,
-        extra=parent_header(),
-    )
+    message = build_message(client, call, chosen, id=id, queue=queue, now=now, run_at=run_at, extra=parent_header())
     keep_result, key_request = chosen.get("keep_result"), None
     if chosen:
-        message, key_request = with_unique_key(
-            message,
-            chosen.get,
-            client.serializers,
-            keyed,
-            args,
-            kwargs,
-            id=given.get("id") or "",
-            signed=message.content_type == SIGNED,
-        )
+        message, key_request = with_unique_key(message, call, chosen, client.serializers, id=given.get("id") or "")
     # If the code is not imported here, the worker's declaration may keep the result.
     keeps = keep_result if definition is None else bool(keep_result)
     # By position: keywords would cost half as much again.
-    handle = Job(id, queue, name, True, "", message.created_at, keeps, client)
-    return Prepared(handle, message, definition, args, kwargs, key_request)
-
-
-@lru_cache(maxsize=1_024)
-def declared_options(definition: JobDefinition) -> Mapping[str, Any]:
-    """The options that the job declares and each of its messages carries, besides its queue."""
-    return {name: value for name in _CARRIED if (value := getattr(definition, name)) is not None}
+    handle = Job(id, queue, call.name, True, "", message.created_at, keeps, client)
+    return Prepared(handle, message, call, key_request)
 
 
 def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[str, Any]) -> Event:
@@ -303,77 +248,53 @@ class BatchesInFlight:
 #: The greatest length of a key without its job's name, in bytes; a longer key is replaced by its digest.
 _MAX_KEY = 200
 
-#: Gives the value of an option by its name: the caller's, or the one that the job declares.
-GetOption = Callable[[str], Any]
 
-#: A job that may need a key: its code, or what workers have announced of it, or its name alone.
-KeyedJob = JobDefinition | UniqueJob | str
-
-
-def lock_for(
-    chosen: GetOption,
-    serializers: Serializers,
-    job: KeyedJob,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    id: str = "",
-) -> UniqueLock | None:
+def lock_for(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> UniqueLock | None:
     """The key that a job needs; None if it needs none. `id` is the job's id if the caller chose it.
 
     Raises OptionInvalid, SerializationError.
     """
-    unique, linger = chosen("unique"), chosen("dedupe")
+    unique, linger = chosen.get("unique"), chosen.get("dedupe")
     if unique is None and linger is None:
-        if chosen("unique_key") is not None or chosen("on_duplicate") is not None:
+        if "unique_key" in chosen or "on_duplicate" in chosen:
             raise OptionInvalid("unique_key and on_duplicate say nothing without unique= or dedupe=.")
         return None
-    key = _unique_key(chosen, serializers, job, args, kwargs, id=id)
+    key = _unique_key(call, chosen, serializers, id=id)
     more = float(linger or 0.0)
     if unique in (Mode.START, Mode.DONE) or unique is None:
         return UniqueLock(key=key, mode=Mode(unique or Mode.DONE), linger=more)
-    if linger is not None or chosen("on_duplicate") in (REPLACE, RERUN):
+    if linger is not None or chosen.get("on_duplicate") in (REPLACE, RERUN):
         raise OptionInvalid(
             f"unique={unique!r} lasts so many seconds, whatever becomes of the job: dedupe and on_duplicate"
             f' {REPLACE!r} or {RERUN!r} need unique="until_done" or "until_start".'
         )
-    return UniqueLock(key=key, mode=Mode.WINDOW, seconds=float(unique))
+    return UniqueLock(key=key, mode=Mode.WINDOW, seconds=unique)
 
 
 def with_unique_key(
-    message: Message,
-    chosen: GetOption,
-    serializers: Serializers,
-    job: KeyedJob,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    id: str = "",
-    signed: bool = False,
+    message: Message, call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = ""
 ) -> tuple[Message, KeyRequest | None]:
     """The message with its key, and the request for that key; the request is None for a plain publish."""
-    debounce, throttle = chosen("debounce"), chosen("throttle")
-    if debounce is None and throttle is None:
-        lock = lock_for(chosen, serializers, job, args, kwargs, id=id)
+    bursts = [name for name in (DEBOUNCE, THROTTLE) if name in chosen]
+    if not bursts:
+        lock = lock_for(call, chosen, serializers, id=id)
         if lock is None:
             return message, None
-        on_duplicate = chosen("on_duplicate") or RETURN
-        if on_duplicate == REPLACE and signed:
+        on_duplicate = chosen.get("on_duplicate", RETURN)
+        if on_duplicate == REPLACE and message.content_type == SIGNED:
             raise OptionInvalid("on_duplicate='replace' does not go with sign: a signature covers id and arguments.")
         message = with_lock(message, lock)
         return message, KeyRequest(key=lock.key, message=message, call=new_id(), on_duplicate=on_duplicate)
-    names = [name for name in ("unique", "dedupe", "on_duplicate") if chosen(name) is not None]
-    names += ["throttle"] if debounce is not None and throttle is not None else []
-    names += ["delay or run_at"] if message.run_at is not None else []
-    if names:
-        raise OptionInvalid(f"{'debounce' if debounce is not None else 'throttle'} does not go with {names[0]}.")
-    burst_kind, seconds = (DEBOUNCE, debounce) if debounce is not None else (THROTTLE, throttle)
-    name = job if isinstance(job, str) else job.name
-    own = chosen("unique_key") is not None or (isinstance(job, UniqueJob) and job.keyed_by_code)
+    burst, *others = bursts
+    others = [name for name in ("unique", "dedupe", "on_duplicate") if name in chosen] + others
+    others += ["delay or run_at"] if message.run_at is not None else []
+    if others:
+        raise OptionInvalid(f"{burst} does not go with {others[0]}.")
+    own = "unique_key" in chosen or (call.announced is not None and call.announced.keyed_by_code)
     # The arguments of a burst differ: without a key the burst is made of all enqueues of the job.
-    key = f"{burst_kind}:{_unique_key(chosen, serializers, job, args, kwargs) if own else name}"
+    key = f"{burst}:{_unique_key(call, chosen, serializers) if own else call.name}"
     message = with_burst_key(message, key)
-    return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst_kind, seconds=float(seconds))
+    return message, KeyRequest(key=key, message=message, call=new_id(), spread=burst, seconds=chosen[burst])
 
 
 def plain_note(
@@ -408,20 +329,11 @@ def handle_for(job: Job, request: KeyRequest, answer: EnqueueAnswer) -> Job:
     return replace(job, instead_of=answer.instead_of) if answer.instead_of else job
 
 
-def _unique_key(
-    chosen: GetOption,
-    serializers: Serializers,
-    job: KeyedJob,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    id: str = "",
-) -> str:
+def _unique_key(call: JobCall, chosen: Mapping[str, Any], serializers: Serializers, *, id: str = "") -> str:
     """The whole key: the caller's own id, or the job's name with the given key or with a digest of the arguments."""
-    name = job if isinstance(job, str) else job.name
-    given = chosen("unique_key")
-    if isinstance(job, UniqueJob) and given is None and (job.keyed_by_code or (job.parameters is None and not id)):
-        made = "by a function" if job.keyed_by_code else "of a default value that only the code has"
+    name, given, announced = call.name, chosen.get("unique_key"), call.announced
+    if announced and given is None and (announced.keyed_by_code or (announced.parameters is None and not id)):
+        made = "by a function" if announced.keyed_by_code else "of a default value that only the code has"
         raise OptionInvalid(
             f"job {name!r} is declared unique, its key is made {made}, and its code is not imported here, so it is not"
             " enqueued. Have the code imported (PALERMO_IMPORTS), or give the key as text: unique_key, --unique-key."
@@ -429,11 +341,11 @@ def _unique_key(
     if given is None and id:
         return f"id:{id}"
     if callable(given):
-        given = call_option("unique_key", given, name, args, kwargs)
+        given = call_option("unique_key", given, call)
         if not isinstance(given, str) or not given:
             raise OptionInvalid(f"the function for the key of job {name!r} gave {given!r}; it must give text.")
     if given is None:
-        return f"{name}:{_digest(serializers, job, args, kwargs)}"
+        return f"{name}:{_digest(call, serializers)}"
     try:
         written = given.encode()
     except UnicodeEncodeError:
@@ -441,21 +353,21 @@ def _unique_key(
     return f"{name}:{given}" if len(written) <= _MAX_KEY else f"{name}:{_hashed(written)}"
 
 
-def _digest(serializers: Serializers, job: KeyedJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _digest(call: JobCall, serializers: Serializers) -> str:
     """A digest that is the same for the same arguments, however they are given."""
-    signature = None if isinstance(job, str) else job.signature
-    if signature is not None:
+    args, kwargs = call.args, call.kwargs
+    job = call.definition or call.announced
+    if job is not None and (signature := job.signature) is not None:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            name = job if isinstance(job, str) else job.name
             raise ArgumentsInvalid(
-                f"arguments do not fit job {name!r}: {error}. As its workers announced it, it takes {signature}."
+                f"arguments do not fit job {call.name!r}: {error}. As its workers announced it, it takes {signature}."
             ) from None
         bound.apply_defaults()
         args, kwargs = bound.args, bound.kwargs
-    if isinstance(job, JobDefinition):
-        args, kwargs = job.written(args, kwargs)
+    if call.definition is not None:
+        args, kwargs = call.definition.written(args, kwargs)
     try:
         body = serializers.encode(args, kwargs, job="", id="", serializer="json").body
     except SerializationError as error:

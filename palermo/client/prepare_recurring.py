@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from palermo.client.job_message import build_message
-from palermo.client.prepare import declared_options, lock_for
+from palermo.client.job_message import build_message, call_of
+from palermo.client.prepare import lock_for
 from palermo.contract import clock
 from palermo.contract.recurring import RecurringJob, configured
 from palermo.contract.recurring_entries import CODE, CONFIG, RecurringEntry
 from palermo.contract.unique_jobs import UniqueJob
 from palermo.core.topology import check_new_queue
 from palermo.core.unique_keys import with_lock
+from palermo.core.unique_rules import DEBOUNCE, THROTTLE
 from palermo.errors import OptionInvalid
 from palermo.jobs import registry
-from palermo.jobs.definition import check_job_name
 
 if TYPE_CHECKING:
     from palermo.client.client import Client
 
 
 #: The options of bursts of enqueues, which ticks are not.
-_BURSTS = frozenset(("debounce", "throttle"))
+_BURSTS = frozenset((DEBOUNCE, THROTTLE))
 
 
 def entry(
@@ -39,27 +39,11 @@ def entry(
 
     Raises OptionInvalid, ArgumentsInvalid, SerializationError, QueueNameInvalid.
     """
-    name, args, kwargs = check_job_name(recurring.job), recurring.args, recurring.kwargs
-    definition = registry.find(name)
-    if definition is None:
-        declared, queue = announced.options if announced else {}, client.settings.default_queue
-    else:
-        definition.bind(args, kwargs)
-        declared, queue = declared_options(definition), definition.queue_in(client.settings)
-    queue = queue if recurring.queue is None else check_new_queue(recurring.queue)
-    message = build_message(
-        client,
-        name,
-        args,
-        kwargs,
-        declared,
-        id=f"{recurring.name}@",
-        queue=queue,
-        one=definition is not None and definition.one,
-        now=None,
-    )
-    if not declared.keys() & _BURSTS:
-        lock = lock_for(declared.get, client.serializers, definition or announced or name, args, kwargs)
+    call = call_of(client.settings, recurring.job, recurring.args, recurring.kwargs, lambda _: announced)
+    queue = call.queue if recurring.queue is None else check_new_queue(recurring.queue)
+    message = build_message(client, call, call.declared, id=f"{recurring.name}@", queue=queue, now=None)
+    if not call.declared.keys() & _BURSTS:
+        lock = lock_for(call, call.declared, client.serializers)
         if lock is not None and lock.asks:
             message = with_lock(message, lock)
     return RecurringEntry(
@@ -67,7 +51,7 @@ def entry(
         message=replace(message, id=recurring.name),
         origin=origin,
         since=clock.now(),
-        expires=declared.get("expires"),
+        expires=call.declared.get("expires"),
     )
 
 

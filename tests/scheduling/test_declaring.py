@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from pydantic import BaseModel
 
 import palermo
 from palermo.client.client import Client
@@ -173,3 +174,24 @@ def test_an_entry_travels_as_json_has_it(client: Client) -> None:
     made = entry(client, RecurringJob(name="x", job="shop.sweep", every=5, args=(b"\xff",)), origin=RUNTIME)
 
     assert RecurringEntry.from_plain({**made.to_plain(), "from a later version": 1}) == made
+
+
+class Region(BaseModel):
+    name: str
+
+
+def test_a_recurring_job_gets_a_model_as_an_enqueued_one_does(client: Client) -> None:
+    @palermo.job(every=60, unique="until_done", schedule_args=({"name": "eu"},))
+    def sweep(region: Region) -> None: ...
+
+    (made,) = declarations(client)
+
+    enqueued = prepare(client, sweep.definition, ({"name": "eu"},), {}, {}, lambda _: None).message
+    assert enqueued is not None
+    assert made.message == replace(enqueued, id=made.name, created_at=None, queued_at=None)
+
+    @palermo.job(every=60, schedule_args=({"nome": "eu"},))
+    def wrong(region: Region) -> None: ...
+
+    with pytest.raises(ArgumentsInvalid, match="name"):
+        declarations(client)
