@@ -48,11 +48,8 @@ class JobCall(NamedTuple):
     kwargs: Mapping[str, Any]
     #: The arguments as the body has them, with models as JSON values.
     written: tuple[Sequence[Any], Mapping[str, Any]]
-
-    @property
-    def one(self) -> bool:
-        """Whether the decoded body is the single argument."""
-        return self.definition is not None and self.definition.one
+    #: Whether the decoded body is the single argument.
+    one: bool = False
 
 
 def call_of(
@@ -77,7 +74,7 @@ def call_of(
         args, kwargs = models.validated(args, kwargs, decoded=False)
         written = models.written(args, kwargs)
     queue, declared = definition.queue_in(settings), _declared_options(definition)
-    return JobCall(definition.name, definition, None, queue, declared, args, kwargs, written)
+    return JobCall(definition.name, definition, None, queue, declared, args, kwargs, written, definition.one)
 
 
 @lru_cache(maxsize=1_024)

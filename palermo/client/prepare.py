@@ -8,13 +8,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from palermo.client import forking
 from palermo.client.handle import Job
 from palermo.client.job_message import Announced, JobCall, build_message, call_of, call_option
 from palermo.contract import clock
 from palermo.contract.serialization import SIGNED, Serializers
 from palermo.contract.unique_jobs import KEYED_BY, UniqueJob
-from palermo.core.arguments import check_arguments, preview
+from palermo.core.arguments import check_arguments
 from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.core.times import due_at
@@ -145,32 +147,11 @@ def prepare_event(client: "JobClient", topic: str, payload: Any, options: dict[s
     """The event, ready for `Events.publish`. Raises TopicInvalid, OptionInvalid, IdInvalid, EncodeError."""
     check_topic(topic)
     given = read_options(options, PUBLISH_OPTIONS, "publish")
-    settings = client.settings
     id = check_id(given.get("id") or new_id())
-    encoded = client.serializers.encode(
-        (payload,),
-        {},
-        job=topic,
-        id=id,
-        serializer=given.get("serializer", settings.serializer),
-        compression=given.get("compression", settings.compression),
-        sign=given.get("sign", settings.sign),
-        one=True,
-    )
-    now = clock.now()
-    message = Message(
-        id=id,
-        queue="",
-        job="",
-        body=encoded.body,
-        content_type=encoded.content_type,
-        content_encoding=encoded.content_encoding,
-        created_at=int(now),
-        queued_at=now,
-        preview=preview((payload,), {}),
-        extra={**parent_header(), "topic": topic},
-    )
-    return Event(topic, message)
+    call = JobCall(topic, None, None, "", {}, (payload,), {}, ((payload,), {}), one=True)
+    extra = {**parent_header(), "topic": topic}
+    message = build_message(client, call, given, id=id, queue="", now=clock.now(), extra=extra)
+    return Event(topic, msgspec.structs.replace(message, job=""))
 
 
 def batches(prepared: Iterable[Prepared], made: list[Job]) -> Iterator[list[Prepared]]:

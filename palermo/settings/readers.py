@@ -57,22 +57,25 @@ def read_events_prefix(value: Any) -> str:
     return "" if value in ("", "none") else check_queue_name(_text(value))
 
 
-def size(least: int, most: int) -> Callable[[Any], int]:
+def whole(least: int, most: float, wanted: str) -> Callable[[Any], int]:
+    """The reader of a whole number between bounds; `wanted` says what it must be."""
+
     def read(value: Any) -> int:
-        try:
-            number = read_count(value)
-        except WrongValue:
-            number = -1
-        if not least <= number <= most:
-            raise WrongValue(f"a number of bytes, {least} to {most}")
+        number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+            raise WrongValue(wanted)
         return number
 
     return read
 
 
-def read_compression(value: Any) -> str:
-    name = _text(value).strip()
-    return "" if name == "none" else name
+def size(least: int, most: int) -> Callable[[Any], int]:
+    return whole(least, most, f"a number of bytes, {least} to {most}")
+
+
+read_count = whole(0, math.inf, "a whole number, 0 or more")
+read_positive = whole(1, math.inf, "a whole number, 1 or more, or none")
+read_port = whole(0, 65_535, "a port, 0 to 65535")
 
 
 def read_list(value: Any) -> tuple[str, ...]:
@@ -97,52 +100,29 @@ def read_seconds(value: Any) -> float:
     return float(seconds)
 
 
-def read_count(value: Any) -> int:
-    number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise WrongValue("a whole number, 0 or more")
-    return number
-
-
-def read_positive(value: Any) -> int:
-    if (number := read_count(value)) < 1:
-        raise WrongValue("a whole number, 1 or more, or none")
-    return number
-
-
-def read_port(value: Any) -> int:
-    try:
-        number = read_count(value)
-    except WrongValue:
-        number = 65_536
-    if number > 65_535:
-        raise WrongValue("a port, 0 to 65535")
-    return number
-
-
 def read_path(value: Any) -> str:
     return "" if _text(value) == "none" else str(value)
 
 
+def matching(pattern: str, wanted: str) -> Callable[[Any], str]:
+    """The reader of text that is empty or matches a pattern; `wanted` says what it must be."""
+
+    def read(value: Any) -> str:
+        text = read_path(value)
+        if text and not re.fullmatch(pattern, text, re.DOTALL):
+            raise WrongValue(wanted)
+        return text
+
+    return read
+
+
+read_web_address = matching(r"https?://[^\s/?#]+[^\s?#]*", "an address, such as https://login.example.com")
+read_secret = matching(r".{16,}", "text of at least 16 characters")
+_read_path_prefix = matching(r"(/[A-Za-z0-9._~-]+)+", "the beginning of a path, such as /palermo")
+
+
 def read_prefix(value: Any) -> str:
-    prefix = read_path(value).rstrip("/")
-    if prefix and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", prefix):
-        raise WrongValue("the beginning of a path, such as /palermo")
-    return prefix
-
-
-def read_web_address(value: Any) -> str:
-    address = read_path(value)
-    if address and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", address):
-        raise WrongValue("an address, such as https://login.example.com")
-    return address
-
-
-def read_secret(value: Any) -> str:
-    secret = read_path(value)
-    if secret and len(secret) < 16:
-        raise WrongValue("text of at least 16 characters")
-    return secret
+    return _read_path_prefix(_text(value).rstrip("/"))
 
 
 #: The keys of a table of the schedule, and their types; `every` may be text such as 5m, or a timedelta, as well.

@@ -19,7 +19,6 @@ from palermo.core.topology import DEFAULT_EXCHANGE, DEFAULT_QUEUE, QUEUE_TYPES, 
 from palermo.settings.readers import (
     one_of,
     optional,
-    read_compression,
     read_count,
     read_events_prefix,
     read_list,
@@ -83,7 +82,7 @@ class SettingArguments(TypedDict, total=False):
     serializer: Annotated[
         str | None, Setting(read_name, "Serializer of arguments: json, msgpack, pickle, or one of your own.")
     ]
-    compression: Annotated[str | None, Setting(read_compression, "Compression of arguments: gzip, zstd, or none.")]
+    compression: Annotated[str | None, Setting(read_path, "Compression of arguments: gzip, zstd, or none.")]
     sign: Annotated[bool | None, Setting(read_truth, "Sign jobs with the first of the signing_keys.")]
     signing_keys: Annotated[
         list[str] | tuple[str, ...] | None,
