@@ -25,12 +25,13 @@ async def decide(
     (state,) = await store.states("limits", [permit])
     conditions: list[Step] = [unchanged("limits", permit, state)]
     rate_state = _rate_state(state)
-    has, running = await store.permits(number, permit)
-    if demand.limit is not None and not has:
-        conditions.append(("running", permit, running))
-        if running >= demand.limit:
-            # As a rule it gets a permit from a job that ends; this is for a permit that was freed in some other way.
-            return RunLater(now + MAX_POSTPONEMENT), conditions, [_saved(demand, rate_state)]
+    if demand.limit is not None:
+        has, running = await store.permits(number, permit)
+        if not has:
+            conditions.append(("running", permit, running))
+            if running >= demand.limit:
+                # As a rule it gets a permit from a job that ends; this is for one that was freed in some other way.
+                return RunLater(now + MAX_POSTPONEMENT), conditions, [_saved(demand, rate_state)]
     decision: RunNow | RunLater = RunNow()
     if demand.rate is not None:
         rate_state, decision = rate_state.request(demand.rate, now, reserved=demand.reserved)

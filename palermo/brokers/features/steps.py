@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
 
 T = TypeVar("T")
@@ -111,6 +112,38 @@ class StepStore(abc.ABC):
     @abc.abstractmethod
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
         """The names that are due now, the longest overdue first."""
+
+    @property
+    @abc.abstractmethod
+    def ended(self) -> bool:
+        """Whether the session was closed, or is lost."""
+
+    @abc.abstractmethod
+    async def listen(self, channel: str, callback: Callable[..., None]) -> None:
+        """Call the function whenever there may be news on a channel."""
+
+    @abc.abstractmethod
+    async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
+        """Call the function no more."""
+
+    @abc.abstractmethod
+    async def put_due(self, now: float, most: int) -> Sequence[float | None]:
+        """Put scheduled jobs that are due into their queues.
+
+        Returns when the next of these is due, None for never: jobs, keys and recurring jobs.
+        """
+
+    @abc.abstractmethod
+    async def later_page(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
+        """Scheduled jobs that are chosen, soonest first; and how many there are."""
+
+    @abc.abstractmethod
+    def later(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[Any, Message]]:
+        """The chosen scheduled jobs that exist when this begins, each with its number."""
+
+    @abc.abstractmethod
+    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
+        """The ids of those that are cancelled."""
 
     @abc.abstractmethod
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:

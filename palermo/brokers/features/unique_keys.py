@@ -5,6 +5,7 @@ palermo/core/unique_rules.py decides; what it decides is written only if nobody 
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -200,6 +201,25 @@ async def change_keys(
         outcome = await store.try_change([*conditions, *own], all_changes)
         if outcome.failed <= len(conditions):
             return outcome.failed
+
+
+async def remove_keyed(
+    store: StepStore, jobs: Iterable[tuple[Message, Step, Step]], *, drop_next: bool = False
+) -> list[Message]:
+    """Remove jobs together with their keys, in one step; returns those that were there.
+
+    Of each job this takes the condition that it is there, and the change that removes it.
+    """
+    left = list(jobs)
+    while left:
+        messages = [message for message, _, _ in left]
+        decide = partial(jobs_removed, messages=messages, drop_next=drop_next)
+        conditions, changes = [one for _, one, _ in left], [one for _, _, one in left]
+        failed = await change_keys(store, keys_of(messages), decide, conditions=conditions, changes=changes)
+        if not failed:
+            return messages
+        del left[failed - 1]
+    return []
 
 
 def start_run(states: KeyStates, message: Message, *, worker: str, run: str, again: bool) -> StartAnswer:

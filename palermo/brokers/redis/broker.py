@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
 from palermo.brokers.redis import sweep, workers
@@ -25,7 +26,6 @@ from palermo.brokers.redis.events import RedisEvents
 from palermo.brokers.redis.job_search import find_jobs
 from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.journal import RedisJournal
-from palermo.brokers.redis.scheduled_jobs import ScheduledJobs
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
 from palermo.brokers.redis.store import Store, open_store
 from palermo.brokers.redis.sweep import clear_tenant

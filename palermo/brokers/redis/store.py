@@ -8,27 +8,32 @@ changes only if what was read for the decision is still so. Else it is read and 
 import asyncio
 import contextlib
 import hashlib
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
 import msgpack
-from redis.exceptions import NoScriptError, RedisError
+from msgspec.structs import replace
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored, text_of
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
-from palermo.brokers.redis.jobs import id_in, to_job
+from palermo.brokers.redis.jobs import cancelled_by, from_blob, id_in, to_job
 from palermo.contract import clock
 from palermo.contract.broker import OnPublished, SessionParameters
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
 from palermo.core.message import Message
 from palermo.core.text import count
 from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
+
+log = logging.getLogger("palermo.redis")
 
 T = TypeVar("T")
 
@@ -145,6 +150,63 @@ class Store(StepStore):
             for member in members
         ]
 
+    async def put_due(self, now: float, most: int) -> Sequence[float | None]:
+        problem, *instants = await self.run("due", repr(now), most)
+        if problem:
+            log.warning(
+                "jobs that are due wait a minute error=%r", str(self.translated(ResponseError(text_of(problem))))
+            )
+        return [float(one) if one else None for one in instants]
+
+    async def later_page(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
+        if not chosen.everything:
+            matching = [message async for _, message in self.later(chosen)]
+            return matching[offset : offset + limit], len(matching)
+        total = int(await self.call("ZCARD", self.key("later")))
+        numbers = await self.call("ZRANGE", self.key("later"), offset, offset + limit - 1) if limit else []
+        return [message for _, message in await self._jobs_later(numbers)], total
+
+    async def later(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[Any, Message]]:
+        rest = replace(chosen, ids=None, due=chosen.due)
+        if chosen.ids is not None and len(chosen.ids) <= _SCAN_SIZE:
+            found = await self._jobs_later(await self._numbers_of(sorted(chosen.ids)))
+            for one in sorted(found, key=lambda one: (one[1].run_at or 0.0, int(one[0]))):
+                if rest.matches(one[1]):
+                    yield one
+            return
+        low, high = chosen.due or ("-inf", "+inf")
+        # All numbers at the start: jobs come and go while this reads.
+        numbers = await self.call("ZRANGEBYSCORE", self.key("later"), low, high)
+        for first in range(0, len(numbers), _SCAN_SIZE):
+            for one in await self._jobs_later(numbers[first : first + _SCAN_SIZE]):
+                if chosen.matches(one[1]):
+                    yield one
+
+    async def _numbers_of(self, ids: Sequence[str]) -> list[bytes]:
+        """The numbers of the scheduled jobs with these ids."""
+        key = self.key("later-ids")
+        found = await asyncio.gather(*(self.call("ZRANGEBYLEX", key, f"[{id}\0", f"({id}\x01") for id in ids))
+        return [member.rpartition(b"\0")[2] for members in found for member in members]
+
+    async def _jobs_later(self, numbers: Sequence[bytes]) -> list[tuple[str, Message]]:
+        """The jobs with these numbers that are still there."""
+        if not numbers:
+            return []
+        blobs: Sequence[Any] = await self.call("HMGET", self.key("jobs"), *numbers)
+        return [
+            (number.decode(), from_blob(blob, None))
+            for number, blob in zip(numbers, blobs, strict=True)
+            if blob is not None
+        ]
+
+    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
+        if not messages:
+            return frozenset()
+        marks = await self.call("HMGET", self.key("cancels"), *(one.id for one in messages))
+        return frozenset(
+            one.id for one, mark in zip(messages, marks, strict=True) if cancelled_by(mark, one) is not None
+        )
+
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""
         return self._connection.begin("EVALSHA", _script(name)[1], 1, self.prefix, *arguments)
@@ -216,12 +278,12 @@ class Store(StepStore):
                 self._watch(self._messages.lost)
             return self._messages
 
-    async def listen(self, channel: str, callback: Callable[[bytes], None]) -> None:
+    async def listen(self, channel: str, callback: Callable[..., None]) -> None:
         """Call the function for each message of a channel, and once the session is lost."""
         messages = await self.messages()
         await self._within(messages.subscribe(self.key(channel), callback))
 
-    async def unlisten(self, channel: str, callback: Callable[[bytes], None]) -> None:
+    async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
         """Call the function no more."""
         if self._messages is not None and not self._closed:
             with contextlib.suppress(BrokerError):

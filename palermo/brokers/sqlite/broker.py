@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
+from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
 from palermo.brokers.sqlite import sweep, workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
@@ -24,7 +25,6 @@ from palermo.brokers.sqlite.file.store import Store, unusable
 from palermo.brokers.sqlite.grouped_inserts import GroupedInserts
 from palermo.brokers.sqlite.job_search import find_jobs
 from palermo.brokers.sqlite.journal import SqliteJournal
-from palermo.brokers.sqlite.scheduled_jobs import ScheduledJobs
 from palermo.brokers.sqlite.steps import SqliteSteps, change_keys, read_keys
 from palermo.brokers.sqlite.tables import pauses_and_cancels
 from palermo.brokers.sqlite.tables.jobs import (
@@ -100,12 +100,12 @@ class SqliteBroker:
         self._exchange = exchange
         self._directory = side_directory(store.path)
         self._notifier = Notifier(self._directory, store.data_version)
-        self._steps = SqliteSteps(store, exchange, self._notifier.notify)
+        self._steps = SqliteSteps(store, exchange, self._notifier)
         self._recurring = Recurring(self._steps)
-        self._scheduled_jobs = ScheduledJobs(store, self._steps, self._notifier, exchange, self._recurring)
+        self.keys = Keys(self._steps)
+        self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring)
         self.journal = SqliteJournal(store, Notifier(self._directory, store.data_version, "journal-bell"), session)
         self.events = SqliteEvents(store, self._notifier, session)
-        self.keys = Keys(self._steps)
         self._direct_insert = DirectInsert(store, exchange)
         self._grouped_inserts = GroupedInserts(store, exchange, self._notifier)
         self._consumers: list[SqliteConsumer] = []

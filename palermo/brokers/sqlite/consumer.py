@@ -87,7 +87,7 @@ class SqliteConsumer(StepConsumer):
         resumes: bool,
     ) -> None:
         """`resumes` is whether the holder has jobs from a session before it (workers.take_over)."""
-        steps = SqliteSteps(store, exchange, notifier.notify, lambda work, _: self._write(work))
+        steps = SqliteSteps(store, exchange, notifier, lambda work, _: self._write(work))
         super().__init__(steps, reported.id, store.display_path)
         self._store = store
         self._notifier = notifier

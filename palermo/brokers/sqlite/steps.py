@@ -2,37 +2,44 @@
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
+from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store, Work
-from palermo.brokers.sqlite.tables import pauses_and_cancels
+from palermo.brokers.sqlite.tables import later, pauses_and_cancels
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
 from palermo.brokers.sqlite.tables.jobs import insert, to_row
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
+from palermo.contract.scheduled import ScheduledFilter
+from palermo.core.message import Message
 
 T = TypeVar("T")
+
+#: Scheduled jobs that are read at once.
+_SCAN_SIZE = 500
 
 #: The tables of states, by their names in steps.
 _TABLES = {"recurring": "recurring", "keys": "key", "unique-jobs": "unique_job", "limits": "limited"}
 
 
 class SqliteSteps(StepStore):
-    """The steps of one session with a file, which `notify` tells others about."""
+    """The steps of one session with a file, which `notifier` tells others about."""
 
     def __init__(
         self,
         store: Store,
         exchange: str,
-        notify: Callable[[], None],
+        notifier: Notifier,
         write: Callable[[Work[Outcome], bool], Awaitable[Outcome]] | None = None,
     ) -> None:
         """`write` carries out a transaction, and is told whether it stores a job."""
         self._store = store
         self._exchange = exchange
-        self._notify = notify
+        self._notifier = notifier
         self._write = write or (lambda work, publishing: store.write(work, publishing=publishing))
 
     async def states(self, table: str, names: Sequence[Stored]) -> list[Stored | None]:
@@ -69,12 +76,58 @@ class SqliteSteps(StepStore):
         return {id for (id,) in await self._store.read(lambda db: db.execute(query, values).fetchall())}
 
     async def due(self, table: str, now: float, most: int) -> Sequence[str]:
-        return await self._store.read(lambda db: due_names(db, self._exchange, table, now, most))
+        query = (
+            f"select name from {_TABLES[table]} where exchange = ? and due <= ? and typeof(name) = 'text'"
+            " order by due limit ?"
+        )
+        rows = await self._store.read(lambda db: db.execute(query, (self._exchange, now, most)).fetchall())
+        return [name for (name,) in rows]
+
+    @property
+    def ended(self) -> bool:
+        return False  # a file does not go away by itself
+
+    async def listen(self, channel: str, callback: Callable[..., None]) -> None:
+        self._notifier.listen(callback)
+
+    async def unlisten(self, channel: str, callback: Callable[..., None]) -> None:
+        self._notifier.unlisten(callback)
+
+    async def put_due(self, now: float, most: int) -> Sequence[float | None]:
+        due = await self._store.read(self._next_due)
+        if due[0] is None or due[0] > now:
+            return due
+        await self._store.write(lambda db: later.put_due(db, self._exchange, now, most))
+        self._notifier.notify()
+        return await self._store.read(self._next_due)
+
+    def _next_due(self, db: sqlite3.Connection) -> Sequence[float | None]:
+        ((due,),) = db.execute("select min(run_at) from later where exchange = ?", (self._exchange,)).fetchall()
+        return (due, *(next_due(db, self._exchange, table) for table in ("keys", "recurring")))
+
+    async def later_page(self, chosen: ScheduledFilter, offset: int, limit: int) -> tuple[list[Message], int]:
+        return await self._store.read(lambda db: later.page(db, self._exchange, chosen, offset, limit))
+
+    async def later(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[Any, Message]]:
+        query = "select coalesce(max(id), 0) from later where exchange = ?"
+        ((last,),) = await self._store.read(lambda db: db.execute(query, (self._exchange,)).fetchall())
+        read, after = partial(later.some, exchange=self._exchange, chosen=chosen, last=last, most=_SCAN_SIZE), 0
+        while found := await self._store.read(partial(read, after=after)):
+            for one in found:
+                yield one
+            after = found[-1][0]
+
+    async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
+        def find(db: sqlite3.Connection) -> frozenset[str]:
+            by = pauses_and_cancels.cancelled_by
+            return frozenset(one.id for one in messages if by(db, self._exchange, one) is not None)
+
+        return await self._store.read(find)
 
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        publishing = any(name in ("put", "key") for name, *_ in changes)
+        publishing = any(name in ("put", "key", "remove_later") for name, *_ in changes)
         outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes), publishing)
-        self._notify()
+        self._notifier.notify()
         return outcome
 
 
@@ -84,15 +137,6 @@ def carry_out(db: sqlite3.Connection, exchange: str, conditions: Iterable[Step],
         if not _CONDITIONS[name](db, exchange, *values):
             return Outcome(number, [])
     return Outcome(0, [_CHANGES[name](db, exchange, *values) for name, *values in changes])
-
-
-def due_names(db: sqlite3.Connection, exchange: str, table: str, now: float, most: int) -> list[str]:
-    """The names that are due now, the longest overdue first."""
-    query = (
-        f"select name from {_TABLES[table]} where exchange = ? and due <= ? and typeof(name) = 'text'"
-        " order by due limit ?"
-    )
-    return [name for (name,) in db.execute(query, (exchange, now, most)).fetchall()]
 
 
 def next_due(db: sqlite3.Connection, exchange: str, table: str) -> float | None:
@@ -129,12 +173,21 @@ def _is_held(db: sqlite3.Connection, exchange: str, holder: int, number: int, ti
     return db.execute(f"select 1 from job where {STILL_VALID}", (number, holder, times)).fetchone() is not None
 
 
+def _is_scheduled(db: sqlite3.Connection, exchange: str, number: int) -> bool:
+    return db.execute("select 1 from later where id = ?", (number,)).fetchone() is not None
+
+
 def _has_running(db: sqlite3.Connection, exchange: str, permit: str, size: int) -> bool:
     ((running, called, _),) = count_permits(db, exchange, [permit])
     return running + called == size
 
 
-_CONDITIONS: dict[str, Callable[..., bool]] = {"field": _is_unchanged, "held": _is_held, "running": _has_running}
+_CONDITIONS: dict[str, Callable[..., bool]] = {
+    "field": _is_unchanged,
+    "held": _is_held,
+    "scheduled": _is_scheduled,
+    "running": _has_running,
+}
 
 
 def _put(db: sqlite3.Connection, exchange: str, job: Job) -> None:
@@ -184,6 +237,14 @@ def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) 
     release(db, "id = ? and holder = ?", (number, holder))
 
 
+def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job | bool) -> int:
+    """Remove a scheduled job, and put another in its place, if it is still there."""
+    removed = db.execute("delete from later where id = ?", (number,)).rowcount
+    if removed and isinstance(job, Job):
+        _put(db, exchange, job)
+    return removed
+
+
 def _permit(db: sqlite3.Connection, exchange: str, number: int, permit: str) -> None:
     db.execute("update job set permit = ? where id = ?", (permit_name(exchange, permit), number))
 
@@ -207,6 +268,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "put": _put,
     "drop": _drop,
     "give_back": _give_back,
+    "remove_later": _remove_later,
     "set": _set,
     "unset": _unset,
     "key": _key,

@@ -18,6 +18,10 @@ local holds = {
   waits = function(queue, tenant, number)
     return call('ZSCORE', place_of(queue, tenant), number) ~= false
   end,
+  -- The job waits until it is due.
+  scheduled = function(number)
+    return find_later(number) ~= nil
+  end,
   -- So many jobs have the permit.
   running = function(permit, size)
     return call('SCARD', key('permit:' .. permit)) == size

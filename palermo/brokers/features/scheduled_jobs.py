@@ -1,24 +1,19 @@
-"""Scheduled jobs, which wait in a sorted set by their instants until they are due.
+"""Scheduled jobs: puts them into their queues when they are due, shows and changes them.
 
-A script decides about each job, so any number of sessions may put due jobs into their queues at once.
+Each job moves in one step, so any number of sessions may put due jobs into their queues at once.
 """
 
 import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from msgspec.structs import replace
-from redis.exceptions import ResponseError
 
 from palermo.brokers.features import limits
 from palermo.brokers.features.recurring import Recurring
-from palermo.brokers.features.steps import Job, Step, Stored, text_of
-from palermo.brokers.features.unique_keys import Keys, KeyStates, as_they_run, change_keys, jobs_removed, keys_of
-from palermo.brokers.redis.jobs import cancelled_by, from_blob
-from palermo.brokers.redis.store import Store
+from palermo.brokers.features.steps import Job, Step, StepStore, Stored
+from palermo.brokers.features.unique_keys import Keys, as_they_run, keys_of, remove_keyed
 from palermo.contract import clock
 from palermo.contract.scheduled import CANCEL, GIVE_UP, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
@@ -28,15 +23,15 @@ from palermo.core.time_slots import moved_to
 from palermo.core.topology import failed_queue
 from palermo.errors import BrokerError
 
-log = logging.getLogger("palermo.redis")
+log = logging.getLogger("palermo.broker")
 
-#: Seconds between two looks at most: the wall clock may jump, and a message between sessions may be lost.
+#: Seconds between two looks at most: the wall clock may jump, and a message between sessions may be lost or never sent.
 _POLL_EVERY = 0.5
 
 #: Seconds between two looks at least, while nothing is due.
-_MIN_WAIT = 0.005
+_MIN_WAIT = 0.01
 
-#: Seconds until the next attempt after Redis has refused something, or was too slow.
+#: Seconds until the next attempt after a change was refused, or took too long.
 _AFTER_ERROR = 2.0
 
 #: Jobs put into their queues, read or altered in one step.
@@ -49,7 +44,7 @@ _FORGET_EVERY, _MEND_EVERY = 5.0, 60.0
 class ScheduledJobs:
     """Puts scheduled jobs into their queues, shows and changes them. See palermo.contract.scheduled.ScheduledJobs."""
 
-    def __init__(self, store: Store, keys: Keys, recurring: Recurring) -> None:
+    def __init__(self, store: StepStore, keys: Keys, recurring: Recurring) -> None:
         self._store = store
         self._keys = keys
         self._recurring = recurring
@@ -59,7 +54,7 @@ class ScheduledJobs:
         """Put jobs into their queues when they are due, until this is cancelled or the session is lost."""
         told = asyncio.Event()
 
-        def on_message(text: bytes) -> None:
+        def on_message(text: bytes = b"") -> None:
             told.set()
 
         await self._store.listen("bell:due", on_message)
@@ -97,15 +92,9 @@ class ScheduledJobs:
 
     async def show(self, chosen: ScheduledFilter, *, offset: int, limit: int) -> ScheduledPage:
         """A page of the chosen jobs, and how many there are."""
-        if chosen.everything:
-            total = int(await self._store.call("ZCARD", self._store.key("later")))
-            numbers = await self._store.call("ZRANGE", self._store.key("later"), offset, offset + limit - 1)
-            found = [message for _, message in await self._messages(numbers if limit else [])]
-        else:
-            matching = [message async for _, message in self._chosen(chosen)]
-            total, found = len(matching), matching[offset : offset + limit]
+        found, total = await self._store.later_page(chosen, offset, limit)
         messages = tuple(await as_they_run(self._store, found))
-        return ScheduledPage(messages=messages, total=total, cancelled=await self._cancelled(found))
+        return ScheduledPage(messages=messages, total=total, cancelled=await self._store.cancelled(found))
 
     async def alter(
         self,
@@ -121,8 +110,7 @@ class ScheduledJobs:
         `edit` is for "move": it changes more of the jobs than their instant.
         """
         altered: dict[str, AlteredJob] = {}
-        last = self._store.count(await self._store.call("GET", self._store.key("number")), "number")
-        some: list[tuple[str, Message]] = []
+        some: list[tuple[Any, Message]] = []
 
         async def step() -> None:
             for message in await self._alter(some, action, at, failed_per_queue=failed_per_queue, edit=edit):
@@ -130,9 +118,8 @@ class ScheduledJobs:
                 altered.setdefault(message.id, found)
             some.clear()
 
-        async for number, message in self._chosen(chosen):
-            if int(number) <= last:
-                some.append((number, message))
+        async for one in self._store.later(chosen):
+            some.append(one)
             if len(some) >= _STEP:
                 await step()
         await step()
@@ -142,11 +129,7 @@ class ScheduledJobs:
         """Put into their queues all that is due now; returns when the next is due, None for never."""
         while True:
             now = clock.wall_clock()
-            problem, *instants = await self._store.run("due", repr(now), _STEP)
-            if problem:
-                error = self._store.translated(ResponseError(text_of(problem)))
-                log.warning("jobs that are due wait a minute error=%r", str(error))
-            jobs, keys, recurring = (float(one) if one else None for one in instants)
+            jobs, keys, recurring = await self._store.put_due(now, _STEP)
             if keys is not None and keys <= now:
                 await self._keys.publish_due(now)
             if recurring is not None and recurring <= now:
@@ -158,7 +141,7 @@ class ScheduledJobs:
 
     async def _alter(
         self,
-        some: Sequence[tuple[str, Message]],
+        some: Sequence[tuple[Any, Message]],
         action: str,
         at: float | None,
         *,
@@ -171,7 +154,7 @@ class ScheduledJobs:
             messages = await as_they_run(self._store, [message for _, message in some])
             some = [(number, message) for (number, _), message in zip(some, messages, strict=True)]
 
-        def step(number: str, message: Message) -> Step:
+        def step(number: Any, message: Message) -> Step:
             if action == CANCEL:
                 return ("remove_later", number, False)
             if action == GIVE_UP:
@@ -188,60 +171,6 @@ class ScheduledJobs:
         plain = [one for one in some if not frees or not keys_of([one[1]])]
         answers = await self._store.change((), [step(*one) for one in plain]) if plain else []
         done = [message for (_, message), was_there in zip(plain, answers, strict=True) if was_there]
-        for number, message in (one for one in some if frees and keys_of([one[1]])):
-            if await self._alter_keyed(number, message, step(number, message)):
-                done.append(message)
-        return done
-
-    async def _alter_keyed(self, number: str, message: Message, step: Step) -> bool:
-        """Change a job together with its key; returns whether the job was there."""
-        place = await self._store.call("HGET", self._store.key("later-places"), number)
-        if place is None:
-            return False
-
-        def decide(states: KeyStates) -> None:
-            jobs_removed(states, [message])
-
-        conditions: list[Step] = [("field", "later-places", number, place)]
-        names = keys_of([message])
-        return not await change_keys(self._store, names, decide, conditions=conditions, changes=[step])
-
-    async def _chosen(self, chosen: ScheduledFilter) -> AsyncIterator[tuple[str, Message]]:
-        """The numbers and messages that the filter matches, soonest first."""
-        rest = replace(chosen, ids=None, due=chosen.due)
-        if chosen.ids is not None and len(chosen.ids) <= _STEP:
-            found = await self._messages(await self._numbers_of(sorted(chosen.ids)))
-            for one in sorted(found, key=lambda one: (one[1].run_at or 0.0, int(one[0]))):
-                if rest.matches(one[1]):
-                    yield one
-            return
-        low, high = chosen.due if chosen.due is not None else ("-inf", "+inf")
-        # All numbers at the start: jobs come and go while this reads.
-        numbers = await self._store.call("ZRANGEBYSCORE", self._store.key("later"), low, high)
-        for first in range(0, len(numbers), _STEP):
-            for one in await self._messages(numbers[first : first + _STEP]):
-                if chosen.matches(one[1]):
-                    yield one
-
-    async def _numbers_of(self, ids: Sequence[str]) -> list[bytes]:
-        """The numbers of the scheduled jobs with these ids."""
-        key = self._store.key("later-ids")
-        found = await asyncio.gather(*(self._store.call("ZRANGEBYLEX", key, f"[{id}\0", f"({id}\x01") for id in ids))
-        return [member.rpartition(b"\0")[2] for members in found for member in members]
-
-    async def _messages(self, numbers: Sequence[bytes]) -> list[tuple[str, Message]]:
-        """The jobs with these numbers that are still there."""
-        if not numbers:
-            return []
-        blobs: Sequence[Any] = await self._store.call("HMGET", self._store.key("jobs"), *numbers)
-        return [
-            (number.decode(), from_blob(blob, None))
-            for number, blob in zip(numbers, blobs, strict=True)
-            if blob is not None
-        ]
-
-    async def _cancelled(self, found: Sequence[Message]) -> frozenset[str]:
-        if not found:
-            return frozenset()
-        marks = await self._store.call("HMGET", self._store.key("cancels"), *(one.id for one in found))
-        return frozenset(one.id for one, mark in zip(found, marks, strict=True) if cancelled_by(mark, one) is not None)
+        keyed = [one for one in some if frees and keys_of([one[1]])]
+        freed = [(message, ("scheduled", number), step(number, message)) for number, message in keyed]
+        return done + await remove_keyed(self._store, freed)
