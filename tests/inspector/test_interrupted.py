@@ -76,11 +76,11 @@ _EDIT_AND_DIE = """
 import os, signal
 from palermo.brokers.rabbitmq.browsing import sweep
 from palermo.brokers.redis.store import Store
-from palermo.brokers.sqlite import sweep as sqlite_sweep
+from palermo.brokers.sqlite import steps
 from palermo.client.client import Client
 from palermo.inspector.inspector import Inspector
 
-insert, change = sqlite_sweep.insert, Store.change
+insert, change = steps.insert, Store.change
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -95,7 +95,7 @@ async def change_and_die(*given):
 
 sweep._ack = die
 Store.change = change_and_die
-sqlite_sweep.insert = insert_and_die
+steps.insert = insert_and_die
 Inspector(Client()).jobs.edit("a", args=["new"], waits_in="mail")
 """
 

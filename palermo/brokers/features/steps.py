@@ -68,6 +68,29 @@ class Outcome(Struct, frozen=True):
     answers: list[Any]
 
 
+class Extent(Struct, frozen=True):
+    """What waits in a queue at one moment."""
+
+    #: The newest number there is; later jobs have higher ones.
+    last: int
+    total: int
+    #: The places where jobs of the queue wait.
+    places: tuple[str, ...]
+
+
+class Part(Struct, frozen=True):
+    """Some jobs of one place."""
+
+    #: Whether the place has no more jobs.
+    ends: bool
+    #: How many jobs were read, with those that nobody asks about.
+    seen: int
+    #: Where the next part begins.
+    after: Any
+    #: Of each job its place in this part, its number and its message.
+    jobs: list[tuple[int, Any, Message]]
+
+
 class StepStore(abc.ABC):
     """The data of one exchange, in tables of states by name; and its jobs, which only steps change."""
 
@@ -144,6 +167,24 @@ class StepStore(abc.ABC):
     @abc.abstractmethod
     async def cancelled(self, messages: Sequence[Message]) -> frozenset[str]:
         """The ids of those that are cancelled."""
+
+    @abc.abstractmethod
+    async def extent(self, queue: str) -> Extent:
+        """What waits in the queue now. Raises NotFound."""
+
+    @abc.abstractmethod
+    async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
+        """The next jobs of a place up to the number `last`; with `ids` only those with these ids."""
+
+    @abc.abstractmethod
+    async def purge_some(
+        self, queue: str, places: Sequence[str], last: int, *, leave_keyed: bool
+    ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
+        """Remove some of the jobs that wait in these places, up to the number `last`.
+
+        Returns how many were removed, whether there may be more, and of jobs with a key, if these are left, place,
+        number and message.
+        """
 
     @abc.abstractmethod
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:

@@ -14,12 +14,12 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from palermo.brokers.features import limits
+from palermo.brokers.features import limits, sweep
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.steps import text_of
 from palermo.brokers.features.unique_keys import Keys, as_they_run, change_keys, jobs_cancelled
-from palermo.brokers.redis import sweep, workers
+from palermo.brokers.redis import workers
 from palermo.brokers.redis.consumer import RedisConsumer
 from palermo.brokers.redis.diagnosis import diagnose, warn_of_eviction
 from palermo.brokers.redis.events import RedisEvents
@@ -28,7 +28,6 @@ from palermo.brokers.redis.jobs import cancelled_by, from_blob, to_job
 from palermo.brokers.redis.journal import RedisJournal
 from palermo.brokers.redis.served_queues import paused_in, paused_queues
 from palermo.brokers.redis.store import Store, open_store
-from palermo.brokers.redis.sweep import clear_tenant
 from palermo.contract import clock
 from palermo.contract.broker import (
     Finding,
@@ -356,7 +355,7 @@ class RedisTenants:
         return {text_of(queue): int(count) for queue, count in counts.items() if count.isdigit()}
 
     async def clear(self, queue: str, tenant: str) -> int:
-        removed = await clear_tenant(self._store, queue, tenant)
+        removed = await sweep.clear_tenant(self._store, queue, tenant)
         if not removed:
             raise NotFound(
                 f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."

@@ -19,7 +19,7 @@ import msgpack
 from msgspec.structs import replace
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored, text_of
+from palermo.brokers.features.steps import Extent, Job, Outcome, Part, Step, StepStore, Stored, text_of
 from palermo.brokers.redis.connecting import connect, connect_blocking, database, wanted_replicas
 from palermo.brokers.redis.connection import Connection, Messages, translated, trouble_of
 from palermo.brokers.redis.direct_calls import DirectCalls
@@ -31,7 +31,15 @@ from palermo.contract.trouble import Trouble
 from palermo.core.address import Address
 from palermo.core.message import Message
 from palermo.core.text import count
-from palermo.errors import BrokerBlocked, BrokerError, BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
+from palermo.errors import (
+    BrokerBlocked,
+    BrokerError,
+    BrokerRefused,
+    BrokerUnavailable,
+    NotFound,
+    PalermoError,
+    PublishRefused,
+)
 
 log = logging.getLogger("palermo.redis")
 
@@ -42,6 +50,9 @@ _QUICK_BYTES = 65_536
 
 #: How many fields of a hash are read at once where all of them are looked at.
 _SCAN_SIZE = 500
+
+#: How many messages, and how many bytes of them, a sweep has in memory at once; and how many a step of a purge removes.
+_STEP, _STEP_BYTES, _PURGE_STEP = 200, 8 * 1024 * 1024, 2_000
 
 
 @cache
@@ -206,6 +217,29 @@ class Store(StepStore):
         return frozenset(
             one.id for one, mark in zip(messages, marks, strict=True) if cancelled_by(mark, one) is not None
         )
+
+    async def extent(self, queue: str) -> Extent:
+        exists, last, total, tenants = await self.run("look", "extent", queue)
+        if not exists:
+            raise NotFound(f"there is no queue {queue!r} at {self.server}. `palermo queues` lists those there are.")
+        return Extent(self.count(last, "number"), total, ("", *(text_of(tenant) for tenant in tenants)))
+
+    async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
+        begin = "-inf" if after is None else after
+        found, after, jobs = await self.run("look", "step", queue, place, begin, last, _STEP, _STEP_BYTES)
+        chosen = [
+            (seen, number, from_blob(blob, queue))
+            for seen, (number, blob) in enumerate(jobs)
+            if not ids or id_in(blob) in ids
+        ]
+        return Part(not found, len(jobs), after, chosen)
+
+    async def purge_some(
+        self, queue: str, places: Sequence[str], last: int, *, leave_keyed: bool
+    ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
+        some, more, keyed = await self.run("purge", queue, last, _PURGE_STEP, "1" if leave_keyed else "", *places)
+        left = [(text_of(place), number, from_blob(blob, queue)) for place, number, blob in keyed]
+        return some, more == b"1", left
 
     def begin(self, name: str, *arguments: Any) -> "asyncio.Future[Any]":
         """Run a script; see Connection.begin. Only for a script that has run in this session before."""

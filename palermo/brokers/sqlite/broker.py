@@ -10,11 +10,11 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from palermo.brokers.features import limits
+from palermo.brokers.features import limits, sweep
 from palermo.brokers.features.recurring import Recurring
 from palermo.brokers.features.scheduled_jobs import ScheduledJobs
 from palermo.brokers.features.unique_keys import Keys, jobs_cancelled
-from palermo.brokers.sqlite import sweep, workers
+from palermo.brokers.sqlite import workers
 from palermo.brokers.sqlite.consumer import SqliteConsumer
 from palermo.brokers.sqlite.diagnosis import diagnose
 from palermo.brokers.sqlite.direct_insert import DirectInsert
@@ -33,6 +33,7 @@ from palermo.brokers.sqlite.tables.jobs import (
     declare_queue,
     from_row,
     insert_many,
+    queue_number,
     to_row,
 )
 from palermo.brokers.sqlite.tenants import SqliteTenants
@@ -67,7 +68,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.queue_selection import QueueSelection
 from palermo.core.topology import check_exchange_name, is_failed
 from palermo.core.unique_keys import key_names
-from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, NotFound, StoreInvalid
+from palermo.errors import BrokerError, BrokerRefused, BrokerUnavailable, StoreInvalid
 
 log = logging.getLogger("palermo.sqlite")
 
@@ -96,11 +97,11 @@ class SqliteBroker:
     def __init__(self, store: Store, exchange: str, session: SessionParameters) -> None:
         self._store = store
         self._session = session
-        self.tenants = SqliteTenants(store, exchange)
         self._exchange = exchange
         self._directory = side_directory(store.path)
         self._notifier = Notifier(self._directory, store.data_version)
         self._steps = SqliteSteps(store, exchange, self._notifier)
+        self.tenants = SqliteTenants(store, self._steps, exchange)
         self._recurring = Recurring(self._steps)
         self.keys = Keys(self._steps)
         self._scheduled_jobs = ScheduledJobs(self._steps, self.keys, self._recurring)
@@ -253,7 +254,7 @@ class SqliteBroker:
         order = "tenant desc, priority, id desc" if newest else "tenant, priority desc, id"
 
         def find(db: sqlite3.Connection) -> Page:
-            number = self._number(db, queue)
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
             rows = db.execute(
                 f"select {SHOWN_COLUMNS} from job where queue = ? and holder is null order by {order} limit ? offset ?",
                 (max_body + 1, number, *page),
@@ -290,16 +291,7 @@ class SqliteBroker:
         most: int | None = None,
     ) -> SweepProgress:
         await self._sync()
-        number = await self._store.read(lambda db: self._number(db, queue))
-        return await sweep.sweep(
-            self._store,
-            exchange=self._exchange,
-            queue=(number, queue),
-            decide=decide,
-            progress=progress,
-            moved=self._notifier.notify,
-            ids=ids,
-        )
+        return await sweep.sweep(self._steps, queue, decide, progress, ids=frozenset(ids))
 
     async def run_scheduler(self, fired: OnJobs = ignore_jobs) -> None:
         await self._scheduled_jobs.run(fired)
@@ -332,8 +324,7 @@ class SqliteBroker:
 
     async def purge(self, queue: str) -> int:
         await self._sync()
-        number = await self._store.read(lambda db: self._number(db, queue))
-        return await sweep.purge(self._store, number, self._exchange)
+        return await sweep.purge(self._steps, queue)
 
     async def migrate(self, queue: str, kind: str, *, progress: Callable[[SweepProgress], None] | None = None) -> int:
         raise BrokerRefused("queues in an SQLite file have no types: there is nothing to migrate.")
@@ -341,18 +332,21 @@ class SqliteBroker:
     async def delete(self, queue: str) -> int:
         removed = await self.purge(queue)
 
-        def drop(db: sqlite3.Connection) -> int:
-            number = self._number(db, queue)
+        def drop(db: sqlite3.Connection) -> bool:
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
+            if db.execute("select 1 from job where queue = ? and holder is null", (number,)).fetchone():
+                return False
             unsubscribe_group_of(db, self._exchange, queue)
-            late = sweep.purge_step(db, number, self._exchange, _MOST)
             # The row is only hidden while a worker holds a job: the job may come back, and then needs its queue.
             db.execute("update queue set hidden = 1 where id = ?", (number,))
             db.execute(
                 "delete from queue where id = ? and not exists (select 1 from job where queue = ?)", (number, number)
             )
-            return late
+            return True
 
-        return removed + await self._store.write(drop)
+        while not await self._store.write(drop):
+            removed += await sweep.purge(self._steps, queue)
+        return removed
 
     async def limits(self) -> list[LimitInfo]:
         return await limits.list_limits(self._steps)
@@ -408,16 +402,6 @@ class SqliteBroker:
             return  # A file on a full disk can still be read.
         if reaped:
             self._notifier.notify()
-
-    def _number(self, db: sqlite3.Connection, queue: str) -> int:
-        rows = db.execute(
-            "select id from queue where exchange = ? and name = ? and not hidden", (self._exchange, queue)
-        ).fetchall()
-        if not rows:
-            raise NotFound(
-                f"there is no queue {queue!r} in {self._store.display_path}. `palermo queues` lists those there are."
-            )
-        return int(rows[0][0])
 
     def _overview(self, db: sqlite3.Connection) -> Overview:
         names = dict(db.execute(f"select id, name from queue where {LISTED}", (self._exchange,)).fetchall())

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from typing import Any, TypeVar
 
-from palermo.brokers.features.steps import Job, Outcome, Step, StepStore, Stored
+from palermo.brokers.features.steps import Extent, Job, Outcome, Part, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store, Work
-from palermo.brokers.sqlite.tables import later, pauses_and_cancels
+from palermo.brokers.sqlite.tables import later, pauses_and_cancels, waiting
 from palermo.brokers.sqlite.tables.claims import STILL_VALID, release
-from palermo.brokers.sqlite.tables.jobs import insert, to_row
+from palermo.brokers.sqlite.tables.jobs import insert, queue_number, to_row
 from palermo.brokers.sqlite.tables.permits import count_permits, delete_jobs, permit_name
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.message import Message
@@ -124,8 +124,34 @@ class SqliteSteps(StepStore):
 
         return await self._store.read(find)
 
+    async def extent(self, queue: str) -> Extent:
+        def find(db: sqlite3.Connection) -> Extent:
+            number = queue_number(db, self._exchange, queue, self._store.display_path)
+            query = "select coalesce(max(id), 0), count(*) from job where queue = ? and holder is null"
+            last, total = db.execute(query, (number,)).fetchone()
+            return Extent(last, total, ("",))
+
+        return await self._store.read(find)
+
+    async def part(self, queue: str, place: str, after: Any, last: int, ids: Collection[str]) -> Part:
+        jobs = await self._store.read(
+            lambda db: waiting.part(db, self._exchange, queue=queue, after=after or 0, last=last, ids=ids)
+        )
+        found = [(seen, number, message) for seen, (number, message) in enumerate(jobs)]
+        return Part(not jobs, len(jobs), jobs[-1][0] if jobs else None, found)
+
+    async def purge_some(
+        self, queue: str, places: Sequence[str], last: int, *, leave_keyed: bool
+    ) -> tuple[int, bool, list[tuple[str, Any, Message]]]:
+        (tenant,) = places
+        return await self._store.write(
+            lambda db: waiting.purge_some(
+                db, self._exchange, queue=queue, tenant=tenant, last=last, leave_keyed=leave_keyed
+            )
+        )
+
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
-        publishing = any(name in ("put", "key", "remove_later") for name, *_ in changes)
+        publishing = any(name in ("put", "key", "remove", "remove_later") for name, *_ in changes)
         outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes), publishing)
         self._notifier.notify()
         return outcome
@@ -173,6 +199,10 @@ def _is_held(db: sqlite3.Connection, exchange: str, holder: int, number: int, ti
     return db.execute(f"select 1 from job where {STILL_VALID}", (number, holder, times)).fetchone() is not None
 
 
+def _waits(db: sqlite3.Connection, exchange: str, queue: str, place: str, number: int) -> bool:
+    return db.execute("select 1 from job where id = ? and holder is null", (number,)).fetchone() is not None
+
+
 def _is_scheduled(db: sqlite3.Connection, exchange: str, number: int) -> bool:
     return db.execute("select 1 from later where id = ?", (number,)).fetchone() is not None
 
@@ -185,6 +215,7 @@ def _has_running(db: sqlite3.Connection, exchange: str, permit: str, size: int) 
 _CONDITIONS: dict[str, Callable[..., bool]] = {
     "field": _is_unchanged,
     "held": _is_held,
+    "waits": _waits,
     "scheduled": _is_scheduled,
     "running": _has_running,
 }
@@ -237,6 +268,15 @@ def _give_back(db: sqlite3.Connection, exchange: str, holder: int, number: int) 
     release(db, "id = ? and holder = ?", (number, holder))
 
 
+def _remove(db: sqlite3.Connection, exchange: str, queue: str, place: str, number: int, job: Job | bool) -> int:
+    """Remove a job that waits, and put another in its place, if it still waits."""
+    if not _waits(db, exchange, queue, place, number):
+        return 0
+    if isinstance(job, Job):
+        _put(db, exchange, job)
+    return delete_jobs(db, "id = ?", (number,))
+
+
 def _remove_later(db: sqlite3.Connection, exchange: str, number: int, job: Job | bool) -> int:
     """Remove a scheduled job, and put another in its place, if it is still there."""
     removed = db.execute("delete from later where id = ?", (number,)).rowcount
@@ -268,6 +308,7 @@ _CHANGES: dict[str, Callable[..., Any]] = {
     "put": _put,
     "drop": _drop,
     "give_back": _give_back,
+    "remove": _remove,
     "remove_later": _remove_later,
     "set": _set,
     "unset": _unset,

@@ -1,10 +1,10 @@
 """Lists the tenants that have jobs waiting in a queue, and removes the jobs of one tenant."""
 
-import asyncio
 import sqlite3
 from collections.abc import Mapping
 
-from palermo.brokers.sqlite import sweep
+from palermo.brokers.features.steps import StepStore
+from palermo.brokers.features.sweep import clear_tenant
 from palermo.brokers.sqlite.file.store import Store
 from palermo.contract.broker import Tenant
 from palermo.errors import NotFound
@@ -13,8 +13,9 @@ from palermo.errors import NotFound
 class SqliteTenants:
     """The tenants of one exchange's queues. See palermo.contract.broker.Tenants."""
 
-    def __init__(self, store: Store, exchange: str) -> None:
+    def __init__(self, store: Store, steps: StepStore, exchange: str) -> None:
         self._store = store
+        self._steps = steps
         self._exchange = exchange
 
     async def of(self, queue: str) -> list[Tenant]:
@@ -40,12 +41,7 @@ class SqliteTenants:
         return await self._store.read(find)
 
     async def clear(self, queue: str, tenant: str) -> int:
-        removed = 0
-        while step := await self._store.write(
-            lambda db: sweep.clear_step(db, self._exchange, queue=queue, tenant=tenant)
-        ):
-            removed += step
-            await asyncio.sleep(0)
+        removed = await clear_tenant(self._steps, queue, tenant)
         if not removed:
             raise NotFound(
                 f"no jobs of tenant {tenant!r} wait in queue {queue!r}; `palermo tenants` lists those that do."

@@ -11,6 +11,7 @@ from palermo.core.fair_scheduling import stride
 from palermo.core.header_json import dumps, message_with
 from palermo.core.message import Message, to_headers
 from palermo.core.topology import MAX_PRIORITY, is_failed
+from palermo.errors import NotFound
 
 #: The columns that hold a message, in the order of a Row.
 COLUMNS = "message_id, content_type, content_encoding, headers, properties, body"
@@ -125,6 +126,15 @@ def declare_queue(db: sqlite3.Connection, exchange: str, queue: str) -> int:
     if hidden:
         db.execute("update queue set hidden = 0 where id = ?", (number,))
     return int(number)
+
+
+def queue_number(db: sqlite3.Connection, exchange: str, queue: str, path: str) -> int:
+    """The number of a queue that is shown, in the file at this path. Raises NotFound."""
+    query = "select id from queue where exchange = ? and name = ? and not hidden"
+    found = db.execute(query, (exchange, queue)).fetchone()
+    if found is None:
+        raise NotFound(f"there is no queue {queue!r} in {path}. `palermo queues` lists those there are.")
+    return int(found[0])
 
 
 def _new_id() -> str:

@@ -1,0 +1,150 @@
+"""Sweeps and purges a queue, in steps of bounded size.
+
+A sweep goes through the places of a queue one after the other. On Redis these are the jobs without a tenant, by
+priority and age, and then the jobs of each tenant; on SQLite all jobs of a queue are in one place.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from palermo.brokers.features.steps import Job, Step, StepStore
+from palermo.brokers.features.unique_keys import as_they_run, keys_of, read_states, readmit, remove_keyed
+from palermo.contract.sweep import Keep, Move, Remove, Stop, SweepDecision, SweepProgress
+from palermo.core.message import Message
+from palermo.core.topology import is_failed
+from palermo.core.unique_keys import lock_of
+from palermo.errors import NotFound
+
+#: How many tenants' places one step of a purge looks at.
+_PLACES_AT_ONCE = 500
+
+
+async def sweep(
+    store: StepStore,
+    queue: str,
+    decide: Callable[[Message], SweepDecision],
+    progress: Callable[[SweepProgress], None] | None,
+    *,
+    ids: Collection[str],
+) -> SweepProgress:
+    """Broker.sweep: of each step's removals and moves all are done after an interruption, or none.
+
+    Only those that concern a unique key are steps of their own. With `ids` it asks only about messages with these ids.
+    """
+    extent = await store.extent(queue)
+    swept = SweepProgress(total=extent.total)
+    for place in extent.places:
+        after: Any = None
+        while not (part := await store.part(queue, place, after, extent.last, ids)).ends:
+            after = part.after
+            messages = [message for _, _, message in part.jobs]
+            if not is_failed(queue):
+                messages = await as_they_run(store, messages)
+            jobs = [(seen, number, one) for (seen, number, _), one in zip(part.jobs, messages, strict=True)]
+            changes, seen, going = _decided(jobs, part.seen, decide)
+            removed, moved = await _apply(store, queue, place, changes)
+            swept = replace(swept, seen=swept.seen + seen, removed=swept.removed + removed, moved=swept.moved + moved)
+            if progress is not None:
+                progress(swept)
+            if not going:
+                return swept
+            await asyncio.sleep(0)
+    if ids and progress is not None:
+        progress(swept := replace(swept, seen=swept.total))
+    return swept
+
+
+async def purge(store: StepStore, queue: str) -> int:
+    """Remove all messages that wait in the queue at the start; returns how many. Raises NotFound."""
+    extent = await store.extent(queue)
+    removed = 0
+    for first in range(0, len(extent.places), _PLACES_AT_ONCE):
+        some = extent.places[first : first + _PLACES_AT_ONCE]
+        removed += await _purge(store, queue, some, extent.last, drop_next=True)
+    return removed
+
+
+async def clear_tenant(store: StepStore, queue: str, tenant: str) -> int:
+    """Remove the jobs of a tenant that wait in a queue; returns how many."""
+    try:
+        last = (await store.extent(queue)).last
+    except NotFound:
+        return 0
+    return await _purge(store, queue, (tenant,), last, drop_next=False)
+
+
+async def _purge(store: StepStore, queue: str, places: Sequence[str], last: int, *, drop_next: bool) -> int:
+    removed, more = 0, True
+    while more:
+        some, more, keyed = await store.purge_some(queue, places, last, leave_keyed=not is_failed(queue))
+        freed = [
+            (message, ("waits", queue, place, number), ("remove", queue, place, number, False))
+            for place, number, message in keyed
+        ]
+        removed += some + len(await remove_keyed(store, freed, drop_next=drop_next))
+        await asyncio.sleep(0)
+    return removed
+
+
+#: One message that leaves the queue: its number, itself, and the move to make, or None to remove it.
+_Change = tuple[Any, Message, Move | None]
+
+
+def _decided(
+    jobs: Sequence[tuple[int, Any, Message]], count: int, decide: Callable[[Message], SweepDecision]
+) -> tuple[list[_Change], int, bool]:
+    """What is decided about these: the changes, how many of the step's `count` were seen, and whether it goes on."""
+    changes: list[_Change] = []
+    for seen, number, message in jobs:
+        match decide(message):
+            case Stop():
+                return changes, seen, False
+            case Remove():
+                changes.append((number, message, None))
+            case Move() as move:
+                changes.append((number, message, move))
+            case Keep():
+                pass
+    return changes, count, True
+
+
+async def _apply(store: StepStore, queue: str, place: str, changes: Sequence[_Change]) -> tuple[int, int]:
+    """Change those messages that still wait; returns how many were removed, and how many moved."""
+    plain: list[_Change] = []
+    freed: list[tuple[Message, Step, Step]] = []
+    moved = 0
+    for number, message, move in changes:
+        if move is not None and lock_of(move.message) is not None and not is_failed(move.message.queue):
+            moved += await _readmit(store, ("waits", queue, place, number), _removal(queue, place, number, move), move)
+        elif move is None and lock_of(message) is not None and not is_failed(queue):
+            freed.append((message, ("waits", queue, place, number), _removal(queue, place, number, None)))
+        else:
+            plain.append((number, message, move))
+    removed = len(await remove_keyed(store, freed))
+    steps = [_removal(queue, place, number, move) for number, _, move in plain]
+    answers = await store.change((), steps) if steps else []
+    done = [move for (_, _, move), was_there in zip(plain, answers, strict=True) if was_there]
+    return removed + done.count(None), moved + len(done) - done.count(None)
+
+
+def _removal(queue: str, place: str, number: Any, move: Move | None) -> Step:
+    return ("remove", queue, place, number, False if move is None else Job(move.message))
+
+
+async def _readmit(store: StepStore, waits: Step, removal: Step, move: Move) -> int:
+    """Put a job with a key back into its queue; returns 1 if it was moved.
+
+    A failed job whose key another job holds stays where it is.
+    """
+    while True:
+        states = await read_states(store, keys_of([move.message]))
+        if not readmit(states, move.message):
+            if move.refused is not None:
+                move.refused()
+            return 0
+        outcome = await store.try_change([waits, *states.conditions], [removal, *states.changes])
+        if outcome.failed <= 1:
+            return int(not outcome.failed)
