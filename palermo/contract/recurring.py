@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from msgspec import field
+from msgspec import ValidationError, field
 from msgspec.structs import replace
 
 from palermo.core.cron import Cron
@@ -97,7 +97,6 @@ class RecurringJob(Plain, frozen=True, kw_only=True):
 
     def due(self, last: float, now: float) -> tuple[list[float], float]:
         """The ticks to fire now, none later than `now`, if `last` was the last one; and the next one to wait for."""
-        passed: list[float] = []
         upcoming = self.next(last)
         if upcoming > now:
             return [], upcoming
@@ -194,15 +193,13 @@ def _check_every(every: object) -> None:
         )
 
 
+#: The units that a duration is told in, the largest first.
+_UNITS = (("day", 86_400.0), ("hour", 3_600.0), ("minute", 60.0))
+
+
 def _duration(seconds: float) -> str:
-    if seconds % 86_400 == 0:
-        count, unit = seconds / 86_400, "day"
-    elif seconds % 3_600 == 0:
-        count, unit = seconds / 3_600, "hour"
-    elif seconds % 60 == 0:
-        count, unit = seconds / 60, "minute"
-    else:
-        count, unit = seconds, "second"
+    unit, size = next((one for one in _UNITS if seconds % one[1] == 0), ("second", 1.0))
+    count = seconds / size
     return unit if count == 1 else f"{count:g} {unit}s"
 
 
@@ -213,21 +210,24 @@ def every_seconds(value: Duration) -> float:
     return float(seconds)
 
 
+def recurring_job(name: str, times: Mapping[str, Any], **fields: Any) -> RecurringJob:
+    """The recurring job with these fields, some of them in `times`; None stands for the default. Raises OptionInvalid.
+
+    `every` may be a timedelta.
+    """
+    fields |= {field: value for field, value in times.items() if field in SCHEDULED and value is not None}
+    if "every" in fields:
+        fields["every"] = every_seconds(fields["every"])
+    try:
+        return RecurringJob.from_plain({"name": name, **fields})
+    except ValidationError as error:
+        raise OptionInvalid(f"recurring job {name!r} cannot be read: {error}.") from None
+
+
+#: The fields that declare a recurring job, besides its name.
+SCHEDULED = tuple(name for name in RecurringJob.__struct_fields__ if name not in ("name", "enabled"))
+
+
 def configured(schedule: Mapping[str, Mapping[str, Any]]) -> list[RecurringJob]:
     """The recurring jobs of the setting `schedule`. Raises OptionInvalid."""
-    return [_configured(name, table) for name, table in schedule.items()]
-
-
-def _configured(name: str, table: Mapping[str, Any]) -> RecurringJob:
-    every = table.get("every")
-    return RecurringJob(
-        name=name,
-        job=table["job"],
-        cron=table.get("cron", ""),
-        every=None if every is None else every_seconds(every),
-        tz=table.get("tz", "UTC"),
-        missed=table.get("missed", "once"),
-        args=tuple(table.get("args", ())),
-        kwargs=dict(table.get("kwargs", {})),
-        queue=table.get("queue"),
-    )
+    return [recurring_job(name, table) for name, table in schedule.items()]

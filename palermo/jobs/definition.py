@@ -249,26 +249,17 @@ def recurring_job(definition: JobDefinition, options: Mapping[str, Any]) -> "Rec
     given = {name: value for name, value in options.items() if name in RECURRING_OPTIONS and value is not None}
     if not given:
         return None
-    if "cron" not in given and "every" not in given:
-        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
-    from palermo.contract.recurring import RecurringJob, every_seconds
+    from palermo.contract import recurring
 
+    if not given.keys() & {"cron", "every"}:
+        raise OptionInvalid(f"job {definition.name!r}: {next(iter(given))}= says nothing without cron= or every=.")
     args, kwargs = split_arguments(given.get("schedule_args", ()), "schedule_args")
     try:
         definition.bind(args, kwargs)
     except ArgumentsInvalid as error:
         raise ArgumentsInvalid(f"{error} A recurring job gets the arguments that schedule_args= names.") from None
-    every = given.get("every")
-    return RecurringJob(
-        name=given.get("schedule_name", definition.name),
-        job=definition.name,
-        cron=given.get("cron", ""),
-        every=None if every is None else every_seconds(every),
-        tz=given.get("tz", "UTC"),
-        missed=given.get("missed", "once"),
-        args=tuple(args),
-        kwargs=dict(kwargs),
-    )
+    name = given.get("schedule_name", definition.name)
+    return recurring.recurring_job(name, given, job=definition.name, args=tuple(args), kwargs=dict(kwargs))
 
 
 def _check_batch(target: Any, signature: inspect.Signature, declared: Mapping[str, Any]) -> None:

@@ -125,19 +125,6 @@ def read_prefix(value: Any) -> str:
     return _read_path_prefix(_text(value).rstrip("/"))
 
 
-#: The keys of a table of the schedule, and their types; `every` may be text such as 5m, or a timedelta, as well.
-_SCHEDULED: Mapping[str, tuple[type, ...]] = {
-    "job": (str,),
-    "cron": (str,),
-    "every": (int, float, str, timedelta),
-    "tz": (str,),
-    "missed": (str,),
-    "queue": (str,),
-    "args": (list, tuple),
-    "kwargs": (dict,),
-}
-
-
 def read_schedule(value: Any) -> dict[str, dict[str, Any]]:
     tables = value
     if isinstance(value, str):
@@ -159,14 +146,11 @@ def read_schedule(value: Any) -> dict[str, dict[str, Any]]:
 
 
 def _scheduled(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    for key, value in table.items():
-        if key not in _SCHEDULED:
-            raise SettingInvalid(f"{name!r} has an unknown key {key!r}. It may hold {', '.join(_SCHEDULED)}.")
-        if not isinstance(value, _SCHEDULED[key]) or isinstance(value, bool):
-            kinds = " or ".join(kind.__name__ for kind in _SCHEDULED[key])
-            raise SettingInvalid(f"{name!r} has {key} = {value!r}, which must be {kinds}.")
-    if "job" not in table:
-        raise SettingInvalid(f'{name!r} names no job. Write job = "shop.tasks.sweep".')
+    from palermo.contract.recurring import SCHEDULED
+
+    for key in table:
+        if key not in SCHEDULED:
+            raise SettingInvalid(f"{name!r} has an unknown key {key!r}. It may hold {', '.join(SCHEDULED)}.")
     every = table.get("every")
     return {**table, "every": read_seconds(every)} if isinstance(every, str | timedelta) else dict(table)
 

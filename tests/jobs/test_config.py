@@ -30,14 +30,6 @@ def _nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_without_anything_the_defaults_hold() -> None:
-    settings = Settings.load()
-
-    assert settings == Settings()
-    assert (settings.url, settings.exchange, settings.default_queue) == (DEFAULT_URL, "palermo", "jobs")
-    assert settings.publish_timeout == 5.0
-
-
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_settings, "_declared", {})
@@ -171,11 +163,6 @@ def test_a_wrong_variable_is_named(name: str, value: str, text: str, monkeypatch
 
     with pytest.raises(SettingInvalid, match=text):
         Settings.load()
-
-
-def test_a_setting_that_there_is_not_is_refused() -> None:
-    with pytest.raises(SettingInvalid, match="no setting 'retries'"):
-        Settings.load(retries=3)
 
 
 def test_a_wrong_url_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,8 +302,3 @@ def test_a_blank_variable_counts_as_not_set(blank: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("PALERMO_TEST_URL", "whatever")
 
     assert Settings.load().url == DEFAULT_URL
-
-
-def test_white_space_around_a_url_is_no_part_of_its_virtual_host_or_file() -> None:
-    assert Settings(url="amqp://rabbit/shop\n").address.vhost == "shop"
-    assert Settings(url="sqlite:////srv/jobs.db\n").address.path == "/srv/jobs.db"

@@ -103,7 +103,7 @@ def test_a_class_job_has_a_name_and_arguments_for_its_schedule(client: Client) -
     [
         ({"cron": "* * * * *", "every": 5}, "cron= or every="),
         ({"cron": "every day"}, "cron="),
-        ({"cron": 5}, "text"),
+        ({"cron": 5}, "Expected `str`, got `int` - at `[$].cron`"),
         ({"every": "5m"}, "every="),
         ({"every": 0.5}, "every="),
         ({"tz": "Europe/Rome"}, "without cron= or every="),

@@ -114,13 +114,6 @@ def test_a_time_that_means_nothing_is_refused(options: dict[str, object]) -> Non
         RecurringJob(name="n", job="j", **options)  # type: ignore[arg-type]
 
 
-def test_it_travels_as_json_has_it() -> None:
-    given = RecurringJob(name="n", job="j", every=5, args=(1, "x"), kwargs={"a": 2}, queue="q", enabled=False)
-
-    assert RecurringJob.from_plain({**given.to_plain(), "from a later version": 1}) == given
-    assert given.switched(on=True).enabled
-
-
 def test_every_may_be_a_timedelta() -> None:
     assert every_seconds(timedelta(minutes=2)) == 120.0
     with pytest.raises(OptionInvalid, match="every="):
