@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from palermo.client.client import Client
-from palermo.errors import NotFound, UsageError
+from palermo.core.unique_keys import Mode, UniqueLock, with_lock
+from palermo.errors import DuplicateJob, NotFound, UsageError
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.waiting import WaitingFilter
 from palermo.settings.settings import Settings
@@ -134,3 +135,16 @@ def test_a_number_is_found_however_the_body_writes_it(client: Client, inspector:
     assert [row["id"] for row in inspector.jobs.list("mail", text="4711")] == [each.id for each in meant]
     assert inspector.jobs.list("mail", text="4711").total == 8
     assert inspector.jobs.count("mail", WaitingFilter(text="4711")) == 6
+
+
+def test_jobs_whose_key_another_job_has_are_neither_edited_nor_moved(client: Client, inspector: Inspector) -> None:
+    lock = UniqueLock(key="shop.sync:a", mode=Mode.DONE)
+    publish(client, with_lock(message("first", "old", queue="jobs", job="shop.sync"), lock))
+    client.enqueue("shop.sync", ["a"], queue="elsewhere", unique="until_done", unique_key="a")
+
+    with pytest.raises(UsageError, match=r"another job has it.* Nothing was changed"):
+        inspector.jobs.edit("first", args=["new"], waits_in="jobs")
+    with pytest.raises(DuplicateJob, match="stays in queue jobs"):
+        inspector.jobs.move("jobs", "first", "slow")
+
+    assert [row["args"] for row in inspector.jobs.list("jobs").rows] == [["old"]]
