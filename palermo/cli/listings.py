@@ -1,4 +1,4 @@
-"""`palermo queues`, `jobs`, `workers`, `limits` and `clients`: listings, which change nothing."""
+"""`palermo queues`, `jobs`, `workers`, `limits` and `tenants`: listings, which change nothing."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ from palermo.errors import UsageError
 @query_options
 @click.pass_obj
 def queues(context: Context, /, as_json: bool) -> None:
-    """List the queues: what waits, what is in progress, how many workers serve each."""
+    """List the queues with their waiting and running jobs and their workers."""
     columns: list[Column] = [
         field("Queue", "name"),
         field("Pending"),
@@ -41,7 +41,7 @@ def queues(context: Context, /, as_json: bool) -> None:
 @paging_options
 @click.pass_obj
 def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, newest: bool) -> None:
-    """List the jobs that wait in QUEUE, oldest first. Those whose state is cancelled will not run."""
+    """List the waiting jobs of QUEUE, oldest first. Jobs in the state cancelled will not run."""
     listing = context.inspector().jobs.list(queue, offset=(page - 1) * limit, limit=limit, newest=newest)
     columns: list[Column] = [
         field("Id"),
@@ -58,7 +58,7 @@ def jobs(context: Context, /, queue: str, as_json: bool, limit: int, page: int, 
 @query_options
 @click.pass_obj
 def workers(context: Context, /, as_json: bool) -> None:
-    """List the workers that are alive, and what each of them is doing."""
+    """List the live workers with their running jobs."""
     columns: list[Column] = [
         field("Worker", "id"),
         field("State"),
@@ -71,14 +71,14 @@ def workers(context: Context, /, as_json: bool) -> None:
     rows = context.inspector().workers.list()
     print_rows(rows, columns, as_json=as_json, none="no workers.")
     if not as_json and (silent := silent_text(rows)):
-        note(f"{silent}. What is shown of it is what was known last; `palermo doctor` says what to do.")
+        note(f"{silent}. Its row shows the last known values; `palermo doctor` says what to do.")
 
 
 @click.command()
 @query_options
 @click.pass_obj
 def limits(context: Context, /, as_json: bool) -> None:
-    """List what limits and rates hold back: how many run with each key, and how many are put aside."""
+    """List the keys of limits and rates, with the jobs that run and wait under each."""
     columns: list[Column] = [
         field("Key"),
         ("Limit", lambda row: row["limit"]),
@@ -93,14 +93,14 @@ def limits(context: Context, /, as_json: bool) -> None:
 @click.argument("queue", shell_complete=complete_queue)
 @query_options
 @paging_options
-@click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only this one.")
+@click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only this tenant.")
 @click.pass_obj
 def clients(
     context: Context, /, queue: str, tenant: str | None, as_json: bool, limit: int, page: int, newest: bool
 ) -> None:
-    """List the tenants that have jobs waiting in QUEUE, those with most first."""
+    """List the tenants with waiting jobs in QUEUE, largest first."""
     if newest:
-        raise UsageError("tenants have no order in time: --newest means nothing here.")
+        raise UsageError("tenants have no order in time: leave out --newest.")
     listing = context.inspector().tenants.list(queue, tenant, offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [field("Tenant"), field("Pending"), field("Share")]
     waiting = f"jobs waiting in queue {queue!r}"
@@ -140,13 +140,13 @@ def note_unread(unseen: int) -> None:
         )
     elif unseen < 0:
         note(
-            f"the queues hold {count(-unseen, 'failed job')} fewer: somebody goes through them now, or what went"
-            " is shown until the next requeue or discard."
+            f"the queues hold {count(-unseen, 'failed job')} fewer: a command is sweeping them now, or removed"
+            " jobs are shown until the next requeue or discard."
         )
 
 
 def none_here(what: str, total: int | None, limit: int) -> str:
-    """What a page without rows says: that there are none, or that its list has fewer pages of so many rows."""
+    """The text for a page without rows: the list is empty, or has fewer pages."""
     return f"no more {what}: {total:,} in all, on {count(-(-total // limit), 'page')}." if total else f"no {what}."
 
 
@@ -163,6 +163,6 @@ def _running(row: Row) -> str:
 
 
 def run_text(job: Row) -> str:
-    """What a running job reports about itself: its progress, or else the last line that it logged."""
+    """The progress that a running job reports, or else its last log line."""
     done = "" if job["progress"] is None else f"{job['progress']:.0%}"
     return " ".join(filter(None, (done, job["text"]))) or str(job["line"])

@@ -1,4 +1,4 @@
-"""`palermo recurring`: look at jobs that run again and again, and change them."""
+"""`palermo recurring`: lists recurring jobs, and changes them."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from palermo.jobs.user_modules import import_modules
 
 @click.group()
 def recurring() -> None:
-    """Look at jobs that run again and again; add and remove them, enable and disable them, run them now."""
+    """List recurring jobs, add, remove, enable, disable or run them."""
 
 
 @recurring.command("list")
@@ -41,10 +41,10 @@ def list_recurring(context: Context, /, as_json: bool) -> None:
 @query_options
 @click.pass_obj
 def show(context: Context, /, name: str, as_json: bool) -> None:
-    """Show all of one recurring job."""
+    """Show one recurring job."""
     found = next((row for row in context.inspector().recurring.list() if row["name"] == name), None)
     if found is None:
-        raise NotFound(f"no recurring job {name!r}; `palermo recurring list` shows those that there are.")
+        raise NotFound(f"no recurring job {name!r}; `palermo recurring list` lists the recurring jobs.")
     if as_json:
         print_json(found)
         return
@@ -56,7 +56,7 @@ def show(context: Context, /, name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.argument("job", shell_complete=complete_job)
 @click.option("--cron", metavar="EXPRESSION", help='Five fields as in crontab, "*/5 * * * *"; six begin with seconds.')
-@click.option("--every", type=parse_duration, metavar="TIME", help="So long between two runs: 30, 5m, 1h30m.")
+@click.option("--every", type=parse_duration, metavar="TIME", help="Time between two runs: 30, 5m, 1h30m.")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron: Europe/Rome.")
 @click.option("--args", "args_text", metavar="JSON", help="Positional arguments, as a JSON array.")
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Named arguments, as a JSON object.")
@@ -65,14 +65,14 @@ def show(context: Context, /, name: str, as_json: bool) -> None:
     "--queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
-    help="Its queue; else its own where PALERMO_IMPORTS names its code.",
+    help="The queue; by default the job's own, if PALERMO_IMPORTS names its code.",
 )
 @click.option(
     "--missed",
     type=click.Choice(MISSED),
     default="once",
     show_default=True,
-    help="What is done about runs that nobody was there to start.",
+    help="How to handle runs missed while no worker ran.",
 )
 @broker_options
 @click.pass_obj
@@ -86,7 +86,7 @@ def add(
     queue: str | None,
     **times: Any,
 ) -> None:
-    """Have JOB (shop.tasks.sweep) run again and again, under a NAME of its own; replaces the one with that name."""
+    """Add a recurring JOB (shop.tasks.sweep) under a NAME; replaces the recurring job with that name."""
     args, kwargs = parse_args(args_text) or [], parse_kwargs(kwargs_text) or {}
     inspector = context.inspector(creates=True)
     import_modules(context.settings().imports)
@@ -102,7 +102,7 @@ def add(
 @broker_options
 @click.pass_obj
 def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
-    """Remove recurring jobs. A worker adds those that its code declares again when it starts: disable them instead."""
+    """Remove recurring jobs. A starting worker adds those that its code declares again: disable these instead."""
     confirm(lambda: f"Remove {count(len(names), 'recurring job')} ({', '.join(names)}) for good?", yes=yes)
     inspector = context.inspector()
     for name in names:
@@ -115,7 +115,7 @@ def remove(context: Context, /, names: tuple[str, ...], yes: bool) -> None:
 @broker_options
 @click.pass_obj
 def enable(context: Context, /, names: tuple[str, ...]) -> None:
-    """Have recurring jobs run at their times again."""
+    """Enable recurring jobs."""
     inspector = context.inspector()
     for name in names:
         inspector.recurring.switch(name, on=True)
@@ -127,7 +127,7 @@ def enable(context: Context, /, names: tuple[str, ...]) -> None:
 @broker_options
 @click.pass_obj
 def disable(context: Context, /, names: tuple[str, ...]) -> None:
-    """Have recurring jobs not run until they are enabled, whatever is restarted."""
+    """Disable recurring jobs until they are enabled, across restarts."""
     inspector = context.inspector()
     for name in names:
         inspector.recurring.switch(name, on=False)
@@ -139,7 +139,7 @@ def disable(context: Context, /, names: tuple[str, ...]) -> None:
 @broker_options
 @click.pass_obj
 def run_now(context: Context, /, name: str) -> None:
-    """Enqueue a recurring job now, be it enabled or not, and print the job's id; its times stay as they are."""
+    """Enqueue a recurring job now, enabled or not, and print the job's id. Its schedule does not change."""
     click.echo(context.inspector().recurring.run(name))
 
 

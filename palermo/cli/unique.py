@@ -11,19 +11,19 @@ from palermo.core.text import count
 
 @click.group()
 def unique() -> None:
-    """Look at the keys of unique jobs, and free those that a job should not have any more."""
+    """List the keys of unique jobs, and free keys."""
 
 
 @unique.command("list")
-@click.option("--strays", is_flag=True, help="Only those whose jobs are nowhere; looking takes a second or more.")
+@click.option("--strays", is_flag=True, help="Only keys held by jobs that no longer exist; takes a second or more.")
 @query_options
 @click.pass_obj
 def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
-    """List the keys that jobs have, by name."""
+    """List the keys in use, by name."""
     inspector = context.inspector()
     if strays:
         columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
-        print_rows(inspector.keys.orphaned(), columns, as_json=as_json, none="no key without its job.")
+        print_rows(inspector.keys.orphaned(), columns, as_json=as_json, none="every key has its job.")
         return
     columns = [field("Key"), ("State", _state), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
     print_rows(inspector.keys.list(), columns, as_json=as_json, none="no job has a key.")
@@ -31,11 +31,11 @@ def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
 
 @unique.command("free")
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
-@click.option("--strays", is_flag=True, help="Those whose jobs are nowhere, as other programs leave them.")
+@click.option("--strays", is_flag=True, help="Free the keys held by jobs that no longer exist.")
 @broker_options
 @click.pass_obj
 def free(context: Context, /, keys: tuple[str, ...], strays: bool) -> None:
-    """Take keys from their jobs, so that others may be enqueued; a job that waits takes its own when it starts."""
+    """Free keys, so that other jobs can be enqueued. A waiting job takes its key again when it starts."""
     if strays is bool(keys):
         raise misuse("name keys, or give --strays")
     inspector = context.inspector()
