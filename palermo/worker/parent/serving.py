@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from palermo.errors import PalermoError
 from palermo.worker.parent.broker_session import BrokerSession
-from palermo.worker.parent.slot_task import SlotTask
+from palermo.worker.parent.slot_task import Activity, SlotTask
 from palermo.worker.parent.worker_state import WorkerState
 
 log = logging.getLogger("palermo.worker")
@@ -79,7 +79,7 @@ class Serving:
 
     def idle(self) -> BrokerSession | None:
         """The session on which a slot waits for a job now; None if no slot waits."""
-        waiting = any(slot.waiting and not slot.resting for slot in self._slots)
+        waiting = any(slot.waiting and slot.activity is Activity.LISTENING for slot in self._slots)
         return self._worker.sessions.current if self._worker.taking and waiting else None
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from enum import Enum, auto
 from functools import partial
 from typing import Any
 
@@ -67,12 +68,20 @@ log = logging.getLogger("palermo.worker")
 _REST = 0.5
 
 
+class Activity(Enum):
+    """What the task of a slot does."""
+
+    RESTING = auto()  #: waits until the worker's pace allows the next job
+    LISTENING = auto()  #: waits for a job
+    WORKING = auto()  #: runs a job that is not plain, or begins or ends
+
+
 class SlotTask:
     """One slot as the parent sees it."""
 
     __slots__ = (
-        *("_admitted", "_freed", "_plain", "_receiving", "_settling", "_started_at", "_taken", "_task", "_worker"),
-        *("number", "permitted", "progress", "resting", "tag"),
+        *("_admitted", "_free", "_plain", "_settling", "_started_at", "_taken", "_task", "_worker"),
+        *("activity", "number", "permitted", "progress", "tag"),
     )
 
     def __init__(self, number: int, tag: str, worker: WorkerState) -> None:
@@ -91,18 +100,16 @@ class SlotTask:
         #: settles it.
         self._plain: tuple[BrokerSession, Delivery, Message] | None = None
         self._settling: asyncio.Task[None] | None = None
-        #: Set once that job is over, if its own task waits for that.
-        self._freed: asyncio.Future[None] | None = None
-        #: The asyncio task, and whether it is waiting for a job.
+        #: Set while no plain job runs.
+        self._free = asyncio.Event()
+        #: The asyncio task, and what it does. A plain job may run while it listens.
         self._task: asyncio.Task[None] | None = None
-        self._receiving = False
-        #: Whether it takes no job yet, to keep the worker's pace.
-        self.resting = False
+        self.activity = Activity.WORKING
 
     @property
     def waiting(self) -> bool:
         """Whether it waits for a job, so that cancelling its task interrupts no job."""
-        return (self._receiving or self.resting) and self._plain is None
+        return self.activity is not Activity.WORKING and self._plain is None
 
     @property
     def jobs(self) -> tuple[RunningJob, ...]:
@@ -156,13 +163,14 @@ class SlotTask:
         self._task = asyncio.current_task()
         await worker.pool.prepare(self.number)
         while True:
-            await self._free()
+            while self._plain is not None:
+                await self._free.wait()
             if not worker.taking:
                 return
             if worker.pace:
                 await self._keep_pace()
             session = sessions.current
-            self._receiving = True
+            self.activity = Activity.LISTENING
             try:
                 if session is None:
                     await sessions.available.wait()
@@ -178,7 +186,7 @@ class SlotTask:
                 sessions.lose(session, error)
                 continue
             finally:
-                self._receiving = False
+                self.activity = Activity.WORKING
             log_received(self.number, delivery)
             try:
                 if (
@@ -194,15 +202,15 @@ class SlotTask:
                 sessions.lose(session, error)
 
     async def _keep_pace(self) -> None:
-        """Wait until the next job may start, at the pace that the worker keeps meanwhile."""
-        self.resting = True
+        """Wait until the next job may start. The worker's pace may change in the meantime."""
+        self.activity = Activity.RESTING
         try:
             rest = self._rest()
             while rest > 0:
                 await asyncio.sleep(min(rest, _REST))
                 rest = self._rest()
         finally:
-            self.resting = False
+            self.activity = Activity.WORKING
 
     def _rest(self) -> float:
         """The seconds until the next job may start. The wall clock may have been set back: never more than the pace."""
@@ -321,6 +329,7 @@ class SlotTask:
         # First of all: the slot begins while the rest is noted here.
         worker.pool.run(self.number, message, self._plain_ended)
         self._plain, self._taken, self._started_at = (session, delivery, message), [delivery], clock.now()
+        self._free.clear()
         worker.job_began()
         worker.job_events.run_began(self.number, message, self._started_at)
         self.progress.runs = True
@@ -367,16 +376,9 @@ class SlotTask:
     def _plain_settled(self) -> None:
         """The slot is free again. If the worker takes no more jobs, cancel the task, which waits for one."""
         self._plain = None
-        if self._receiving and not self._worker.taking and self._task is not None:
+        self._free.set()
+        if self.activity is Activity.LISTENING and not self._worker.taking and self._task is not None:
             self._task.cancel()
-        if self._freed is not None and not self._freed.done():
-            self._freed.set_result(None)
-
-    async def _free(self) -> None:
-        """Wait until no plain job runs."""
-        while self._plain is not None:
-            self._freed = asyncio.get_running_loop().create_future()
-            await self._freed
 
     # How a job ends.
 
