@@ -82,21 +82,6 @@ def test_workers_killed_while_they_take_jobs_lose_none(rig: Rig) -> None:
     assert rig.failed() == {}
 
 
-def test_commands_name_a_worker_that_does_not_answer(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    worker = rig.worker()
-    rig.ready(worker)
-    rig.freeze(worker)
-    # A worker that stopped while it was asked has not answered yet.
-    eventually(lambda: [row["answers"] for row in rig.rows("workers")] == [False])
-
-    said = {command: rig.run(command) for command in ("check", "doctor", "workers")}
-
-    worker.send(signal.SIGCONT)
-    assert all("1 worker does not answer" in done.stdout + done.stderr for done in said.values())
-    assert " 1 0 0 " in " ".join(said["workers"].stdout.split())
-
-
 def test_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(rig: Rig) -> None:
     worker = rig.worker("-q", "high,jobs,low")
     rig.ready(worker)
@@ -116,18 +101,3 @@ def test_a_waiting_worker_uses_no_core_and_starts_a_job_at_once(rig: Rig) -> Non
 
     # 5 on a machine of its own; a worker that looked once a second would take more.
     assert statistics.median(waits()) < 1_000
-
-
-def test_a_hook_knows_the_size_of_the_queue_and_sets_the_pace(sqlite_rig: Rig) -> None:
-    rig = sqlite_rig
-    worker = rig.worker("-q", "jobs,bulk", modules=("shop", "paced"))
-    rig.await_lines(2, "sizes")  # the worker keeps the pace of the first answer when it asks again
-
-    rig.client.enqueue_many([("shop.note", (f"{number}",), {}) for number in range(4)])
-
-    eventually(lambda: rig.lines("sizes")[-1] == "jobs 3")
-    assert rig.await_lines(1) == ["0"]
-    rig.open_gate("hurry")
-    rig.await_lines(4)
-    eventually(lambda: rig.lines("sizes")[-1] == "jobs 0")
-    assert worker.alive

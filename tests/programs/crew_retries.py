@@ -1,7 +1,5 @@
 """Jobs that fail, snooze and discard themselves; those with `a` in front are coroutines."""
 
-import ctypes
-
 from crew import note, write  # noqa: F401
 
 import palermo
@@ -27,12 +25,6 @@ async def afails(path, name):
 @afails.hook
 def on_exhausted(error, path, name):  # noqa: F811
     write(path, f"{name} exhausted by {error}")
-
-
-@palermo.job(retries=2, backoff=0)
-def crashes(path):
-    write(path, f"crashes {palermo.current_job().attempt}")
-    ctypes.string_at(0)
 
 
 @palermo.job

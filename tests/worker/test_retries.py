@@ -57,18 +57,6 @@ def test_many_failing_jobs_run_exactly_four_times_each(any_rig: Rig) -> None:
     assert {tuple(one["attempt"] for one in row["attempts"]) for row in rows} == {(1, 2, 3, 4)}
 
 
-@pytest.mark.parametrize("pool", ["process", "async"])
-def test_a_crash_is_a_failed_try(rig: Rig, pool: str) -> None:
-    id = enqueue(rig, "crashes", str(rig.notes_path))
-
-    burst(rig, pool)
-
-    assert rig.lines() == ["crashes 1", "crashes 2", "crashes 3"]
-    assert [(number, name) for number, name, _ in attempts(rig, id)] == [
-        (number, "palermo.errors.JobCrashed") for number in (1, 2, 3)
-    ]
-
-
 def test_a_job_may_snooze_ten_times_and_its_attempt_stays(rig: Rig) -> None:
     rig.notes_path.touch()
     enqueue(rig, "snoozes", str(rig.notes_path), 10)

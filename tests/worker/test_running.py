@@ -6,9 +6,8 @@ from multiprocessing import get_all_start_methods
 
 import pytest
 
-from palermo.core.message import Message
 from tests.harness.rig import Rig
-from tests.helpers import PACKAGE, eventually
+from tests.helpers import eventually
 
 
 def test_a_burst_runs_what_waits_in_its_order_and_leaves(rig: Rig) -> None:
@@ -32,23 +31,6 @@ def test_a_burst_runs_what_waits_in_its_order_and_leaves(rig: Rig) -> None:
     assert told == f"{current} jobs crew.tells_current 1 {slot}"
     assert inside == "from inside"
     assert (rig.pending(), rig.errors(), worker.log.count("job finished")) == (0, {}, 10)
-
-
-def test_a_job_that_fails_is_in_failed_with_its_traceback(rig: Rig) -> None:
-    kinds = {"sys_exits": "SystemExit", "waits_in_vain": "LookupError", "nobody": "palermo.errors.JobNotFound"}
-    wanted = {rig.enqueue(job): kind for job, kind in kinds.items()}
-    id = rig.enqueue("raises", "no\nway")
-
-    log = rig.burst()
-
-    row = rig.inspector.failed.show(id)
-    assert (row["error"]["class"], row["error"]["message"]) == ("ValueError", "no\nway")
-    assert "in raises" in row["error"]["traceback"]
-    assert str(PACKAGE) not in row["error"]["traceback"]
-    assert row["worker"].endswith("/worker-1")
-    assert f"ERROR job failed id={id} job=crew.raises" in log
-    assert "\nway" not in log
-    assert {id: error.class_name for id, error in rig.errors().items()} == {**wanted, id: "ValueError"}
 
 
 def test_a_worker_warns_of_its_settings_once_also_if_its_jobs_enqueue(rig: Rig) -> None:
@@ -133,13 +115,3 @@ def test_failed_jobs_above_the_limit_are_dropped_at_the_start(rig: Rig) -> None:
 
     eventually(lambda: list(rig.errors()) == ids[3:])
     assert worker.alive
-
-
-def test_a_serializer_that_a_module_plugs_in_is_known_to_its_worker(rig: Rig) -> None:
-    body = f"{rig.notes_path}|by my own serializer"[::-1].encode()
-    message = Message(id="7c9e", queue="jobs", job="plugged.notes", body=body, content_type="text/x-reversed")
-    rig.client.run(lambda broker: broker.publish(message))
-
-    rig.burst(modules=("plugged",))
-
-    assert rig.notes_path.read_text() == "by my own serializer"

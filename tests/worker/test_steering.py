@@ -17,43 +17,6 @@ def dropped(log: str) -> dict[str, str]:
     return dict(found)
 
 
-def test_a_busy_worker_takes_no_more_while_its_queue_is_paused(any_rig: Rig) -> None:
-    rig = any_rig
-    worker = rig.worker("-c", "2")
-    rig.ready(worker)
-    rig.hold()
-    eventually(lambda: rig.lines() == ["held begins"])
-
-    rig.inspector.queues.pause("jobs")
-    rig.enqueue("note", str(rig.notes_path), "next")
-    rig.open_gate()
-    eventually(lambda: rig.lines() == ["held begins", "held ends"])
-    eventually(lambda: rig.only_worker()["processed"] == 1)
-
-    assert rig.lines() == ["held begins", "held ends"]
-    assert {row["name"]: row["paused"] for row in rig.inspector.queues.list()}["jobs"]
-    rig.inspector.queues.resume("jobs")
-    eventually(lambda: rig.lines()[-1] == "next")
-
-
-def test_cancelled_jobs_are_dropped_and_the_others_keep_their_order(any_rig: Rig) -> None:
-    rig = any_rig
-    ids = [rig.enqueue("note", str(rig.notes_path), str(number)) for number in range(10)]
-    rows = rig.inspector.jobs.cancel(ids[1::2], by="anna@desk")
-    assert [(row["id"], row["state"], row["worker"]) for row in rows] == [(id, "marked", None) for id in ids[1::2]]
-    assert [row["state"] for row in rig.inspector.jobs.list("jobs")] == ["pending", "cancelled"] * 5
-
-    log = rig.burst("--log-level", "debug")
-
-    assert rig.lines() == ["0", "2", "4", "6", "8"]
-    assert dropped(log) == dict.fromkeys(ids[1::2], "no")
-    assert "by=anna@desk" in log
-    assert f"job started id={ids[0]}" in log
-    assert f"job started id={ids[1]}" not in log
-    assert "processed=5 failed=0" in log
-    assert rig.errors() == {}
-
-
 def test_a_running_job_is_cancelled_and_its_worker_named(any_rig: Rig) -> None:
     rig = any_rig
     worker = rig.worker()
