@@ -112,9 +112,8 @@ async def test_a_removed_job_hands_its_permit_on(
 
 async def test_keys_of_limits_that_say_nothing_are_forgotten(broker: SqliteBroker, path: Path) -> None:
     async def known() -> set[str]:
-        return await broker._store.read(
-            lambda db: {name for (name,) in db.execute("select name from limited").fetchall()}
-        )
+        rows = await broker._store.read(lambda db: db.execute("select name from limited").fetchall())
+        return {name for (name,) in rows}
 
     keeper = await opened(path)
     await forget_what_is_over(broker, keeper, known)

@@ -52,8 +52,10 @@ async def sweep(
             if not going:
                 return swept
             await asyncio.sleep(0)
-    if ids and progress is not None:
-        progress(swept := replace(swept, seen=swept.total))
+    if ids:
+        swept = replace(swept, seen=swept.total)
+        if progress is not None:
+            progress(swept)
     return swept
 
 
