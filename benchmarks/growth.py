@@ -46,7 +46,6 @@ from benchmarks.ground import Ground, ground
 from benchmarks.processes import cpu_seconds, family, pss_bytes
 from benchmarks.watched import served
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
-from palermo.brokers.rabbitmq.scheduling import slot_parts
 from palermo.client.client import default_client
 from palermo.client.prepare_recurring import entry
 from palermo.contract.broker import Broker
@@ -55,7 +54,6 @@ from palermo.contract.recurring_entries import RUNTIME, EntryChange
 from palermo.contract.scheduled import ScheduledFilter
 from palermo.core.journal_records import RecordKind, encode, encode_record
 from palermo.core.message import Message
-from palermo.core.time_slots import time_slot_of
 
 #: What is measured at one size: figures by name. Names end with their unit.
 Figures = Mapping[str, float]
@@ -428,14 +426,13 @@ def recurring(place: Ground, size: int) -> Figures:
 
 
 def scheduled(place: Ground, size: int) -> Figures:
-    """Look at the first page, for one id, cancel one, while others come due: at once, and once the crowd is divided.
+    """List the first page, look for one id, cancel one, while other jobs come due.
 
-    Then the same of a new leader, after a kill. How late the others come stands beside how late they come without a
-    crowd, and without a look while the leader divides the crowd.
+    Then the same with a new leader, after a kill. How late the other jobs come is measured without the far jobs as
+    well, and with them but without a listing.
     """
     client = palermo.connect(place.url, exchange=place.exchange)
     place.make("beside")
-    # The whole minute is in one hour, which the leader divides if it has enough jobs.
     tomorrow = (time.time() + 86_400.0) // 300 * 300
     found: dict[str, float] = {}
     phases: list[tuple[str, float]] = []
@@ -473,11 +470,10 @@ def scheduled(place: Ground, size: int) -> Figures:
                 for n in range(size)
             )
             client.run(lambda broker: broker.publish_many(sent))
-            crowd = f"{place.exchange}.~later.{time_slot_of(tomorrow, time.time())}"
             phase("look at once")
             timed("at once: first page s", lambda: inspector.scheduled.list(limit=100))
             phase("no look")
-            found["divided after s"] = until(lambda: place.lying(crowd) == 0) if size >= slot_parts.CROWD else math.nan
+            time.sleep(_BESIDE)
             phase("looks")
             look("then", size // 3)
             while time.time() < phases[-1][1] + _BESIDE:

@@ -1,5 +1,8 @@
 """`palermo scheduled` and `retries`: list scheduled jobs and jobs that wait for a retry, and change them."""
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -21,13 +24,18 @@ from palermo.cli.options import (
     query_options,
     queue_filter,
 )
-from palermo.cli.output import Column, confirm, field, misuse, note, print_json
+from palermo.cli.output import Column, confirm, field, misuse, note, print_json, progress
 from palermo.cli.selection import chosen_ids, selection_options
 from palermo.contract import clock
 from palermo.contract.rows import Row
 from palermo.contract.scheduled import GIVE_UP, MOVE, ScheduledFilter, due_between
+from palermo.contract.sweep import SweepProgress
 from palermo.core.text import count, safe
+from palermo.errors import PalermoError
 from palermo.inspector.scheduled import DONE, GONE, ScheduledJobs, counted
+
+#: Seconds between two questions about the progress of a listing.
+_ASK_EVERY = 1.0
 
 
 @click.group()
@@ -51,7 +59,9 @@ filter_options = all_of(queue_filter, job_filter, _due("--due-from", "after"), _
 @click.pass_obj
 def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **filters: Any) -> None:
     """List the scheduled jobs, soonest first."""
-    listing = context.inspector().scheduled.list(_filter(**filters), offset=(page - 1) * limit, limit=limit)
+    jobs = context.inspector().scheduled
+    with _reading(jobs):
+        listing = jobs.list(_filter(**filters), offset=(page - 1) * limit, limit=limit)
     columns: list[Column] = [
         field("Id"),
         field("State"),
@@ -61,6 +71,26 @@ def list_scheduled(context: Context, /, as_json: bool, page: int, limit: int, **
         ("Arguments", lambda row: row["preview"]),
     ]
     print_page(listing, columns, "scheduled jobs", page=page, limit=limit, as_json=as_json)
+
+
+@contextmanager
+def _reading(jobs: ScheduledJobs) -> Iterator[None]:
+    """Show how many jobs have been read while the leader is still reading them for a listing."""
+    ended = threading.Event()
+    with progress("still reading", of="scheduled jobs") as show:
+
+        def watch() -> None:
+            # An error ends the listing as well, which reports it.
+            with suppress(PalermoError):
+                while not ended.wait(_ASK_EVERY):
+                    if (found := jobs.progress()) is not None:
+                        show(SweepProgress(seen=found[0], total=found[1]))
+
+        threading.Thread(target=watch, name="palermo-progress", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
 
 
 @scheduled.command("cancel")

@@ -6,10 +6,6 @@ shortest slots one by one, at their instants. So a job is moved at most once a l
 is, and only jobs that are due within seconds are held in memory. Instants are Unix seconds.
 
 The shortest slots use RING queue names in turn, so that few names serve for them all.
-
-A slot of five minutes may have parts, which the leader fills: a queue of RabbitMQ is read from its front alone, so only
-a short one is read soon. A part is a shorter time within the slot, down to a millisecond; many jobs that are due in the
-same millisecond have several parts.
 """
 
 import math
@@ -56,20 +52,6 @@ RING = 64
 #: Seconds for which the leader still looks at a slot after its end, since a publisher's clock may be slow.
 KEPT_AFTER_END = 240.0
 
-#: The level whose slots may have parts, and the lengths of these parts in milliseconds. Each is a few times the next:
-#: with larger steps many parts would be nearly empty.
-DIVIDED = 1
-_LENGTHS = (60_000, 10_000, 2_000, 500, 100, 20, 5, 1)
-
-#: The decimal places of a part's number: four zeros, when it begins in its slot in milliseconds, the place of its
-#: length in _LENGTHS from 1, and how many parts with the same times come before it. A part with any other number was
-#: made by an earlier version, which counted up by one: its jobs may be due at any time of the slot.
-_OFFSET, _LENGTH, _SAME = 10**4, 10**10, 10**11
-
-#: What one more part adds to the number in a queue's name. A leader that knows no parts takes it for a slot that is
-#: far away: it keeps the name for the next leader, lists the jobs, and does not publish them.
-_PARTS = 10**12
-
 #: The most characters of a slot's name: a part of a queue's name, of which AMQP takes 255 bytes.
 _MOST_CHARACTERS = 32
 
@@ -79,19 +61,16 @@ class TimeSlot(Struct, frozen=True, order=True):
 
     level: int
     index: int
-    #: Which part of it: 0 is the queue that sessions publish to. The leader alone fills the others.
-    part: int = 0
 
     @property
     def begins(self) -> float:
         """Its first instant."""
-        return self.index * LEVELS[self.level].span + self._times[0] / 1_000
+        return self.index * LEVELS[self.level].span
 
     @property
     def ends(self) -> float:
         """The first instant after it."""
-        offset, length = self._times
-        return self.index * LEVELS[self.level].span + (offset + length) / 1_000
+        return (self.index + 1) * LEVELS[self.level].span
 
     @property
     def opens(self) -> float:
@@ -109,26 +88,9 @@ class TimeSlot(Struct, frozen=True, order=True):
             raise ValueError(f"{self} is of the lowest level")
         return _at(self.level - 1, due)
 
-    def next_part(self, due: float) -> "TimeSlot":
-        """The part for a job that is due then, if this one is full: a shorter one, or another one of a millisecond."""
-        place = self.part // _LENGTH % 10
-        if place == len(_LENGTHS):
-            return replace(self, part=self.part + _SAME)
-        span = round(1_000 * LEVELS[self.level].span)
-        offset = min(max(in_ms(due) - self.index * span, 0), span - 1)
-        return replace(self, part=(place + 1) * _LENGTH + offset // _LENGTHS[place] * _LENGTHS[place] * _OFFSET)
-
-    @property
-    def _times(self) -> tuple[int, int]:
-        """When it begins within its slot, and how long it lasts, in milliseconds."""
-        place = self.part // _LENGTH % 10
-        if self.part % _OFFSET or not 1 <= place <= len(_LENGTHS):
-            return 0, round(1_000 * LEVELS[self.level].span)
-        return self.part % _LENGTH // _OFFSET, _LENGTHS[place - 1]
-
     def __str__(self) -> str:
         """The part of its queue's name that tells it from other slots."""
-        return f"{self.level}.{self.index % RING if self.shortest else self.index + _PARTS * self.part}"
+        return f"{self.level}.{self.index % RING if self.shortest else self.index}"
 
     @classmethod
     def parse(cls, text: str, present: float) -> "TimeSlot":
@@ -138,8 +100,7 @@ class TimeSlot(Struct, frozen=True, order=True):
         """
         level, _, index = text.partition(".")
         if len(text) <= _MOST_CHARACTERS and level.isdecimal() and index.isdecimal() and int(level) < len(LEVELS):
-            part, number = divmod(int(index), _PARTS)
-            found = cls(int(level), number, part)
+            found = cls(int(level), int(index))
             if str(found) == text:
                 return found._nearest(present) if found.shortest else found
         raise ValueError(f"{text!r} names no time slot")
@@ -163,8 +124,8 @@ def in_ms(instant: float) -> int:
 
 
 def in_order(slots: Iterable[TimeSlot]) -> list[TimeSlot]:
-    """The slots in the order of their beginnings; of those that begin together, the shorter first, parts behind it."""
-    return sorted(slots, key=lambda one: (one.begins, one.level, one.part))
+    """The slots in the order of their beginnings; of those that begin together, the shorter first."""
+    return sorted(slots, key=lambda one: (one.begins, one.level))
 
 
 def check_due(due: object) -> float:

@@ -12,8 +12,6 @@ from palermo.brokers.rabbitmq.publishing.declarer import Declarer
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DueJobs, FarReader
-from palermo.brokers.rabbitmq.scheduling.slot_index import SlotIndexes
-from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.broker import SessionParameters
 from palermo.core.address import parse_url
 from palermo.core.time_slots import TimeSlot
@@ -67,10 +65,9 @@ def declarer(link: Connection, session: SessionParameters) -> Declarer:
 
 
 async def spread(session: SessionParameters, link: Connection, far: TimeSlot, outbox: Outbox) -> None:
-    """Take up what lies in a stretch, as a leader does, until that ends or nothing is left."""
-    parts = SlotParts(outbox.delay_queues, set(), SlotIndexes())
+    """Move the jobs of a time slot to shorter ones, as a leader does, until it stops or none is left."""
     due_jobs = DueJobs(link, outbox.open, outbox.destinations, now=time.time)
-    reader = FarReader(session.exchange, link, far, outbox.open, parts, due_jobs)
+    reader = FarReader(session.exchange, link, far, outbox.open, outbox.delay_queues, set(), due_jobs)
     await reader.open()
     await reader.caught_up()
 

@@ -1,9 +1,13 @@
 """`palermo scheduled` and `palermo retries`; tests/acceptance/test_time.py has them change what workers do."""
 
+import threading
+from typing import Any
+
 import pytest
 
-from palermo.cli import output
+from palermo.cli import output, scheduled
 from palermo.client.client import Client
+from palermo.inspector.scheduled import ScheduledJobs
 from tests.cli.conftest import Palermo
 from tests.webui.scheduled_jobs import due, retrying, schedule
 
@@ -61,3 +65,28 @@ def test_those_with_the_same_arguments_are_cancelled(palermo: Palermo) -> None:
     assert none.stdout == ""
     assert palermo(*cancel).stdout.count("cancelled") == 1
     assert len(palermo.ids("scheduled", "list")) == 1
+
+
+def test_a_listing_that_takes_long_shows_how_many_jobs_were_read(
+    palermo: Palermo, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule(client, due("a", 100))
+    asked, shown, read = threading.Event(), threading.Event(), ScheduledJobs.list
+
+    def progress(_: ScheduledJobs) -> tuple[int, int]:
+        (shown if asked.is_set() else asked).set()
+        return 3, 7
+
+    def slow(*given: Any, **more: Any) -> Any:
+        assert shown.wait(60)
+        return read(*given, **more)
+
+    monkeypatch.setattr(scheduled, "_ASK_EVERY", 0.01)
+    monkeypatch.setattr(output, "_EVERY", 0.0)
+    monkeypatch.setattr(ScheduledJobs, "progress", progress)
+    monkeypatch.setattr(ScheduledJobs, "list", slow)
+
+    listed = palermo("scheduled", "list")
+
+    assert "3 of 7" in listed.stderr
+    assert "shop.send" in listed.stdout

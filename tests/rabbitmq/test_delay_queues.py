@@ -1,24 +1,19 @@
-"""Scheduled jobs: the leader divides crowded time slots, moves each job once, and deletes what is over."""
+"""Scheduled jobs: the leader moves each job once, reads a time slot once for all pages, and deletes what is over."""
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from itertools import accumulate, repeat
 from typing import Any
 
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection
-from palermo.brokers.rabbitmq.amqp.many_queues import probe_all
 from palermo.brokers.rabbitmq.amqp.messages import Properties, to_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
-from palermo.brokers.rabbitmq.leadership import time_duty
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues, delay_queue_name
-from palermo.brokers.rabbitmq.scheduling import slot_index, slot_parts
+from palermo.brokers.rabbitmq.scheduling import slot_index
 from palermo.contract.broker import SessionParameters
-from palermo.contract.scheduled import CANCEL, MOVE, RUN, ScheduledFilter
+from palermo.contract.scheduled import CANCEL, MOVE, ScheduledFilter
 from palermo.core.election import Duty
 from palermo.core.failure import Failure
 from palermo.core.message import Message
@@ -187,20 +182,10 @@ async def test_a_queue_with_a_message_or_a_consumer_is_not_deleted(
     assert not (await connection.probe(queue)).exists
 
 
-# -- crowded time slots are divided early, and each part is read once
+# -- listing far jobs
 
 #: An instant some thirty hours from now, at the beginning of an hour: all jobs are due within five minutes of it.
 TOMORROW = (time.time() + 1.25 * DAY) // 3_600 * 3_600
-
-SLOT = TimeSlot(1, int(TOMORROW // 300))
-
-
-@pytest.fixture
-def divides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twenty jobs are a crowd, and its parts have eight."""
-    monkeypatch.setattr(slot_parts, "PART", 8)
-    monkeypatch.setattr(slot_parts, "CROWD", 20)
-    monkeypatch.setattr(time_duty, "_COUNT_EVERY", 0.05)
 
 
 @pytest.fixture
@@ -219,27 +204,6 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def job(number: int, second: float, **more: str) -> Message:
     return message(f"job-{number}", run_at=TOMORROW + second, body=b'["x"]', **more)
-
-
-def part(begins: float, length: float) -> TimeSlot:
-    """The part of the time slot that begins so many seconds after it, and lasts so many."""
-    shorter = accumulate(repeat(SLOT.begins + begins, 3), TimeSlot.next_part, initial=SLOT)
-    return next(one for one in shorter if round(one.ends - one.begins) == length)
-
-
-def divided(
-    broker: RabbitmqBroker, slot: TimeSlot = SLOT, *, deep: int = 3, seconds: range = range(61)
-) -> Callable[[], Awaitable[int]]:
-    """Counts the jobs that the leader has moved into the time slot and its parts."""
-    instants = (repeat(slot.begins + second, deep) for second in seconds)
-    parts = {one for due in instants for one in accumulate(due, TimeSlot.next_part, initial=slot)}
-    names = [delay_queue_name(broker._exchange, one) for one in parts]
-
-    async def count() -> int:
-        probes = await probe_all(broker._connection, names)
-        return sum(probe.messages for probe in probes.values() if probe.exists)
-
-    return count
 
 
 async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
@@ -274,145 +238,21 @@ async def test_a_slot_with_many_jobs_is_read_once_until_it_changes(
         assert await listed(broker, limit=2) == ["job-10", "job-18"]
 
 
-@pytest.mark.usefixtures("divides")
-async def test_a_crowd_is_divided_and_a_change_of_one_job_reads_its_part_alone(
-    another: Open, broker: RabbitmqBroker, read: list[str]
-) -> None:
-    async with time_kept(await another()):
-        await broker.publish_many([job(number, number) for number in range(30)])
-        await until(divided(broker), 30)
-        assert await listed(broker) == [f"job-{number}" for number in range(30)]
-        assert read == [str(SLOT)]
-        read.clear()
-
-        [cancelled] = await broker.alter_scheduled(by_id("job-12"), CANCEL)
-        assert (cancelled.id, cancelled.run_at) == ("job-12", TOMORROW + 12)
-        [_] = await broker.alter_scheduled(by_id("job-20"), RUN)
-        await until(lambda: ids(broker), ["job-20"])
-        assert await broker.alter_scheduled(by_id("job-12"), CANCEL) == []
-        assert len(read) == 2
-        assert str(SLOT) not in read
-
-        # These go into the time slot, and from there into a part.
-        await broker.alter_scheduled(by_id("job-29"), MOVE, at=TOMORROW + 0.5)
-        await broker.publish(job(99, 0.7))
-        await until(lambda: listed(broker, limit=4), ["job-0", "job-29", "job-99", "job-1"])
-        assert len(await listed(broker)) == 29
-
-        # And one of a far day.
-        await broker.publish_many([job(100 + number, 7 * DAY + number) for number in range(30)])
-        await until(divided(broker, TimeSlot(SLOT.level, SLOT.index + 7 * 288)), 30)
-        assert (await listed(broker, limit=32))[29:] == ["job-100", "job-101", "job-102"]
-
-
-@pytest.mark.usefixtures("divides")
-async def test_a_new_leader_reads_the_parts_and_goes_on_filling_them(
-    another: Open, broker: RabbitmqBroker, read: list[str]
-) -> None:
-    async with time_kept(await another()):
-        await broker.publish_many([job(number, number) for number in range(30)])
-        await until(divided(broker), 30)
-    read.clear()
-    async with time_kept(await another()):
-        await becomes(lambda: str(SLOT) not in read and len(set(read)) == 4)  # before anybody looks
-        await broker.publish_many([job(number, 19 + number / 100) for number in range(30, 35)])
-        await broker.publish_many([job(number, number) for number in range(35, 60)])
-        await until(divided(broker), 60)
-        order = [*range(20), *range(30, 35), *range(20, 30), *range(35, 60)]
-        assert await listed(broker) == [f"job-{number}" for number in order]
-
-
-@pytest.mark.usefixtures("divides")
-async def test_a_page_of_a_new_leader_without_indexes_reads_few_parts(
-    another: Open, broker: RabbitmqBroker, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_index, "MOST_JOBS", 0)
-    async with time_kept(await another()):
-        await broker.publish_many([job(number, 59 - number % 60 + number // 60 / 10) for number in range(240)])
-        await until(divided(broker), 240)
-    read.clear()
-    async with time_kept(await another()):
-        page = await broker.scheduled(ScheduledFilter(), limit=3)
-        assert ([one.id for one in page.messages], page.total) == (["job-59", "job-119", "job-179"], 240)
-        assert set(read) <= {str(SLOT)} | {str(part(0, length)) for length in (2, 10, 60)}
-
-        everything = await listed(broker, limit=240)
-        read.clear()
-        page = await broker.scheduled(ScheduledFilter(), offset=120, limit=6)
-        assert ([one.id for one in page.messages], page.total) == (everything[120:126], 240)
-        before = {part(begins, 2) for begins in range(0, 20, 2)} | {part(0, 10), part(10, 10)}
-        assert not set(read) & set(map(str, before))
-        pages = [id for offset in range(0, 240, 7) for id in await listed(broker, offset=offset, limit=7)]
-        assert pages == everything
-
-
-@pytest.mark.usefixtures("divides")
 async def test_pages_of_jobs_that_are_due_together_have_each_job_once(another: Open, broker: RabbitmqBroker) -> None:
     async with time_kept(await another()):
         # A hundred in one millisecond, not all of them at its beginning.
         sent = [job(number, 7 + number % 3 / 10_000) for number in range(100)]
         await broker.publish_many([*sent, job(100, 6), job(101, 8)])
-        await until(divided(broker, deep=20, seconds=range(6, 9)), 102)
         shown = [id for offset in range(0, 102, 7) for id in await listed(broker, offset=offset, limit=7)]
         assert shown == await listed(broker, limit=200)
         assert (shown[0], len(set(shown)), shown[-1]) == ("job-100", 102, "job-101")
-        [_] = await broker.alter_scheduled(by_id("job-57"), CANCEL)
-        assert sorted([*await listed(broker, limit=200), "job-57"]) == sorted(shown)
 
 
-@on_both_kinds
-async def test_a_leader_that_is_lost_while_it_divides_a_crowd_loses_no_job(
-    another: Open, broker: RabbitmqBroker, divides: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slot_parts, "PART", 200)
-    first, moved = await another(), divided(broker)
-    leading = asyncio.ensure_future(first.run_scheduler())
-    await broker.publish_many([job(number, number / 100) for number in range(2_000)])
-
-    async def is_dividing() -> bool:
-        return await moved() > 0
-
-    await until(is_dividing, True)
-    first._connection.raw.abort()
-    leading.cancel()
-    await asyncio.wait({leading})
-    async with time_kept(await another()):
-        found = await listed(broker, limit=5_000)
-        assert set(found) == {f"job-{number}" for number in range(2_000)}
-        # Those that were stored and not yet acknowledged are there twice.
-        assert len(found) <= 2_100
-
-
-@pytest.mark.usefixtures("divides")
-async def test_a_job_that_is_twice_in_a_crowd_is_cancelled_twice_and_moved_once(
+async def test_a_job_that_is_stored_twice_is_cancelled_twice_and_moved_once(
     another: Open, broker: RabbitmqBroker
 ) -> None:
     async with time_kept(await another()):
-        await broker.publish_many([job(number % 30, number % 30 + number // 30 / 100) for number in range(60)])
-        await until(divided(broker), 60)
-        [_] = await broker.alter_scheduled(by_id("job-12"), CANCEL)
-        [_] = await broker.alter_scheduled(by_id("job-29"), MOVE, at=TOMORROW - 1)
-        left = [f"job-{number}" for number in range(29) if number != 12]
-        assert await listed(broker, limit=100) == ["job-29", *(one for one in left for _ in range(2))]
-
-
-async def test_jobs_of_parts_come_due_in_time(
-    session: SessionParameters, another: Open, broker: RabbitmqBroker
-) -> None:
-    soon = [due(f"soon-{number}", 3.0) for number in range(10)]
-    last = soon[-1].run_at or 0.0
-    places = accumulate(
-        [each.run_at or 0.0 for each in soon], TimeSlot.next_part, initial=TimeSlot(1, int(last // 300))
-    )
-    publisher = await broker._outbox.open()
-    for place, each in zip(list(places)[1:], soon, strict=True):
-        await broker._outbox.delay_queues.ensure(place)
-        await publisher.send_job("", delay_queue_name(session.exchange, place), each)
-    async with time_kept(await another()):
-        await broker.publish(message("first"))
-
-        async def there() -> set[str]:
-            return set(await ids(broker))
-
-        await until(there, {"first", *(each.id for each in soon)})
-        assert time.time() >= last
+        await broker.publish_many([job(number % 4, number % 4 + number // 4 / 100) for number in range(8)])
+        [_] = await broker.alter_scheduled(by_id("job-1"), CANCEL)
+        [_] = await broker.alter_scheduled(by_id("job-3"), MOVE, at=TOMORROW - 1)
+        assert await listed(broker) == ["job-3", "job-0", "job-0", "job-2", "job-2"]

@@ -21,26 +21,18 @@ from palermo.brokers.rabbitmq.leadership.work import Ask, Work
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
-from palermo.brokers.rabbitmq.scheduling import slot_parts
 from palermo.brokers.rabbitmq.scheduling.due_jobs import DelayReader, DueJobs, FarReader, NearReader
 from palermo.brokers.rabbitmq.scheduling.recurring_jobs import RecurringJobs
 from palermo.brokers.rabbitmq.scheduling.scheduled_listing import ScheduledListing
-from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
 from palermo.contract.broker import SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.contract.scheduled import MOVE, RUN, AlteredJob, OnJobs, ScheduledFilter, ScheduledPage
 from palermo.core.job_edit import JobEdit
-from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot, in_order
+from palermo.core.time_slots import KEPT_AFTER_END, TimeSlot
 from palermo.errors import PalermoError
 
 #: Seconds between two checks which time slots come near or are over.
 _LOOK_EVERY = 0.5
-
-#: Seconds between two counts of the jobs in time slots that are not open, for crowds.
-_COUNT_EVERY = 5.0
-
-#: Seconds for which a new leader rests after each part of a crowd that it reads: longer than it takes to read one.
-_BETWEEN_PARTS = 0.1
 
 #: Time slots that come near within this many seconds are opened before a request reads others, which may take as long.
 _AHEAD = 60.0
@@ -95,9 +87,6 @@ class TimeDuty(Work):
             plain=str,
             news=lambda _: self._news.set(),
         )
-        self._parts = SlotParts(self._delay_queues, self._slot_names.names, self._scheduled_listing.indexes)
-        #: The names of the time slots that are opened early, since they are crowded.
-        self._crowded: set[str] = set()
 
     async def learn(self) -> None:
         """See Work.learn."""
@@ -111,7 +100,7 @@ class TimeDuty(Work):
 
     def tasks(self) -> Sequence[Awaitable[None]]:
         """See Work.tasks."""
-        return self._keep(), self._watch_crowds(), self._recurring_jobs.run(), self._limits.run()
+        return self._keep(), self._recurring_jobs.run(), self._limits.run()
 
     async def close(self) -> None:
         """See Work.close."""
@@ -136,49 +125,6 @@ class TimeDuty(Work):
 
     # -- opening and closing time slots
 
-    async def _watch_crowds(self) -> None:
-        """Find the time slots that are crowded, and index what the last leader has moved out of one, part by part.
-
-        Apart from `_keep`: a new time slot must be opened in time, also while RabbitMQ answers late.
-        """
-        count_at = 0.0
-        while True:
-            if (now := asyncio.get_running_loop().time()) >= count_at:
-                await self._find_crowds(self._now())
-                count_at = now + _COUNT_EVERY
-            rest = _LOOK_EVERY
-            if not self._listing_turn.locked():
-                async with self._listing_turn:
-                    if await self._index_part(self._now()):
-                        rest = _BETWEEN_PARTS
-            await asyncio.sleep(rest)
-
-    async def _find_crowds(self, now: float) -> None:
-        """Have crowded time slots opened early. There must be a level between them and the shortest."""
-        lying = self._slot_names.names - set(self._readers) - self._reading
-        far = [one for one in (TimeSlot.parse(name, now) for name in lying) if one.level > 1]
-        counts = await self._delay_queues.counts(far, settle=False)
-        found = {str(one) for one, count in counts.items() if count >= slot_parts.CROWD} - self._crowded
-        if found:
-            self._crowded |= found
-            self._news.set()
-
-    async def _index_part(self, now: float) -> bool:
-        """Read one part of a crowd that has no index, if there is one. A look waits for this long at most."""
-        indexes = self._scheduled_listing.indexes
-        async with self._opening:
-            lying = (TimeSlot.parse(name, now) for name in self._slot_names.names - set(self._readers))
-            parts = in_order(one for one in lying if one.part and not indexes.knows(one))
-            if not parts or not indexes.has_room(slot_parts.PART):
-                return False
-            self._reading = {str(parts[0])}
-        try:
-            async with self._parts.turn:
-                await self._scheduled_listing.index(parts[0])
-        finally:
-            self._reading = set()
-        return True
-
     async def _look(self, now: float) -> None:
         async with self._opening:
             for name in sorted(self._slot_names.names - self._reading):
@@ -188,8 +134,7 @@ class TimeDuty(Work):
                     del self._readers[name]
                     reader = None
                 # Each shortest one is opened once at least: one that begins later may hold jobs that are long overdue.
-                wanted = time_slot.opens <= now or name in self._crowded
-                wanted |= time_slot.shortest and name not in self._seen
+                wanted = time_slot.opens <= now or (time_slot.shortest and name not in self._seen)
                 if reader is None and wanted:
                     await self._open(name, time_slot)
                 elif reader is not None and not reader.held and self._is_over(time_slot, now):
@@ -206,12 +151,17 @@ class TimeDuty(Work):
             reader = NearReader(self._exchange, self._connection, time_slot, self._due_jobs)
         else:
             reader = FarReader(
-                self._exchange, self._connection, time_slot, self._outbox.open, self._parts, self._due_jobs
+                self._exchange,
+                self._connection,
+                time_slot,
+                self._outbox.open,
+                self._delay_queues,
+                self._slot_names.names,
+                self._due_jobs,
             )
         self._readers[name] = reader
         self._seen.add(name)
-        if time_slot.shortest:
-            self._scheduled_listing.indexes.forget(time_slot)
+        self._scheduled_listing.indexes.forget(time_slot)
         await reader.open()
         if reader.closed:
             # Someone deleted its queue. A session that makes it again lists it again.
@@ -222,11 +172,10 @@ class TimeDuty(Work):
         """Stop reading a time slot that is over. Delete the queue of a long one, unless a job has come into it."""
         await reader.leave()
         self._readers.pop(name, None)
-        self._crowded.discard(name)
         self._scheduled_listing.indexes.forget(time_slot)
         if time_slot.shortest:
             return
-        self._parts.forget(time_slot)
+        self._delay_queues.forget(time_slot)
         # First: a session that makes the queue again lists it after the deletion, maybe before RabbitMQ answers.
         self._slot_names.names.discard(name)
         gone = False

@@ -79,15 +79,15 @@ class DelayQueues:
         """Note that the time slot's queue has been deleted: it is made again next time."""
         self._made.discard(str(time_slot))
 
-    async def counts(self, time_slots: Iterable[TimeSlot], *, settle: bool = True) -> dict[TimeSlot, int]:
+    async def counts(self, time_slots: Iterable[TimeSlot]) -> dict[TimeSlot, int]:
         """How many jobs wait in each of these time slots; those without a queue are left out.
 
-        With `settle` what the last leader held is waited for.
+        Waits until RabbitMQ has requeued the jobs that the previous leader held.
         """
         found: dict[TimeSlot, int] = {}
         names = {delay_queue_name(self._exchange, one): one for one in time_slots}
         for name, probe in (await probe_all(self._connection, names)).items():
-            if probe.exists and probe.consumers and settle:
+            if probe.exists and probe.consumers:
                 # The last leader has just gone, and RabbitMQ is about to take back what it held.
                 async with self._connection.spare_channel() as channel:
                     probe = await settled(channel, name, readers=0)

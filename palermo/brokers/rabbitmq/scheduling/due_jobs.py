@@ -26,8 +26,12 @@ from palermo.brokers.rabbitmq.amqp.messages import Got, to_message
 from palermo.brokers.rabbitmq.amqp.publisher import GONE, Publisher, PublishFuture, Unfit
 from palermo.brokers.rabbitmq.browsing.sweep import give_back, waits
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, outcomes, unpublishable
-from palermo.brokers.rabbitmq.publishing.job_destinations import JobDestinations, TenantQueue, delay_queue_name
-from palermo.brokers.rabbitmq.scheduling.slot_parts import SlotParts
+from palermo.brokers.rabbitmq.publishing.job_destinations import (
+    DelayQueues,
+    JobDestinations,
+    TenantQueue,
+    delay_queue_name,
+)
 from palermo.contract.clock import seconds_until
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
@@ -418,7 +422,7 @@ class NearReader(DelayReader):
 
 
 class FarReader(DelayReader):
-    """Moves each job of a far time slot to the delay queue of a shorter time slot within it, or of a part of one."""
+    """Moves each job of a far time slot to the delay queue of a shorter time slot within it."""
 
     prefetch = 3 * _BATCH
 
@@ -428,12 +432,15 @@ class FarReader(DelayReader):
         connection: Connection,
         time_slot: TimeSlot,
         publisher: Callable[[], Awaitable[Publisher]],
-        parts: SlotParts,
+        delay_queues: DelayQueues,
+        names: set[str],
         due: DueJobs,
     ) -> None:
+        """`names` are those of all time slots that have a queue; a time slot that is made here is added."""
         super().__init__(exchange, connection, time_slot)
         self._exchange = exchange
-        self._parts = parts
+        self._delay_queues = delay_queues
+        self._names = names
         self._due = due
         self._publisher = publisher
         self._waiting: deque[tuple[Got, Channel]] = deque()
@@ -454,16 +461,15 @@ class FarReader(DelayReader):
     async def _work(self) -> None:
         try:
             while self._waiting and not self.closed:
-                async with self._parts.turn:
-                    if self.closed:
-                        break
-                    batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
-                    refused = await self._move(batch)
+                batch = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+                refused = await self._move(batch)
                 if refused is not None:
                     raise refused
         except PalermoError as error:
             if self._connection.error is None:
-                log.warning("cannot spread delayed jobs stretch=%s error=%r", self.time_slot, str(error))
+                log.warning(
+                    "cannot move delayed jobs to shorter time slots slot=%s error=%r", self.time_slot, str(error)
+                )
             self.closed = True
             await quietly(super().leave())
 
@@ -472,9 +478,11 @@ class FarReader(DelayReader):
         sent: list[tuple[asyncio.Future[None], TimeSlot, tuple[Got, Channel]]] = []
         refused: BaseException | None = None
         for got, channel in batch:
-            due = self._instant(got)
+            inner = self.time_slot.inner_slot(self._instant(got))
             try:
-                inner = await self._parts.place(self.time_slot.inner_slot(due), due)
+                if not self._delay_queues.has(inner):
+                    await self._delay_queues.ensure(inner)
+                    self._names.add(str(inner))
                 publisher = await self._publisher()
             except PalermoError as not_made:
                 # The jobs sent before this one are stored all the same, and must not be sent again.
@@ -485,17 +493,15 @@ class FarReader(DelayReader):
             sent.append((ended.future, inner, (got, channel)))
         if sent:
             await asyncio.wait([future for future, _, _ in sent])
-        stored: list[tuple[Got, TimeSlot]] = []
         for future, inner, one in sent:
             error = future.exception()
             if error is None:
                 got, channel = one
-                stored.append((got, inner))
                 if channel.is_open:
                     channel.ack(got.tag)
                 self.settled()
             elif isinstance(error, GONE):
-                self._parts.forget(inner)
+                self._delay_queues.forget(inner)
                 self._waiting.append(one)
             elif isinstance(error, Unfit):
                 got, channel = one
@@ -503,7 +509,6 @@ class FarReader(DelayReader):
                 self._due.fail(message, error, channel, got.tag, self.settled)
             else:
                 refused = error
-        self._parts.moved(stored, self.time_slot)
         return refused
 
     def _instant(self, got: Got) -> float:

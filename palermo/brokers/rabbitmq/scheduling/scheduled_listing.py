@@ -5,15 +5,13 @@ each is met exactly once, and whether it came due before is a fact and not a gue
 """
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import accumulate
 
 from msgspec import Struct
 
-from palermo.brokers.rabbitmq.amqp.connection import Connection, together
+from palermo.brokers.rabbitmq.amqp.connection import Connection
 from palermo.brokers.rabbitmq.amqp.messages import Got, Properties, to_message
 from palermo.brokers.rabbitmq.browsing import sweep as sweeping
 from palermo.brokers.rabbitmq.publishing.job_destinations import delay_queue_name
@@ -32,9 +30,6 @@ from palermo.errors import NotFound, PalermoError
 #: Messages handled before other tasks of this process have their turn: jobs that are due must not wait.
 _SLICE = 100
 
-#: Time slots that are read at the same time: while RabbitMQ answers for one, the leader reads what came of another.
-_TOGETHER = 2
-
 #: The header that a job has if it has failed.
 _ERROR = "exception-class"
 
@@ -52,16 +47,6 @@ class Section(Struct):
     total: int
     time_slots: list[TimeSlot]
     held: bool = False
-
-    def before(self, first: int, lying: Mapping[TimeSlot, int]) -> frozenset[TimeSlot]:
-        """The time slots whose jobs all come before job number `first` of the section, by the numbers of jobs alone.
-
-        Before a job are at most the jobs that are held, and those of the time slots that begin before its own ends.
-        """
-        held = self.total - sum(lying[one] for one in self.time_slots)
-        begins = [one.begins for one in self.time_slots]
-        sums = list(accumulate((lying[one] for one in self.time_slots), initial=held))
-        return frozenset(one for one in self.time_slots if sums[bisect_left(begins, one.ends)] <= first)
 
 
 class ScheduledListing:
@@ -96,7 +81,7 @@ class ScheduledListing:
         held: Sequence[Message],
         lying: Mapping[TimeSlot, int],
     ) -> ScheduledPage:
-        """One page of scheduled jobs, soonest first. Without a filter no time slot before or behind that page is read.
+        """One page of scheduled jobs, soonest first. Without a filter no section before or behind that page is read.
 
         Each is read once, and again when jobs have come into it. Jobs that are due in the same millisecond come in the
         order of their time slots and queues.
@@ -114,25 +99,17 @@ class ScheduledListing:
                 if seen + section.total <= first or seen >= last:
                     seen += section.total
                     continue
-            earlier = section.before(first - seen, lying) if chosen.everything else frozenset[TimeSlot]()
-            skipped = sum(lying[one] for one in earlier)
-            time_slots = [one for one in section.time_slots if one not in earlier]
-            jobs = _Soonest(last - min(seen, last) - skipped)
+            jobs = _Soonest(last - min(seen, last))
             if section.held:
                 for message in held:
                     if chosen.matches(message):
                         jobs.add(message.run_at or 0.0, message)
             made: dict[TimeSlot, SlotIndex] = {}
-            for start in range(0, len(time_slots), _TOGETHER):
-                if chosen.everything and jobs.are_due_by(time_slots[start].begins):
-                    break
-                some = {one: _Soonest(jobs.most) for one in time_slots[start : start + _TOGETHER]}
+            for time_slot in section.time_slots:
                 if chosen.everything:
-                    self._advance(0, more=sum(lying[one] for one in some))
-                await together(*(self._collect(one, lying[one], chosen, of, made) for one, of in some.items()))
-                for of in some.values():
-                    jobs.add_all(of)
-            shown = jobs.page(max(0, first - seen - skipped), max(0, last - seen - skipped))
+                    self._advance(0, more=lying[time_slot])
+                await self._collect(time_slot, lying[time_slot], chosen, jobs, made)
+            shown = jobs.page(max(0, first - seen), max(0, last - seen))
             page = await self._read_missing(shown, lying, made)
             found += [
                 to_message(job.properties, job.body, taken_from=None) if isinstance(job, Got) else job for job in page
@@ -159,7 +136,6 @@ class ScheduledListing:
                 jobs.add(job.due, got or (time_slot, job))
             jobs.total += known.total - len(known.soonest)
             self._advance(count)
-            await asyncio.sleep(0)  # A crowd has a hundred parts: jobs that are due must not wait for all of them.
             return
         index = made[time_slot] = SlotIndex()
         everything = chosen.everything
@@ -187,13 +163,6 @@ class ScheduledListing:
                     found[time_slot, *key] = got
         there = (found.get((job[0], job[1].due, job[1].id)) if isinstance(job, tuple) else job for job in page)
         return [job for job in there if job is not None]
-
-    async def index(self, part: TimeSlot) -> None:
-        """Read a part of a crowd that another leader has filled, so that the next look need not."""
-        made = SlotIndex()
-        async for got in self._read(part):
-            made.add(got)
-        self.indexes.put(part, made, ())
 
     def _advance(self, read: int, *, more: int = 0) -> None:
         seen, total = self.progress or (0, 0)
@@ -339,24 +308,6 @@ class _Soonest:
         self._jobs.append((in_ms(due), self.total, job))
         if len(self._jobs) > 2 * self.most + 1_000:
             self._cut()
-
-    def add_all(self, others: "_Soonest") -> None:
-        """Add all that these have met."""
-        others._cut()
-        total = self.total + others.total
-        for ms, _, job in others._jobs:
-            self.total += 1
-            self._jobs.append((ms, self.total, job))
-        self.total = total
-        if len(self._jobs) > 2 * self.most + 1_000:
-            self._cut()
-
-    def are_due_by(self, instant: float) -> bool:
-        """Whether there are `most`, none of which is due after this instant."""
-        if len(self._jobs) < self.most:
-            return False
-        self._cut()
-        return not self._jobs or self._jobs[-1][0] <= in_ms(instant)
 
     def page(self, first: int, last: int) -> list[_Shown]:
         """From one place up to another."""

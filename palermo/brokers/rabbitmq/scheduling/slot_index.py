@@ -1,15 +1,15 @@
-"""Indexes of time slots: the leader makes one as it reads or fills a slot, so that the next look reads nothing.
+"""Indexes of time slots: the leader makes one as it reads a slot, so that the next request reads nothing.
 
-Law: an index says what a look shows, and which queues a change of some ids need not read. What is cancelled, moved or
-run goes by the queue alone.
+Law: an index says which jobs a listing shows, and which queues a change of some ids need not read. What is cancelled,
+moved or run is decided by the queue alone.
 
-Nobody but the leader takes jobs out of a time slot that is not open. So an index is true as long as the queue has as
-many jobs as the index: jobs that were put there since make them more. The leader takes out of the index what it takes
-out of the queue, and forgets the index when it opens the slot.
+Only the leader takes jobs out of a time slot that is not open. So an index is valid as long as the queue has as many
+jobs as the index, because new jobs make the queue longer. The leader removes from the index the jobs that it removes
+from the queue, and forgets the index when it opens the slot.
 
-Cost: some 210 bytes of the leader's memory a job, of at most MOST_JOBS jobs, and the messages of the soonest ones, at
-most MOST_KEPT, and of the last pages with others, at most MOST_SHOWN. Ten minutes after the last look an index is
-forgotten, unless it is that of a part of a crowd.
+Cost: some 210 bytes of the leader's memory for each job, for at most MOST_JOBS jobs, and the messages of the soonest
+ones, at most MOST_KEPT, and of the last pages with others, at most MOST_SHOWN. An index is forgotten ten minutes after
+its last use.
 """
 
 import asyncio
@@ -73,11 +73,8 @@ class SlotIndex(Struct):
 
     #: The soonest first, once it is complete.
     jobs: list[IndexedJob] = field(default_factory=list)
-    #: How many were added, and the ids of those that were taken out of the queue since it was completed.
-    added: int = 0
+    #: The ids of those that were taken out of the queue since it was completed.
     gone: set[str] = field(default_factory=set)
-    #: Whether jobs were added since it was completed.
-    growing: bool = False
     #: The messages of the soonest ones, by their places.
     messages: dict[int, Got] = field(default_factory=dict)
     #: No message of a job that is due then or later is kept any more.
@@ -96,11 +93,7 @@ class SlotIndex(Struct):
         if not (queue and isinstance(queue, str) and isinstance(job, str)):
             message = to_message(properties, b"", taken_from=None)
             queue, job = message.queue, message.job
-        id = str(properties.message_id)
-        if id in self.gone:
-            self.complete()  # It was moved away, and comes back.
-        place, self.added, self.growing = self.added, self.added + 1, True
-        due = due_of(properties)
+        place, due, id = len(self.jobs), due_of(properties), str(properties.message_id)
         self.jobs.append(IndexedJob(due, place, id, intern(queue), intern(job), _ERROR in headers))
         if due >= self.kept_until:
             return
@@ -110,16 +103,17 @@ class SlotIndex(Struct):
             self._cut()
 
     def complete(self) -> None:
-        """Sort the jobs, after some were added or taken out."""
+        """Sort the jobs, after the last one was added."""
+        self._cut()
+        # Those that are due in the same millisecond stay in the order of their places.
+        self.jobs.sort(key=lambda job: in_ms(job.due))
+
+    def drop_gone(self) -> None:
+        """Drop the jobs that were taken out of the queue."""
         if self.gone:
             self.jobs = [job for job in self.jobs if job.id not in self.gone]
             self.shown = {}  # A job that was edited comes back with the same id.
             self.gone = set()
-        if self.growing:
-            self._cut()
-            # Those that are due in the same millisecond stay in the order of their places.
-            self.jobs.sort(key=lambda job: in_ms(job.due))
-            self.growing = False
 
     def show(self, pages: Iterable[Got]) -> None:
         """Keep those of these messages that are in the queue, after the index is complete."""
@@ -132,7 +126,7 @@ class SlotIndex(Struct):
         """Take these jobs out, which are no longer in the queue."""
         self.gone.update(ids)
         if 2 * len(self.gone) > len(self.jobs):
-            self.complete()  # Their memory is free again, also if nobody looks.
+            self.drop_gone()  # Frees their memory, even if nothing is listed.
 
     def count(self) -> int:
         """How many jobs it has."""
@@ -175,34 +169,16 @@ class SlotIndexes:
         self._indexes: dict[TimeSlot, SlotIndex] = {}
 
     def get(self, time_slot: TimeSlot, count: int) -> SlotIndex | None:
-        """The index of a time slot whose queue has so many jobs now; None if there is none, or if it is not true."""
+        """The index of a time slot if it still matches the queue, which has this number of jobs; else None."""
         found = self._indexes.get(time_slot)
         if found is None:
             return None
-        found.complete()
+        found.drop_gone()
         if len(found.jobs) != count:
             del self._indexes[time_slot]
             return None
         found.used_at = time.monotonic()
         return found
-
-    def begin(self, part: TimeSlot) -> None:
-        """Begin the index of a part that the leader is about to fill."""
-        self._indexes[part] = SlotIndex(used_at=time.monotonic())
-        self._limit()
-
-    def add(self, part: TimeSlot, got: Got) -> None:
-        """Add a job that was moved into a part, unless that has no index."""
-        if (found := self._indexes.get(part)) is not None:
-            found.add(got)
-
-    def knows(self, time_slot: TimeSlot) -> bool:
-        """Whether there is an index of it, true or not."""
-        return time_slot in self._indexes
-
-    def has_room(self, jobs: int) -> bool:
-        """Whether so many more jobs would drive no other index out."""
-        return jobs + sum(one.count() for one in self._indexes.values()) <= MOST_JOBS
 
     def put(self, time_slot: TimeSlot, index: SlotIndex, page: Iterable[Got]) -> None:
         """Keep an index that has just been made for this page; the one that was used least recently gives way.
@@ -245,9 +221,9 @@ class SlotIndexes:
             self._indexes.pop(time_slot, None)
 
     def forget_unused(self) -> None:
-        """Forget those that nobody has looked at for long."""
+        """Forget those that have not been used for long."""
         now = time.monotonic()
-        self.forget(*[one for one, index in self._indexes.items() if not one.part and now - index.used_at > _UNUSED])
+        self.forget(*[one for one, index in self._indexes.items() if now - index.used_at > _UNUSED])
 
 
 def due_of(properties: Properties) -> float:
