@@ -10,9 +10,9 @@ to the first of the jobs that wait for one. A job that waits for a rate gets a r
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from palermo.core.bounds import MAX_LIMIT
@@ -74,8 +74,8 @@ _WRITTEN = r"\s*(?P<count>[0-9]{1,9})\s*/\s*(?P<every>[0-9]{0,6})\s*(?P<unit>[a-
 class Rate(Struct, frozen=True):
     """A rate: `count` runs in `period` seconds, evenly spread."""
 
-    count: int
-    period: float
+    count: Annotated[int, Meta(ge=1)]
+    period: Annotated[float, Meta(gt=0)]
 
     @classmethod
     def parse(cls, text: object) -> "Rate":
@@ -160,13 +160,13 @@ def demand_of(message: Message) -> LimitDemand | None:
     )
 
 
-class RunNow(Struct, frozen=True):
+class RunNow(Struct, frozen=True, tag=True):
     """Run the job in `wait` seconds, which are few."""
 
     wait: float = 0.0
 
 
-class RunLater(Struct, frozen=True):
+class RunLater(Struct, frozen=True, tag=True):
     """Postpone the job until the instant `at`, in Unix seconds."""
 
     at: float

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from palermo.brokers.rabbitmq.broker import RabbitmqBroker, open_rabbitmq
-from palermo.brokers.rabbitmq.leadership import leader_client
+from palermo.brokers.rabbitmq.leadership import leader_client, operations
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import FairScheduler
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderRequests
-from palermo.brokers.rabbitmq.leadership.operations import PurgeTenants
+from palermo.brokers.rabbitmq.leadership.operations import ListKeys, PurgeTenants
 from palermo.brokers.rabbitmq.leadership.work import leader_queue
 from palermo.contract.broker import SessionParameters
 from palermo.core import election
@@ -152,6 +152,19 @@ async def test_after_a_lost_queue_or_connection_the_next_leader_knows_all(
     await becomes(lambda: broker._leader_client._leaders.get(duty) not in (None, leader))
     assert (await ask(broker, keyed("b"))).outcome == "duplicate"
     assert leader._connection.error is not None
+
+
+async def test_a_leader_hands_over_to_a_session_that_asks_in_a_newer_format(
+    alone: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (older,) = alone.brokers
+    monkeypatch.setattr(operations, "FORMAT", 2)
+    (newer,) = await alone.start(1)
+
+    page = await newer._leader_client.ask(ListKeys("", 0, 1, format=2))
+
+    assert page.total == 0
+    assert (older.duties, newer.duties) == ((Duty.TIME, Duty.TENANTS), (Duty.KEYS,))
 
 
 # -- what one needs of another

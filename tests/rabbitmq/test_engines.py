@@ -1,19 +1,18 @@
 """The engines under the adapter: a mutex between processes, probes, declarations and gets, requests and replies."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from palermo.brokers.rabbitmq import RabbitmqBroker
-from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.messages import PERSISTENT_JSON
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.rpc import Part, Responder, Rpc, Send
+from palermo.brokers.rabbitmq.amqp.rpc import Responder, Rpc
 from palermo.contract.broker import SessionParameters
 from palermo.core.topology import amqp_queue, internal
 from palermo.errors import BrokerRefused, BrokerUnavailable, NotFound
@@ -155,24 +154,20 @@ async def responder(connection: Connection, queue: str, *, delay: float = 0.0) -
     assert channel is not None
     made = Responder(channel, queue, await Publisher.open(connection))
 
-    async def later(values: Mapping[str, Any], send: Send) -> Mapping[str, Any]:
+    async def later(body: bytes) -> bytes:
         await asyncio.sleep(delay)
-        send(Part({"half": values["number"]}))
-        return {"number": values["number"]}
+        return body
 
-    await made.start(lambda values, send: {"now": True} if "now" in values else later(values, send))
+    await made.start(lambda body: body if body == b"now" else later(body))
     return made
 
 
 async def test_each_request_gets_its_own_reply(connection: Connection, second: Connection, lock: str) -> None:
     await responder(second, lock, delay=0.05)
-    client = Rpc(connection, lock, silence=60.0)
-    replies = await asyncio.gather(*(client.ask({"number": number}) for number in range(50)))
-    assert [reply["number"] for reply in replies if reply] == list(range(50))
-    assert (await client.ask({"now": 1}) or {})["now"]
-    parts = await rpc.ask(connection, lock, {"number": 7}, silence=60.0)
-    assert parts is not None
-    assert [part.values for part in parts] == [{"half": 7}, {"~end": True, "number": 7}]
+    client = Rpc(connection, lock)
+    # The last one comes in parts.
+    bodies = [b"now", *(f"{number}".encode() for number in range(50)), b"long" * 600_000]
+    assert await asyncio.gather(*(client.ask(body, silence=60.0) for body in bodies)) == bodies
 
 
 async def test_a_slow_reply_is_waited_for_while_its_process_lives(
@@ -181,22 +176,20 @@ async def test_a_slow_reply_is_waited_for_while_its_process_lives(
     # Where no sign of life comes none of them is answered; where the machine stands still the longest is.
     for number, silence in enumerate((1.5, 5.0, 15.0)):
         await responder(second, f"{lock}.{number}", delay=2 * silence)
-        if reply := await Rpc(connection, f"{lock}.{number}", silence=silence).ask({"number": 1}):
+        if reply := await Rpc(connection, f"{lock}.{number}").ask(b"1", silence=silence):
             break
 
-    assert reply is not None
-    assert reply["number"] == 1
+    assert reply == b"1"
 
 
 async def test_a_request_that_no_process_takes_or_answers_ends(
     connection: Connection, second: Connection, lock: str
 ) -> None:
-    client = Rpc(connection, lock, silence=0.3)
+    client = Rpc(connection, lock)
     for is_there in (False, True):
         if is_there:  # a queue that has no consumer
             await Mutex(lock).take(second)
-        assert await client.ask({"number": 1}) is None
-        assert await rpc.ask(connection, lock, {"number": 1}, silence=0.3) is None
+        assert await client.ask(b"1", silence=0.3) is None
 
 
 # -- many queues together: one that is missing or differs does the others no harm

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palermo.brokers.rabbitmq.amqp.messages import read_json
-from palermo.brokers.rabbitmq.amqp.rpc import Part
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.browsing import failed_log
 from palermo.brokers.rabbitmq.browsing.failed_log import FailedOffsets
@@ -19,7 +18,18 @@ from palermo.brokers.rabbitmq.cluster.registry import Names
 from palermo.brokers.rabbitmq.consuming.run_log import View
 from palermo.brokers.rabbitmq.consuming.silent_workers import _worker
 from palermo.brokers.rabbitmq.leadership.fair_scheduler import _parse_tenant_queue
-from palermo.brokers.rabbitmq.leadership.operations import ChangeRecurring, FreeKeys, Operation, from_plain
+from palermo.brokers.rabbitmq.leadership.operations import (
+    FORMAT,
+    AsJson,
+    ChangeRecurring,
+    FreeKeys,
+    LeaderFailed,
+    NewerFormat,
+    Operation,
+    read,
+    read_reply,
+    write_error,
+)
 from palermo.brokers.rabbitmq.unique.key_log import LogContent, RunEnd, _is_batch
 from palermo.contract.events import Subscription
 from palermo.contract.recurring import RecurringJob
@@ -30,7 +40,7 @@ from palermo.core.journal_records import decode
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
 from palermo.core.unique_keys import Key
-from palermo.errors import NotFound, OptionInvalid, PublishRefused
+from palermo.errors import NotFound, PalermoError, PublishRefused
 from palermo.inspector.doctor import broker_findings
 from tests.chaos.junk import RECORDS
 from tests.harness.rig import Rig
@@ -324,31 +334,42 @@ def _publish(url: str, queue: str, bodies: tuple[bytes, ...]) -> bool:
     return True
 
 
-# -- questions to a leader, and its replies
+# -- requests to a leader, and its replies
 
 
 @pytest.mark.parametrize(
-    ("operation", "error", "name"),
+    ("operation", "error"),
     [
-        (FreeKeys([]), PublishRefused, "refused"),
-        (ChangeRecurring(EntryChange(name="n", action="run")), NotFound, "missing"),
+        (FreeKeys([]), PublishRefused("why")),
+        (ChangeRecurring(AsJson(EntryChange(name="n", action="run"))), NotFound("why")),
+        (FreeKeys([]), LeaderFailed("why")),
     ],
 )
-def test_a_reply_may_be_an_error(operation: Operation[Any], error: type[Exception], name: str) -> None:
-    with pytest.raises(error, match="why"):
-        operation.reply_from_parts([Part({name: "why"})])
+def test_a_reply_may_be_an_error(operation: Operation[Any], error: PalermoError) -> None:
+    with pytest.raises(type(error), match="why"):
+        read_reply(operation, write_error(error, operation.raises))
 
 
-@pytest.mark.parametrize("plain", [{}, {"ask": "keys"}, {"ask": ["keys"]}, {"ask": "keys", "do": "free", "names": 1}])
-def test_a_question_that_means_nothing_is_refused(plain: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="no such operation"):
-        from_plain(plain)
+_PERMIT = {"ask": "RequestPermit", "demand": {"key": "k", "limit": 1}, "id": "a", "worker": "b"}
 
 
-@pytest.mark.parametrize("rate", ["often", "1/0s"])
-def test_a_question_about_a_rate_that_means_nothing_is_refused(rate: str) -> None:
-    question = {"ask": "limits", "do": "ask", "key": "k", "limit": 1, "id": "a", "worker": "b"}
-    assert from_plain(question)
+@pytest.mark.parametrize(
+    "plain",
+    [
+        *({}, {"ask": "keys"}, {"ask": ["FreeKeys"]}, {"ask": "FreeKeys", "names": 1}),
+        *({**_PERMIT, "demand": {"key": "k", "rate": rate}} for rate in ("often", {"count": 0, "period": 1})),
+    ],
+)
+def test_a_request_that_means_nothing_is_refused(plain: dict[str, Any]) -> None:
+    assert read(json.dumps(_PERMIT).encode())
 
-    with pytest.raises(OptionInvalid, match="rate"):
-        from_plain({**question, "rate": rate})
+    with pytest.raises(ValueError, match=r"Expected|Invalid|missing"):
+        read(json.dumps(plain).encode())
+
+
+def test_unknown_fields_are_ignored_and_a_newer_format_is_noticed() -> None:
+    assert read(json.dumps({**_PERMIT, "colour": "red"}).encode()) == read(json.dumps(_PERMIT).encode())
+
+    for plain in ({**_PERMIT, "id": 7}, {"ask": "Paint"}, _PERMIT):
+        with pytest.raises(NewerFormat):
+            read(json.dumps({**plain, "format": FORMAT + 1}).encode())

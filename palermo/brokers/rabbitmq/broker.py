@@ -30,6 +30,7 @@ from palermo.brokers.rabbitmq.journal import StreamJournal
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LeaderClient, LimitClient
+from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.tenant_client import TenantClient
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer, EventTopology, QueueRegistration
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -419,10 +420,11 @@ class RabbitmqBroker:
     async def scheduled(self, chosen: ScheduledFilter, *, offset: int = 0, limit: int = 100) -> ScheduledPage:
         found = await self._leader_client.ask(operations.ListScheduled(chosen, offset, limit))
         if not found.messages:
-            return found
+            return ScheduledPage(messages=(), total=found.total)
         marks = await self._pauses_and_cancels.cancelled()
-        messages = tuple(await self.keys.as_they_run(list(found.messages)))
-        return replace(found, messages=messages, cancelled=frozenset(one.id for one in messages if marks.find(one)))
+        messages = tuple(await self.keys.as_they_run([message.value for message in found.messages]))
+        cancelled = frozenset(one.id for one in messages if marks.find(one))
+        return ScheduledPage(messages=messages, total=found.total, cancelled=cancelled)
 
     async def scheduled_progress(self) -> tuple[int, int] | None:
         return await self._leader_client.listing_progress()
@@ -435,16 +437,16 @@ class RabbitmqBroker:
         )
 
     async def edit_scheduled(self, id: str, edit: JobEdit) -> list[AlteredJob]:
-        return await self._leader_client.ask(operations.EditScheduled(id, edit))
+        return await self._leader_client.ask(operations.EditScheduled(id, AsJson(edit)))
 
     async def recurring(self) -> list[RecurringEntry]:
         connection = await self._consume_connection()
         if not (await self._missing.probe(connection, internal(self._exchange, "recurring"))).exists:
             return []  # Nobody need lead for that.
-        return await self._leader_client.ask(operations.ListRecurring())
+        return [entry.value for entry in await self._leader_client.ask(operations.ListRecurring())]
 
     async def change_recurring(self, change: EntryChange) -> None:
-        await self._leader_client.ask(operations.ChangeRecurring(change))
+        await self._leader_client.ask(operations.ChangeRecurring(AsJson(change)))
 
     async def purge(self, queue: str) -> int:
         return await self._removal.purge(queue)

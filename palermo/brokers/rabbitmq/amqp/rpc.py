@@ -1,53 +1,33 @@
-"""Requests and replies between processes over the broker: JSON values to a queue or an exchange, replies by reply-to.
+"""Requests and replies between processes over the broker: bytes to a queue or an exchange, replies by reply-to.
 
-Law, for who asks: no reply is promised. A request expires after the time that its caller waits for the first sign of
-the other process. The other process may die after it has acted and before its reply is sent: so a caller that asks
-again must ask for something that may be done twice.
+Law, for the process that asks: no reply is promised. A request expires after the time that its caller waits for the
+first sign of the other process. The other process may die after it has acted and before its reply is sent: so a caller
+that asks again must ask for something that may be done twice.
 
-A reply to `ask` comes in parts, and the last one has the header `~end`. A process that needs long for its reply sends
-a sign of life every second. Replies to `ask_all` are single messages.
+A reply to `Rpc.ask` may come in parts, and the last one has the header `~end`. A process that needs long for its reply
+sends an empty part every second. Replies to `ask_all` are single messages.
 """
 
 import asyncio
 import itertools
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from msgspec import Struct
-
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection, fulfil
-from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_json, read_object, request_properties
+from palermo.brokers.rabbitmq.amqp.messages import REPLY_TO, Got, Properties, read_object, request_properties
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.errors import BrokerRefused, PalermoError
 
 #: Seconds between two signs of life while a reply is worked on.
 _ALIVE_EVERY = 1.0
 
-#: The header, and the key of the values, that mark the last part; and the header of a part with values.
-END, _VALUES = "~end", "~values"
+#: The header of the last part, and the most bytes of one: RabbitMQ 4 refuses messages above 16 MB.
+_END, _PART = "~end", 1024 * 1024
 
-#: The errors of reading a request that is not Palermo's: every program that may publish can send one.
-_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
-
-log = logging.getLogger("palermo.rabbitmq")
-
-
-class Part(Struct, frozen=True):
-    """One part of a reply: values, or a message as it is stored on the broker."""
-
-    values: Mapping[str, Any] | None
-    properties: Properties | None = None
-    body: bytes = b""
-
-
-Send = Callable[[Part], None]
-
-#: Answers a request, at once, or later and by sending parts: returns the values of the last part. None: nobody waits
-#: for a reply.
-Answering = Callable[[Mapping[str, Any], Send], Awaitable[Mapping[str, Any]] | Mapping[str, Any] | None]
+#: Answers a request, immediately or later.
+Answering = Callable[[bytes], Awaitable[bytes] | bytes]
 
 
 # -- the process that asks
@@ -60,9 +40,9 @@ class _Request:
 
     def __init__(self, silence: float) -> None:
         self._loop = asyncio.get_running_loop()
-        #: The parts of the reply; None if no process takes the request, or it is silent for `silence` seconds.
-        self.future: asyncio.Future[list[Part] | None] = self._loop.create_future()
-        self._parts: list[Part] = []
+        #: The reply; None if no process takes the request, or it is silent for `silence` seconds.
+        self.future: asyncio.Future[bytes | None] = self._loop.create_future()
+        self._parts: list[bytes] = []
         self._silence = silence
         self._heard_at = self._loop.time()
         self._alarm = self._loop.call_later(silence, self._look)
@@ -70,10 +50,9 @@ class _Request:
     def add(self, got: Got) -> None:
         """Take note of a part that has come."""
         self._heard_at = self._loop.time()
-        part = _read_part(got)
-        self._parts.append(part)
-        if part.values is not None and part.values.get(END):
-            fulfil(self.future, self._parts)
+        self._parts.append(got.body)
+        if (got.properties.headers or {}).get(_END):
+            fulfil(self.future, b"".join(self._parts))
 
     def fail(self, error: PalermoError | None) -> None:
         """End the wait, with this error or without a reply."""
@@ -99,40 +78,38 @@ class _Request:
 class Rpc:
     """The requests of one session to the process that consumes one queue: many at the same time, on one channel."""
 
-    def __init__(self, connection: Connection, queue: str, *, silence: float) -> None:
-        """A request without a reply or a sign of life for `silence` seconds counts as lost."""
+    def __init__(self, connection: Connection, queue: str) -> None:
         self._connection = connection
         self._queue = queue
-        self._silence = silence
         self._opening = asyncio.Lock()
         self._channel: Channel | None = None
         self._requests: dict[str, _Request] = {}
         self._numbers = itertools.count()
 
-    async def tell(self, values: Mapping[str, Any]) -> None:
-        """Send something that needs no reply; it may be lost. Raises the session's error."""
-        channel = await self._open()
-        self._publish(channel, values, request_properties(seconds=self._silence, reply=False), mandatory=False)
+    async def tell(self, body: bytes, *, within: float) -> None:
+        """Send something that needs no reply; it expires after so many seconds, or is lost.
 
-    async def ask(self, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The values of the reply's last part; None if no process takes the request, or it was silent: then ask again.
+        Raises the session's error.
+        """
+        self._publish(await self._open(), request_properties(seconds=within, reply=False), body, mandatory=False)
+
+    async def ask(self, body: bytes, *, silence: float) -> bytes | None:
+        """The reply; None if no process takes the request, or none was heard of for `silence` seconds: then ask again.
 
         Raises the session's error if the session is lost, and BrokerRefused.
         """
         channel = await self._open()
-        name, request = str(next(self._numbers)), _Request(self._silence)
+        name, request = str(next(self._numbers)), _Request(silence)
         self._requests[name] = request
         try:
-            properties = request_properties(seconds=self._silence, correlation_id=name)
-            self._publish(channel, values, properties, mandatory=True)
-            parts = await request.future
+            properties = request_properties(seconds=silence, correlation_id=name)
+            self._publish(channel, properties, body, mandatory=True)
+            return await request.future
         finally:
             request.close()
             self._requests.pop(name, None)
-        return parts[-1].values if parts else None
 
-    def _publish(self, channel: Channel, values: Mapping[str, Any], properties: Properties, *, mandatory: bool) -> None:
-        body = json.dumps(values, separators=(",", ":")).encode()
+    def _publish(self, channel: Channel, properties: Properties, body: bytes, *, mandatory: bool) -> None:
         channel.publish("", self._queue, properties, body, mandatory=mandatory)
         self._connection.raw.flush()
 
@@ -155,21 +132,6 @@ class Rpc:
     def _on_close(self, refusal: BrokerRefused | None) -> None:
         for request in self._requests.values():
             request.fail(refusal or self._connection.error)
-
-
-async def ask(connection: Connection, queue: str, values: Mapping[str, Any], *, silence: float) -> list[Part] | None:
-    """All parts of the reply, the last one with values; None if no process takes the request, or it went silent.
-
-    On a channel of its own: a part that is a stored message has that message's correlation id. Raises BrokerRefused.
-    """
-    request = _Request(silence)
-    try:
-        async with _replies(connection, request.add, request.fail) as channel:
-            properties = request_properties(seconds=silence)
-            channel.publish("", queue, properties, json.dumps(values).encode(), mandatory=True)
-            return await request.future
-    finally:
-        request.close()
 
 
 async def ask_all(
@@ -246,12 +208,6 @@ async def _reply_channel(
     return channel
 
 
-def _read_part(got: Got) -> Part:
-    if _VALUES in (got.properties.headers or {}):
-        return Part(read_object(got.body))
-    return Part(None, got.properties, got.body)
-
-
 # -- the process that answers
 
 
@@ -288,70 +244,39 @@ class Responder:
             task.cancel()
 
     def _on_request(self, got: Got) -> None:
-        try:
-            request = read_json(got.body)
-        except ValueError:
-            return
-        if not isinstance(request, dict):
-            return
-        asked = got.properties
-
-        def send(part: Part) -> None:
-            if asked.reply_to:
-                self._reply(str(asked.reply_to), part, asked.correlation_id)
-
-        try:
-            answer = self._answering(request, send)
-        except (*_UNREADABLE, PalermoError) as error:
-            answer = _unread(request, error)
-        if isinstance(answer, Mapping):
-            self._reply_now(asked, answer)
-        elif answer is not None:
-            task = asyncio.ensure_future(self._finish(request, answer, send))
+        answer = self._answering(got.body)
+        if isinstance(answer, bytes):
+            if got.properties.reply_to and self._channel.is_open:
+                self._channel.publish("", got.properties.reply_to, _reply_properties(got.properties), answer)
+                self._channel.connection.raw.flush()
+        else:
+            task = asyncio.ensure_future(self._finish(got.properties, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _reply_now(self, asked: Properties, values: Mapping[str, Any]) -> None:
-        if asked.reply_to and self._channel.is_open:
-            body = json.dumps({END: True, **values}, separators=(",", ":")).encode()
-            self._channel.publish("", asked.reply_to, _reply_properties(asked.correlation_id), body)
-            self._channel.connection.raw.flush()
-
-    async def _finish(self, request: Mapping[str, Any], answer: Awaitable[Mapping[str, Any]], send: Send) -> None:
+    async def _finish(self, asked: Properties, answer: Awaitable[bytes]) -> None:
         loop = asyncio.get_running_loop()
-
         alarm: asyncio.TimerHandle
 
         def alive() -> None:
             nonlocal alarm
-            send(Part({}))
+            self._send_part(asked, b"", end=False)
             alarm = loop.call_later(_ALIVE_EVERY, alive)
 
         alarm = loop.call_later(_ALIVE_EVERY, alive)
         try:
-            send(Part({END: True, **await answer}))
-        except PalermoError as error:
-            send(Part({END: True, "error": str(error)}))
-        except _UNREADABLE as error:
-            send(Part({END: True, **_unread(request, error)}))
+            body = await answer
         finally:
             alarm.cancel()
+        for start in range(0, len(body), _PART):
+            self._send_part(asked, body[start : start + _PART], end=start + _PART >= len(body))
 
-    def _reply(self, reply_to: str, part: Part, asked: str | None) -> None:
-        properties = part.properties
-        if part.values is not None:
-            properties = _reply_properties(asked, end=bool(part.values.get(END)))
-        body = part.body if part.values is None else json.dumps(part.values).encode()
-        sent = self._publisher.send("", reply_to, properties or Properties(), body)
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # the session that asked may be gone
-
-
-def _unread(request: Mapping[str, Any], error: Exception) -> Mapping[str, Any]:
-    """The answer to a request that cannot be read. The connection stays open, and with it the leader's lock."""
-    log.warning("a question to the leader cannot be read question=%.200r error=%.200r", request, error)
-    return {"error": f"the leader cannot read the question: {error!r:.200}"}
+    def _send_part(self, asked: Properties, part: bytes, *, end: bool) -> None:
+        if asked.reply_to:
+            properties = _reply_properties(asked, end=end)
+            sent = self._publisher.send("", str(asked.reply_to), properties, part)
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())  # the asker may be gone
 
 
-def _reply_properties(asked: str | None, *, end: bool = True) -> Properties:
-    headers = {END: end, _VALUES: True}
-    return Properties(content_type="application/json", headers=headers, correlation_id=asked)
+def _reply_properties(asked: Properties, *, end: bool = True) -> Properties:
+    return Properties(content_type="application/json", headers={_END: end}, correlation_id=asked.correlation_id)

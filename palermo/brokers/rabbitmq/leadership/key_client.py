@@ -18,6 +18,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import GONE, Nacked, RecordQueue
 from palermo.brokers.rabbitmq.amqp.stream import Record, Stream
 from palermo.brokers.rabbitmq.browsing.sweep import Reader
 from palermo.brokers.rabbitmq.leadership import operations
+from palermo.brokers.rabbitmq.leadership.operations import AsJson
 from palermo.brokers.rabbitmq.leadership.work import Ask
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
@@ -92,7 +93,9 @@ class RabbitmqKeys:
         under_way, answers = deque[asyncio.Task[list[EnqueueAnswer]]](), list[EnqueueAnswer]()
         try:
             for some in _portions(claims):
-                under_way.append(asyncio.ensure_future(self._ask(operations.EnqueueUnique(some))))
+                under_way.append(
+                    asyncio.ensure_future(self._ask(operations.EnqueueUnique([AsJson(claim) for claim in some])))
+                )
                 while len(under_way) >= _UNDER_WAY:
                     answers += await under_way.popleft()
             while under_way:
@@ -114,7 +117,7 @@ class RabbitmqKeys:
         found, end = list[Key](), offset + limit
         while True:
             some = await self._ask(operations.ListKeys(text, offset, min(_PAGE, end - offset)))
-            found += some.keys
+            found += [key.value for key in some.keys]
             offset += _PAGE
             if offset >= min(end, some.total):
                 return KeyPage(keys=tuple(found), total=some.total)
@@ -126,7 +129,7 @@ class RabbitmqKeys:
         if not await self.exist():
             return None
         page = await self._ask(operations.ListKeys(name, 0, 1, exact=True))
-        return next(iter(page.keys), None)
+        return page.keys[0].value if page.keys else None
 
     async def as_they_run(self, messages: list[Message], *, max_body: int = MAX_BODY) -> list[Message]:
         """These messages, which wait, with the arguments that they will run with."""
@@ -135,7 +138,7 @@ class RabbitmqKeys:
             return messages
         while names:
             page = await self._ask(operations.ListReplaced(names[:_PAGE]))
-            found.update((key.name, key) for key in page.keys)
+            found.update((key.value.name, key.value) for key in page.keys)
             names = names[max(1, page.total) :]
         return unique_rules.as_they_run(messages, found, max_body=max_body)
 
@@ -188,7 +191,9 @@ class RabbitmqKeys:
         start = operations.StartJob.of(delivery.message, worker=worker, run=uuid.uuid4().hex, again=again)
         while True:
             try:
-                return await self._ask(start)
+                started = await self._ask(start)
+                content = None if started.content is None else started.content.value
+                return replace(started.answer, content=content)
             except BrokerUnavailable as error:
                 if self._connection.error is not None:
                     raise
@@ -262,7 +267,7 @@ class RabbitmqKeys:
         await self.leaving(away)
         if not back:
             return [True] * len(jobs)
-        may = await self._ask(operations.ReadmitJobs([_bare(one) for one in back]))
+        may = await self._ask(operations.ReadmitJobs([AsJson(_bare(one)) for one in back]))
         refused = {id(one) for one, allowed in zip(back, may, strict=True) if not allowed}
         return [put is None or id(put) not in refused for _, put in jobs]
 
@@ -311,7 +316,7 @@ class RabbitmqKeys:
         if left:
             ids = frozenset(holder.id for holder in left.values())
             later = await self._ask(operations.ListScheduled(ScheduledFilter(ids=ids), 0, len(ids)))
-            seen |= {message.id for message in later.messages}
+            seen |= {message.value.id for message in later.messages}
             running = await looking.running(self._exchange, self._connection)
             found.update(looking.without(left, None if running is None else running | seen))
         return found

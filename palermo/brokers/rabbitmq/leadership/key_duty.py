@@ -6,18 +6,21 @@ Jobs of tenants wait in queues of which the leader in tenants decides: it is ask
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from palermo.brokers.rabbitmq.amqp import versions
 from palermo.brokers.rabbitmq.amqp.connection import Channel, Connection
 from palermo.brokers.rabbitmq.leadership import operations
-from palermo.brokers.rabbitmq.leadership.operations import Operation
+from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue
 from palermo.brokers.rabbitmq.publishing.outbox import Outbox
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.brokers.rabbitmq.unique.unique_keys import UniqueKeys
-from palermo.contract.broker import SessionParameters
+from palermo.contract.broker import KeyPage, SessionParameters
 from palermo.contract.clock import wall_clock
 from palermo.core.topology import amqp_queue
+from palermo.core.unique_rules import StartAnswer
 
 
 class KeyDuty(Work):
@@ -53,21 +56,21 @@ class KeyDuty(Work):
         match operation:
             case operations.GiveSign():
                 return None
-            case operations.StartJob(message, worker, run, again):
+            case operations.StartJob(message=message, worker=worker, run=run, again=again):
                 start = self._unique_keys.start_now(message, worker=worker, run=run, again=again)
-                return NotImplemented if start is None else start
+                return NotImplemented if start is None else _start(start)
         return NotImplemented
 
     async def handle(self, operation: Operation[Any]) -> Any:
         """See Work.handle."""
         keys = self._unique_keys
         match operation:
-            case operations.StartJob(message, worker, run, again):
-                return await keys.start(message, worker=worker, run=run, again=again)
+            case operations.StartJob(message=message, worker=worker, run=run, again=again):
+                return _start(await keys.start(message, worker=worker, run=run, again=again))
             case operations.EnqueueUnique(claims):
-                return await keys.enqueue(claims)
+                return await keys.enqueue([claim.value for claim in claims])
             case operations.ReadmitJobs(messages):
-                return await keys.readmit(messages)
+                return await keys.readmit([message.value for message in messages])
             case operations.RemoveJobs(jobs):
                 return await keys.gone(jobs)
             case operations.CancelJobs(ids):
@@ -77,9 +80,9 @@ class KeyDuty(Work):
             case operations.EmptyQueue(queue, delete):
                 return await self._empty(queue, delete=delete)
             case operations.ListKeys(text, offset, limit, exact):
-                return await (keys.named(text) if exact else keys.page(text, offset=offset, limit=limit))
+                return _page(await (keys.named(text) if exact else keys.page(text, offset=offset, limit=limit)))
             case operations.ListReplaced(names):
-                return await keys.replaced(names)
+                return _page(await keys.replaced(names))
             case operations.ClearTenants(queue, tenant):
                 return await self._clear(queue, tenant)
         raise TypeError(operation)
@@ -122,3 +125,12 @@ class KeyDuty(Work):
         if not await self._tenant_queues.are_there():
             return 0
         return await self._ask(operations.PurgeTenants(queue, tenant))
+
+
+def _start(answer: StartAnswer) -> operations.Start:
+    content = None if answer.content is None else AsJson(answer.content)
+    return operations.Start(replace(answer, content=None), content)
+
+
+def _page(page: KeyPage) -> operations.Keys:
+    return operations.Keys([AsJson(key) for key in page.keys], page.total)

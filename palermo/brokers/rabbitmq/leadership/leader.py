@@ -8,18 +8,19 @@ the next leader has done it, and take jobs that were enqueued since.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from palermo.brokers.rabbitmq.amqp.connection import Connection, open_connection
 from palermo.brokers.rabbitmq.amqp.mutex import Mutex
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.rpc import Responder, Send
+from palermo.brokers.rabbitmq.amqp.rpc import Responder
 from palermo.brokers.rabbitmq.amqp.unreadable import Unreadable
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_duty import KeyDuty
-from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, Operation
+from palermo.brokers.rabbitmq.leadership.operations import BriefOperation, NewerFormat, Operation, Reply
 from palermo.brokers.rabbitmq.leadership.tenant_duty import TenantDuty
 from palermo.brokers.rabbitmq.leadership.time_duty import TimeDuty
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work, leader_queue
@@ -30,6 +31,8 @@ from palermo.contract.scheduled import OnJobs, ignore_jobs
 from palermo.core.election import Duty
 from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError, PublishRefused
 
+log = logging.getLogger("palermo.rabbitmq")
+
 T = TypeVar("T")
 
 #: Seconds. RabbitMQ notices within two or three heartbeats that a leader is cut off; then another takes over.
@@ -38,17 +41,22 @@ _HEARTBEAT = 5
 #: Seconds that a leader which ends waits for what is on its way.
 _LAST_WORDS = 2.0
 
+#: The errors of reading a request that is not Palermo's.
+_UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, RecursionError)
+
 
 class Leader:
     """The leader of one duty, from its election to the end of its connection."""
 
-    def __init__(self, duty: Duty, connection: Connection, responder: Responder, work: Work, ask: Ask) -> None:
+    def __init__(self, duty: Duty, connection: Connection, responder: Responder, work: Work) -> None:
         self.duty = duty
         self._connection = connection
         self._responder = responder
         self._work = work
-        self._ask = ask
         self._loop = asyncio.get_running_loop()
+        #: The newest format of requests that it knows. Set once a request came that is newer.
+        self._format = operations.FORMAT
+        self._newer = asyncio.Event()
         #: When the last brief operation came, on the loop's clock.
         self.asked_at = self._loop.time()
         #: Why `run` ended, if this user lacks a permission.
@@ -85,7 +93,7 @@ class Leader:
                         work = KeyDuty(session, connection, outbox, ask, channel)
                     case Duty.TENANTS:
                         work = TenantDuty(session, connection, outbox)
-                return cls(duty, connection, responder, work, ask)
+                return cls(duty, connection, responder, work)
         except BaseException:
             await connection.close()
             raise
@@ -110,31 +118,34 @@ class Leader:
     async def run(self) -> None:
         """Lead until the call is cancelled.
 
-        Raises BrokerUnavailable when the connection or the queue is lost, and BrokerRefused, which `refused` keeps, if
-        this user lacks a permission, also that to reply.
+        Raises BrokerUnavailable when the connection or the queue is lost, NewerFormat if a newer session should lead,
+        and BrokerRefused, which `refused` keeps, if this user lacks a permission, also that to reply.
         """
         lost: asyncio.Future[Any] = asyncio.ensure_future(self._connection.lost.wait())
         # Somebody may delete the queue. Then another session takes the duty, and two would lead. Or no reply leaves.
         deposed: asyncio.Future[Any] = asyncio.ensure_future(self._responder.ended.wait())
+        newer: asyncio.Future[Any] = asyncio.ensure_future(self._newer.wait())
         tasks = [asyncio.ensure_future(work) for work in self._work.tasks()]
         for task in tasks:
             task.add_done_callback(_read)
         try:
             await self._work.begin()
             await self._responder.start(self._on_request)
-            await asyncio.wait({lost, deposed, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({lost, deposed, newer, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
+            if newer.done():
+                raise NewerFormat("a newer version sends requests.")
             deleted = BrokerUnavailable("the queue of the duty was deleted.")
             raise self._connection.error or self._responder.error or deleted
         except BrokerRefused as error:
             self.refused = error
             raise
         finally:
-            for one in (lost, deposed, *tasks):
+            for one in (lost, deposed, newer, *tasks):
                 one.cancel()
-            await asyncio.wait({lost, deposed, *tasks})
+            await asyncio.wait({lost, deposed, newer, *tasks})
 
     async def learn(self) -> None:
         """Read what operations need, for a session that leads only for one of them."""
@@ -142,32 +153,31 @@ class Leader:
 
     # -- operations
 
-    def _on_request(self, request: Mapping[str, Any], send: Send) -> Awaitable[Mapping[str, Any]] | Mapping[str, Any]:
-        operation = operations.from_plain(request)
-        # Fast path: most starts and permits need no task, and are answered on the channel that they came on.
-        reply = self._work.handle_now(operation)
-        if reply is NotImplemented:
-            return self._reply(operation, send)
-        self.asked_at = self._loop.time()
-        values: Mapping[str, Any] = operation.reply.write(reply)[-1].values or {}
-        return values
-
-    async def _reply(self, operation: Operation[Any], send: Send) -> Mapping[str, Any]:
+    def _on_request(self, body: bytes) -> Awaitable[bytes] | bytes:
         try:
-            # Programs of earlier versions ask the leader in time for everything.
-            handle = self.handle if operation.duty == self.duty else self._ask
-            *parts, last = operation.reply.write(await handle(operation))
+            operation = operations.read(body, self._format)
+            # Fast path: most starts and permits need no task, and are answered on the channel that they came on.
+            reply = self._work.handle_now(operation)
+        except NewerFormat as error:
+            self._newer.set()
+            return operations.write_error(error, (NewerFormat,))
+        except (*_UNREADABLE, PalermoError) as error:
+            return _refuse(body, error)
+        if reply is NotImplemented:
+            return self._reply(operation)
+        self.asked_at = self._loop.time()
+        return operations.write(Reply(value=reply))
+
+    async def _reply(self, operation: Operation[Any]) -> bytes:
+        try:
+            return operations.write(Reply(value=await self.handle(operation)))
         except PalermoError as error:
-            for name, reported in operation.errors.items():
-                if isinstance(error, reported):
-                    return {name: str(error)}
-            raise
-        for part in parts:
-            send(part)
-        return last.values or {}
+            return operations.write_error(error, operation.raises)
+        except _UNREADABLE as error:
+            return _refuse(operation, error)
 
     async def handle(self, operation: Operation[T]) -> T:
-        """Do the operation. Returns its reply."""
+        """Carry out the operation. Returns its reply."""
         reply: T
         if not isinstance(operation, BriefOperation):
             reply = await self._work.handle(operation)
@@ -180,6 +190,12 @@ class Leader:
         finally:
             self.asked_at = self._loop.time()
         return reply
+
+
+def _refuse(request: object, error: Exception) -> bytes:
+    """The reply to a request that means nothing: any program that may publish can send one."""
+    log.warning("a request to the leader cannot be read request=%.200r error=%.200r", request, error)
+    return operations.write_error(ValueError(f"the leader cannot read the request: {error!r:.200}"))
 
 
 def _read(task: "asyncio.Task[None]") -> None:

@@ -7,19 +7,22 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from palermo.brokers.rabbitmq.amqp import rpc
 from palermo.brokers.rabbitmq.amqp.alarms import trouble_of
 from palermo.brokers.rabbitmq.amqp.connection import Connection, finish
 from palermo.brokers.rabbitmq.amqp.publisher import Publisher
-from palermo.brokers.rabbitmq.amqp.rpc import Part, Rpc
+from palermo.brokers.rabbitmq.amqp.rpc import Rpc
+from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.operations import (
     BriefOperation,
     EndRun,
     GiveSign,
+    LeaderFailed,
     ListingProgress,
+    NewerFormat,
     Operation,
     RequestPermit,
     StartJob,
+    read_reply,
 )
 from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
 from palermo.brokers.rabbitmq.publishing.declarer import Declarer
@@ -40,6 +43,9 @@ T = TypeVar("T")
 
 #: Seconds until a leader whose connection broke tries again, and one that an error ended which nobody expected.
 _AGAIN, _AFTER_BUG = 1.0, 5.0
+
+#: Seconds for which a leader that has handed over leaves its duty to newer versions.
+_HANDED_OVER = 5.0
 
 #: Seconds after the last brief operation for which a session goes on leading that only stepped in.
 _LINGER = 3.0
@@ -68,7 +74,7 @@ class LeaderRequests:
     def __init__(self, connection: Connection, exchange: str) -> None:
         self.connection = connection
         self._queues = {duty: leader_queue(exchange, duty) for duty in Duty}
-        self._rpcs = {duty: Rpc(connection, queue, silence=_SILENCE) for duty, queue in self._queues.items()}
+        self._rpcs = {duty: Rpc(connection, queue) for duty, queue in self._queues.items()}
 
     async def vacant(self, duties: Collection[Duty], publisher: Publisher) -> list[Duty]:
         """Those of these duties that have no leader. Raises the session's error."""
@@ -77,15 +83,12 @@ class LeaderRequests:
 
     async def tell(self, operation: Operation[None]) -> None:
         """Send an operation without waiting for its reply; it may be lost. Raises the session's error."""
-        await self._rpcs[operation.duty].tell(operation.to_plain())
+        await self._rpcs[operation.duty].tell(operations.write(operation), within=_SILENCE)
 
-    async def ask(self, operation: Operation[Any]) -> list[Part] | None:
-        """The leader's reply, its last part with values; None without: then ask again. Raises the session's error."""
-        request, duty = operation.to_plain(), operation.duty
-        if not isinstance(operation, BriefOperation):
-            return await rpc.ask(self.connection, self._queues[duty], request, silence=_LONG_SILENCE)
-        values = await self._rpcs[duty].ask(request)
-        return None if values is None else [Part(values)]
+    async def ask(self, operation: Operation[Any]) -> bytes | None:
+        """The leader's reply, which `read_reply` reads; None without: then ask again. Raises the session's error."""
+        silence = _SILENCE if isinstance(operation, BriefOperation) else _LONG_SILENCE
+        return await self._rpcs[operation.duty].ask(operations.write(operation), silence=silence)
 
 
 class LeaderClient:
@@ -107,6 +110,8 @@ class LeaderClient:
         self._publisher = publisher
         self._requests = LeaderRequests(connection, session.exchange)
         self._standing_by = False
+        #: Set if a request found no leader: then one that stands by need not wait for its next look.
+        self._look_now = asyncio.Event()
         #: The leaders in this session: those that go on leading, and those that lead for one operation.
         self._leaders: dict[Duty, Leader] = {}
         self._leaders_once: dict[Duty, Leader] = {}
@@ -142,7 +147,11 @@ class LeaderClient:
                 # A session that has all duties looks for no others.
                 look = random.uniform(*(LOOK_AGAIN if mine else LOOK_EVERY)) if len(leading) < len(Duty) else None
                 pause = look and max(_SOON, min(look, candidate.wait(mine, loop.time())))
-                await asyncio.wait({lost, *leading.values()}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                looking = asyncio.ensure_future(self._look_now.wait())
+                waiting = {lost, looking, *leading.values()}
+                await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                looking.cancel()
+                self._look_now.clear()
                 for duty, task in list(leading.items()):
                     if task.done():
                         del leading[duty]
@@ -164,6 +173,9 @@ class LeaderClient:
             await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 await running
+        except NewerFormat:
+            log.info("handing over to a newer version duty=%s", leader.duty)
+            pause = _HANDED_OVER
         except PalermoError as error:
             if self._connection.error is not None:
                 return
@@ -207,21 +219,25 @@ class LeaderClient:
             if not self._session.takes and (trouble := trouble_of(requests.connection)) is not None:
                 raise BrokerBlocked(trouble.text)
             leader = self._leaders.get(duty) if is_brief and requests is self._requests else None
-            parts: list[Part] | None = None
+            reply: bytes | None = None
             # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived
             # there too. Without a reply we take the long way, which stores the decision.
             if leader is None or isinstance(operation, StartJob):
                 try:
-                    parts = await requests.ask(operation)
+                    reply = await requests.ask(operation)
+                    if reply is not None:
+                        return read_reply(operation, reply)
+                    said = ""
                 except BrokerRefused:
                     # The same for a permission that is missing: it may come back.
                     if not self._session.takes:
                         raise
-                if parts and "error" not in (values := parts[-1].values or {}):
-                    return operation.reply_from_parts(parts)
-                said = str(values["error"]) if parts else ""
-                if parts and not is_brief:
-                    raise BrokerUnavailable(f"the leader in {duty} could not do it: {said}")
+                except NewerFormat:
+                    reply = None
+                except LeaderFailed as error:
+                    said = str(error)
+                    if not is_brief:
+                        raise BrokerUnavailable(f"the leader in {duty} could not do it: {said}") from None
             if leader is not None:
                 try:
                     return await leader.handle(operation)
@@ -230,7 +246,9 @@ class LeaderClient:
                         raise leader.refused from error
                     log.debug("the leader did not answer error=%r", str(error))
                     said = str(error)
-            elif parts is None and not self._standing_by:
+            elif reply is None and self._standing_by:
+                self._look_now.set()
+            elif reply is None:
                 if is_brief:
                     await self._step_in(duty)
                     continue
@@ -280,8 +298,10 @@ class LeaderClient:
         operation = ListingProgress()
         if (leader := self._leaders.get(Duty.TIME) or self._leaders_once.get(Duty.TIME)) is not None:
             return await leader.handle(operation)
-        parts = await self._requests.ask(operation)
-        return operation.reply_from_parts(parts) if parts and "error" not in (parts[-1].values or {}) else None
+        with suppress(LeaderFailed, NewerFormat):
+            reply = await self._requests.ask(operation)
+            return None if reply is None else read_reply(operation, reply)
+        return None
 
     async def tell(self, operation: Operation[None]) -> None:
         """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""

@@ -16,7 +16,7 @@ from palermo.brokers.rabbitmq.amqp.publisher import Publisher
 from palermo.brokers.rabbitmq.leadership import operations
 from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.limits import LeaderLimits
-from palermo.brokers.rabbitmq.leadership.operations import Operation
+from palermo.brokers.rabbitmq.leadership.operations import AsJson, Operation
 from palermo.brokers.rabbitmq.leadership.work import Ask, Work
 from palermo.brokers.rabbitmq.publishing.job_destinations import DelayQueues
 from palermo.brokers.rabbitmq.publishing.name_list import NameList
@@ -203,17 +203,18 @@ class TimeDuty(Work):
                 await self._limits.learn()
                 return self._decide_limit(operation)
             case operations.ListScheduled(chosen, offset, limit):
-                return await self._show(chosen, offset=offset, limit=limit)
+                page = await self._show(chosen, offset=offset, limit=limit)
+                return operations.Scheduled([AsJson(message) for message in page.messages], page.total)
             case operations.ListingProgress():
                 return self._scheduled_listing.progress
             case operations.AlterScheduled(chosen, action, at, apart):
                 return await self._alter(chosen, action, at, apart=apart)
             case operations.EditScheduled(id, edit):
-                return await self._edit(id, edit)
+                return await self._edit(id, edit.value)
             case operations.ListRecurring():
-                return await self._recurring_jobs.entries()
+                return [AsJson(entry) for entry in await self._recurring_jobs.entries()]
             case operations.ChangeRecurring(change):
-                return await self._recurring_jobs.change(change)
+                return await self._recurring_jobs.change(change.value)
         raise TypeError(operation)
 
     def _decide_limit(self, operation: operations.RequestPermit | operations.EndRun | operations.ListLimits) -> Any:
