@@ -19,10 +19,9 @@ from palermo.brokers.rabbitmq.publishing import job_destinations
 from palermo.brokers.rabbitmq.publishing.job_destinations import TenantQueue, tenant_queue_name
 from palermo.brokers.rabbitmq.unique import orphaned_keys
 from palermo.contract.broker import Broker, SessionParameters
-from palermo.core.lifecycle import Ack
 from palermo.core.topology import amqp_queue
 from tests.contract.timing import time_kept
-from tests.contract.tools import Worker, consume, counts, message, messages, take, take_and_ack, until
+from tests.contract.tools import Worker, consume, counts, message, messages, take_and_ack, until
 from tests.contract.unique_jobs import ask, keyed, stray_ids
 from tests.helpers import eventually
 from tests.rabbitmq.conftest import Open
@@ -44,39 +43,6 @@ def there(session: SessionParameters, connection: Connection, monkeypatch: pytes
         return (await connection.probe(own_queue(session, "a"))).exists
 
     return is_it_there
-
-
-@pytest.fixture
-def listeners(session: SessionParameters, connection: Connection) -> Probe:
-    """The number of consumers of the queue."""
-
-    async def count() -> int:
-        return (await connection.probe(amqp_queue(session.exchange, "jobs"))).consumers
-
-    return count
-
-
-async def test_a_tenants_first_job_needs_no_own_queue_while_a_worker_waits(
-    session: SessionParameters, broker: RabbitmqBroker, another: Open, connection: Connection, listeners: Probe
-) -> None:
-    async def queues() -> list[str]:
-        return [tenant for tenant in "ab" if (await connection.probe(own_queue(session, tenant))).exists]
-
-    consumer = await consume(await another())
-    taking = asyncio.ensure_future(take(consumer))
-    await until(listeners, 1)
-    await broker.publish(message("a-0", tenant="a"))
-    held = await taking
-    assert (held.message.id, await queues()) == ("a-0", [])
-
-    # These wait for their turns, which only a leader gives.
-    for waits in (message("nobody's"), message("b-0", tenant="b"), message("a-1", tenant="a")):
-        await broker.publish(waits)
-    assert await queues() == ["a", "b"]
-    await consumer.settle(held, Ack())
-    async with time_kept(await another()):
-        found = [(await take_and_ack(consumer)).id for _ in range(3)]
-    assert (found[0], sorted(found)) == ("nobody's", ["a-1", "b-0", "nobody's"])
 
 
 async def test_a_tenants_job_too_large_for_the_leader_fails_and_others_run(

@@ -22,7 +22,7 @@ from palermo.contract.broker import SessionParameters
 from palermo.core.limits import has_reservation
 from palermo.core.message import Message
 from palermo.core.time_slots import TimeSlot
-from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, amqp_queue, failed_queue, internal, is_failed
+from palermo.core.topology import CLASSIC, PRIORITY, QUORUM, failed_queue, internal, is_failed
 from palermo.errors import PalermoError
 
 #: The most time slots of which a session remembers that it made their queues.
@@ -161,8 +161,6 @@ class TenantQueues:
         self._arguments = versions.arguments(CLASSIC, connection.version)
         self._with_priorities = versions.arguments(PRIORITY, connection.version)
         self._used: dict[TenantQueue, float] = {}
-        #: The tenants of which a job went into the job queue itself, and when.
-        self._gone_on: dict[TenantQueue, float] = {}
         #: The list of the tenants that have a queue.
         self.names = RecordQueue(internal(exchange, "tenants"), connection, publisher, self._arguments)
         self._lock = asyncio.Lock()
@@ -205,27 +203,6 @@ class TenantQueues:
                 await self._declare(missing, arguments)
                 await self._connection.persist_queues()
             self._used |= dict.fromkeys(missing, now)
-
-    async def goes_on_at_once(self, tenant_queue: TenantQueue) -> bool:
-        """Whether the leader would move a job of this tenant on at once, so that it may go into the job queue itself.
-
-        That is so if the tenant has no queue, and a worker waits for jobs: no turn has to be decided. The next job of
-        the tenant gets a queue: to ask before each would take longer.
-        """
-        now = time.monotonic()
-        if self.has(tenant_queue) or now - self._gone_on.get(tenant_queue, -_TRUSTED) < _TRUSTED:
-            return False
-        # Who looks for jobs of tenants looks first whether there is this list.
-        await self.names.ensure()
-        job_queue, own = amqp_queue(self._exchange, tenant_queue.queue), tenant_queue_name(self._exchange, tenant_queue)
-        probes = await probe_all(self._connection, [job_queue, own])
-        found = probes[job_queue]
-        if probes[own].exists or not found.exists or found.messages or not found.consumers:
-            return False
-        if len(self._gone_on) > _REMEMBERED:
-            self._gone_on.clear()
-        self._gone_on[tenant_queue] = now
-        return True
 
     def forget(self, tenant_queue: TenantQueue) -> None:
         """Note that its queue was deleted, so that it is made again next time."""

@@ -172,8 +172,6 @@ class Outbox:
             while True:
                 try:
                     async with asyncio.timeout(self._session.timeout):
-                        if isinstance(place, TenantQueue) and await self.tenant_queues.goes_on_at_once(place):
-                            place = place.queue
                         await self.destinations.ensure(place, message.priority)
                         publisher = await self.open()
                     break
