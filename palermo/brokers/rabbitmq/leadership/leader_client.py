@@ -21,7 +21,6 @@ from palermo.brokers.rabbitmq.leadership.operations import (
     NewerFormat,
     Operation,
     RequestPermit,
-    StartJob,
     read_reply,
 )
 from palermo.brokers.rabbitmq.leadership.work import Ask, leader_queue
@@ -213,52 +212,34 @@ class LeaderClient:
     async def _ask(self, operation: Operation[T], requests: LeaderRequests) -> T:
         loop, is_brief, duty = asyncio.get_running_loop(), isinstance(operation, BriefOperation), operation.duty
         until = loop.time() + max(self._session.timeout, _PATIENCE if is_brief else _LONG_PATIENCE)
-        said = ""
+        failed: LeaderFailed | None = None
         while requests.connection.error is None and loop.time() < until:
             # A worker waits, however long an alarm lasts; a person is told.
             if not self._session.takes and (trouble := trouble_of(requests.connection)) is not None:
                 raise BrokerBlocked(trouble.text)
-            leader = self._leaders.get(duty) if is_brief and requests is self._requests else None
-            reply: bytes | None = None
-            # A reply to StartJob through RabbitMQ proves that we still lead, and that all we sent before it has arrived
-            # there too. Without a reply we take the long way, which stores the decision.
-            if leader is None or isinstance(operation, StartJob):
-                try:
-                    reply = await requests.ask(operation)
-                    if reply is not None:
-                        return read_reply(operation, reply)
-                    said = ""
-                except BrokerRefused:
-                    # The same for a permission that is missing: it may come back.
-                    if not self._session.takes:
-                        raise
-                except NewerFormat:
-                    reply = None
-                except LeaderFailed as error:
-                    said = str(error)
-                    if not is_brief:
-                        raise BrokerUnavailable(f"the leader in {duty} could not do it: {said}") from None
-            if leader is not None:
-                try:
-                    return await leader.handle(operation)
-                except BrokerUnavailable as error:
-                    if leader.refused is not None:
-                        raise leader.refused from error
-                    log.debug("the leader did not answer error=%r", str(error))
-                    said = str(error)
-            elif reply is None and self._standing_by:
-                self._look_now.set()
-            elif reply is None:
-                if is_brief:
-                    await self._step_in(duty)
-                    continue
-                if (leader := await self._take(duty)) is not None:
+            try:
+                reply = await requests.ask(operation)
+                if reply is not None:
+                    return read_reply(operation, reply)
+                failed = None
+                if not is_brief and not self._standing_by and (leader := await self._take(duty)) is not None:
                     return await self._lead_once(leader, operation)
-            await asyncio.sleep(_SOON)  # this session or another may be about to lead
+                await self._step_in(duty)
+            except BrokerRefused:
+                # The same for a permission that is missing: it may come back.
+                if not self._session.takes:
+                    raise
+            except NewerFormat:
+                await self._step_in(duty)
+            except LeaderFailed as error:
+                failed = LeaderFailed(f"the leader in {duty} could not do it: {error}")
+                if not is_brief:
+                    raise failed from None
+                await asyncio.sleep(_SOON)
         if requests.connection.error is not None:
             raise requests.connection.error
-        if said:
-            raise LeaderUnavailable(f"the leader in {duty} could not do it: {said}")
+        if failed is not None:
+            raise LeaderUnavailable(str(failed))
         raise await self._unavailable(duty)
 
     async def silence(self) -> LeaderUnavailable | None:
@@ -296,7 +277,7 @@ class LeaderClient:
     async def listing_progress(self) -> tuple[int, int] | None:
         """How far a look at scheduled jobs is, as ListingProgress has it; None if no leader tells."""
         operation = ListingProgress()
-        if (leader := self._leaders.get(Duty.TIME) or self._leaders_once.get(Duty.TIME)) is not None:
+        if (leader := self._leaders_once.get(Duty.TIME)) is not None:
             return await leader.handle(operation)
         with suppress(LeaderFailed, NewerFormat):
             reply = await self._requests.ask(operation)
@@ -305,26 +286,29 @@ class LeaderClient:
 
     async def tell(self, operation: Operation[None]) -> None:
         """Have the leader do something that may be lost; without a leader do nothing. Raises the session's error."""
-        if (leader := self._leaders.get(operation.duty)) is not None:
-            await leader.handle(operation)
-        else:
-            await self._requests.tell(operation)
+        await self._requests.tell(operation)
 
     async def _step_in(self, duty: Duty) -> None:
-        """Lead in this duty, if nobody does, until no question has come for some seconds."""
-        async with self._stepping_in:
-            if self._closed:
-                raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
-            if duty in self._leaders:
-                return
-            leader = await self._take(duty)
-            if leader is None:
-                await asyncio.sleep(_SOON)
-                return
-            self._leaders[duty] = leader
-            lingering = asyncio.ensure_future(self._linger(leader))
-            self._lingering.add(lingering)
-            lingering.add_done_callback(self._lingering.discard)
+        """Lead in this duty, if no session does, until no brief operation has come for some seconds.
+
+        A session that stands by looks immediately whether it is to lead. Raises BrokerRefused.
+        """
+        if self._closed:
+            raise BrokerUnavailable(f"the session with RabbitMQ at {self._connection.where} is being closed.")
+        if self._standing_by:
+            self._look_now.set()
+        else:
+            async with self._stepping_in:
+                if duty not in self._leaders and (leader := await self._take(duty)) is not None:
+                    self._leaders[duty] = leader
+                    lingering = asyncio.ensure_future(self._linger(leader))
+                    self._lingering.add(lingering)
+                    lingering.add_done_callback(self._lingering.discard)
+                    await asyncio.wait({lingering}, timeout=_SOON)
+                    if leader.refused is not None:
+                        raise leader.refused
+                    return
+        await asyncio.sleep(_SOON)
 
     async def _linger(self, leader: "Leader") -> None:
         loop = asyncio.get_running_loop()
