@@ -12,10 +12,7 @@ T = TypeVar("T")
 
 
 def leader_queue(exchange: str, duty: Duty) -> str:
-    """The exclusive queue that the leader of a duty holds, and that requests to it are published to.
-
-    That of time has the name of the one queue of earlier versions. Their programs ask there, instead of leading beside.
-    """
+    """The exclusive queue that the leader of a duty holds, and that requests to it are published to."""
     return internal(exchange, "leader" if duty is Duty.TIME else f"leader.{duty}")
 
 

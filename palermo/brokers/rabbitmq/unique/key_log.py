@@ -502,8 +502,8 @@ class KeyLog:
                     self.let_go()
             case {"end": dict() as plain} if "n" not in record:
                 self._on_end(plain, held)
-            case {"mark": _} | {"canary": _}:
-                self._log.forget(held)  # written by a leader that is gone, or by an older version of Palermo
+            case {"mark": _}:
+                self._log.forget(held)  # written by a previous leader
             case _:
                 self._skip(record, "not a record of keys")
                 # RabbitMQ closes the channel of a message that is held for half an hour.
