@@ -24,8 +24,10 @@ def pidfile(name: str) -> Iterator[IO[str]]:
     path = Path(name).absolute()
     try:
         file = _locked(path)
+        # Emptied first: a reader never sees the new number with the rest of an old one.
+        file.truncate(0)
         file.write(f"{os.getpid()}\n")
-        file.truncate()
+        file.flush()
     except OSError as error:
         why = "it is a symbolic link, which is not followed" if error.errno == errno.ELOOP else error.strerror or error
         raise SettingInvalid(f"pidfile {path} cannot be written: {why}.") from None
