@@ -266,12 +266,14 @@ class TimeDuty(Work):
             async with self._opening:
                 # One more may have been opened, for a name that is new.
                 await asyncio.gather(*(reader.leave() for reader in self._take_far_readers()))
-                for name in sorted(self._slot_names.names - self._readers.keys()):
+                names = set(self._slot_names.names)
+                for name in sorted(names - self._readers.keys()):
                     time_slot = TimeSlot.parse(name, now)
                     if self._runs and time_slot.shortest and time_slot.opens <= now + _AHEAD:
                         await self._open(name, time_slot)
                 await asyncio.gather(*(reader.caught_up() for reader in self._readers.values()))
-                self._reading = self._slot_names.names - set(self._readers)
+                # A name that came since then is opened at its time: its jobs must not wait until the block has ended.
+                self._reading = names - set(self._readers)
             yield await self._delay_queues.counts(TimeSlot.parse(name, now) for name in sorted(self._reading))
         finally:
             self._reading = set()
