@@ -21,7 +21,7 @@ from palermo.brokers.rabbitmq.consuming.push import PushSource
 from palermo.brokers.rabbitmq.consuming.queue_order import QueueCounts
 from palermo.brokers.rabbitmq.consuming.run_log import CrashHistory, RunLog
 from palermo.brokers.rabbitmq.consuming.steering import Steering
-from palermo.brokers.rabbitmq.leadership.key_client import RabbitmqKeys
+from palermo.brokers.rabbitmq.leadership.key_client import PendingEnds, RabbitmqKeys
 from palermo.brokers.rabbitmq.leadership.leader_client import LimitClient
 from palermo.brokers.rabbitmq.publishing.handover import Refusals, unpublishable
 from palermo.contract import clock
@@ -96,6 +96,7 @@ class RabbitmqConsumer:
         self._is_foreign = is_foreign
         self._keys = keys
         self._limits = limits
+        self._endings = PendingEnds(keys, self._acknowledge)
         #: By delivery's token: the key of the permit that the job runs with, or asks for, and the job's id.
         self._permits: dict[Any, tuple[str, str]] = {}
         self._closed = False
@@ -175,6 +176,7 @@ class RabbitmqConsumer:
         if not needs_key(delivery):
             return delivery
         self._ours(delivery)
+        await self._endings.over(delivery)
         grant = await self._keys.start(delivery, worker=self._worker)
         if grant.why is StartReason.LATER:
             await asyncio.sleep(_DOUBT)
@@ -228,11 +230,15 @@ class RabbitmqConsumer:
         match settlement:
             case Ack():
                 self._check(delivery)
-                if told is not None:
-                    await self._keys.tell(delivery.message, told)
-                    self._check(delivery)
-                # Written at once, because the next job comes only after this ack.
-                channel.connection.raw.ack(channel.raw, tag)
+                if told is not None and not detached:
+                    await self._endings.begin(delivery, told)
+                    self._source.ending(delivery)
+                else:
+                    if told is not None:
+                        await self._keys.tell(delivery.message, told)
+                        self._check(delivery)
+                    # Written at once: the next job comes only after this ack.
+                    channel.connection.raw.ack(channel.raw, tag)
             case Release():
                 self._check(delivery)
                 if not detached:
@@ -331,6 +337,7 @@ class RabbitmqConsumer:
         if self._closed:
             return
         self._closed = True
+        await self._endings.close()
         await quietly(self._source.close())
         for delivery in [*self._unsettled.values(), *self._detached.values()]:
             give_back(delivery)
@@ -492,6 +499,12 @@ class RabbitmqConsumer:
         """Close the source: without news it would miss new queues. `receive` raises, and the worker opens another."""
         if not self._closed and self._ending is None:
             self._ending = asyncio.ensure_future(self._source.close())
+
+    def _acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge a delivery whose end is stored. Raises DeliveryLost if its channel is closed."""
+        if not delivery.token[0].is_open:
+            raise DeliveryLost(f"its channel was closed meanwhile: {delivery.token[0].error}")
+        self._source.acknowledge(delivery)
 
     def _check(self, delivery: Delivery) -> None:
         """Raise DeliveryLost if the delivery's channel is closed: on another channel its tag means another message."""

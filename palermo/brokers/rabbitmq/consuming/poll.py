@@ -89,6 +89,8 @@ class PollSource:
             on_end=lambda channel: self.ended(channel),
             order=self._ranking,
         )
+        #: Deliveries that are not acknowledged yet though their jobs have ended.
+        self._ending: set[tuple[Channel, int]] = set()
         self._attending: asyncio.Task[None] | None = None
         #: The queues that were found deleted, and the task that looks whether they are there again.
         self._deleted: set[str] = set()
@@ -145,11 +147,24 @@ class PollSource:
             self._paused = queues
             self._rank()
 
+    def ending(self, delivery: Delivery) -> None:
+        """Note that the job has ended. It is acknowledged once that is stored; its slot asks for another at once."""
+        self._ending.add(delivery.token)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge the delivery: the end of its job is stored."""
+        channel, tag = delivery.token
+        channel.connection.raw.ack(channel.raw, tag)
+        self._ending.discard(delivery.token)
+        self._idle_subscriptions.settled(channel)
+
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
         """Note that a delivery has been settled; the channel of a detached one is not needed any more."""
         channel, _ = delivery.token
         if not detached:
             self.slots[delivery.slot - 1].settled(delivery)
+        if delivery.token in self._ending:
+            return
         if not self._idle_subscriptions.settled(channel) and detached and channel.is_open:
             channel.abandon()
 

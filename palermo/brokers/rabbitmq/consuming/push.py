@@ -17,11 +17,14 @@ from palermo.contract.broker import Delivery, TakeDelivery
 from palermo.core.message import Message
 from palermo.core.queue_selection import PausedQueues
 from palermo.core.topology import CLASSIC, amqp_queue
-from palermo.errors import BrokerRefused, BrokerUnavailable
+from palermo.errors import BrokerRefused, BrokerUnavailable, PalermoError
 
 log = logging.getLogger("palermo.rabbitmq")
 
 Token = tuple[Channel, int]
+
+#: Seconds that a delivery whose job's end is stored may stay unacknowledged while the next job runs.
+_ASIDE = 1.0
 
 #: Seconds between two checks whether anything has come on a subscription that RabbitMQ may have broken. A broken one
 #: is renewed at the second check at the latest.
@@ -33,6 +36,9 @@ class Slot:
 
     A delivery that comes while `receive` waits is offered to its callback. If the callback takes it, `receive` goes on
     waiting until it is settled.
+    A delivery is acknowledged only after its job's end is stored. The slot does not wait for that: it gets the next
+    job itself (basic.get), and acknowledges the earlier delivery when that next job has ended, because an
+    acknowledgement lets RabbitMQ deliver another.
     """
 
     def __init__(self, source: "PushSource", number: int) -> None:
@@ -52,6 +58,17 @@ class Slot:
         self._taken = False
         #: The delivery that was handed out and is not settled.
         self._held: Token | None = None
+        #: The tag of an unacknowledged delivery whose job has ended, and whether that end is stored. RabbitMQ delivers
+        #: no other until it is acknowledged.
+        self._ended: int | None = None
+        self._stored = False
+        #: Whether a job is pulled: asked for by basic.get, or got by it and not settled.
+        self._pulling = False
+        #: The delivery tag of the pulled job; None while there is none.
+        self._pulled: int | None = None
+        #: Whether `receive` is to pull a job, because the last one has ended and its end is not stored yet.
+        self._wants_pull = False
+        self._timer: asyncio.TimerHandle | None = None
         #: Whether anything has come since the last check, and the timer of the next check.
         self._heard = False
         self._silence: asyncio.TimerHandle | None = None
@@ -65,10 +82,10 @@ class Slot:
                 await self._await_news()
                 continue
             if self._waiting and not self._taken:
-                delivery = self._waiting.popleft()
-                self._held = delivery.token
-                return delivery
+                return self._hand_out(self._waiting.popleft())
             try:
+                if self._ended is not None and self._wants_pull and (pulled := await self._pull()) is not None:
+                    return self._hand_out(pulled)
                 if not self._taken:
                     await self._subscribe()
                     if not self._tag:
@@ -82,6 +99,10 @@ class Slot:
                 await finish(self.rest())
                 raise
         raise BrokerUnavailable("this worker's claim on jobs has been given up.")
+
+    def _hand_out(self, delivery: Delivery) -> Delivery:
+        self._held = delivery.token
+        return delivery
 
     async def _await_news(self) -> None:
         self._asked = asyncio.get_running_loop().create_future()
@@ -107,6 +128,7 @@ class Slot:
             self._tag = ""
             await self._cancel(channel, tag)
             self._give_back()
+            self._let_come(channel)
 
     async def detach(self, delivery: Delivery) -> None:
         """Leave the channel with this unsettled delivery, and take the next delivery on another channel."""
@@ -114,11 +136,16 @@ class Slot:
             channel, tag = self._channel, self._tag
             self._channel, self._tag, self._held = None, "", None
             await self._cancel(channel, tag)
-            self._give_back()
+            self._leave(channel)
         if self._taken:
             # The callback took it, while `receive` waits for the next one.
             self._taken = False
             self.wake()
+
+    def _leave(self, channel: Channel | None) -> None:
+        """Give back what waits on a channel on which this slot takes nothing more."""
+        self._give_back()
+        self._let_come(channel)
 
     def _give_back(self) -> None:
         """Return all waiting deliveries to their places in the queue."""
@@ -147,7 +174,7 @@ class Slot:
     def _is_idle(self) -> bool:
         """Whether `receive` waits for a job, and the slot holds none."""
         waits = self._asked is not None and not self._asked.done()
-        return waits and not (self._taken or self._waiting)
+        return waits and not (self._taken or self._waiting or self._pulling) and self._ended is None
 
     async def _renew(self) -> None:
         """Subscribe on another channel. RabbitMQ requeues messages that it holds for this one and never delivers."""
@@ -163,6 +190,67 @@ class Slot:
                 self._channel = None
                 await channel.close()
         self.wake()
+
+    # -- while the end of a job is being stored
+
+    def ending(self, token: Token) -> None:
+        """Note that a job has ended; `acknowledge` is called once its end is stored."""
+        channel, tag = token
+        if channel is self._channel and self._tag:
+            if tag != self._pulled:
+                self._ended, self._stored = tag, False
+            self._wants_pull = True
+
+    def acknowledge(self, token: Token) -> None:
+        """Acknowledge the delivery, as its job's end is stored; up to `_ASIDE` seconds later if the next job runs."""
+        channel, tag = token
+        if channel is not self._channel or tag != self._ended:
+            channel.connection.raw.ack(channel.raw, tag)
+        elif self._pulling:
+            self._stored = True
+            self._timer = asyncio.get_running_loop().call_later(_ASIDE, self._step_aside)
+        else:
+            self._stored = True
+            self._let_come(channel)
+
+    async def _pull(self) -> Delivery | None:
+        """Get the next job by basic.get: RabbitMQ delivers none until the last is acknowledged. None if none waits."""
+        channel, self._wants_pull, self._pulling = self._channel, False, True
+        assert channel is not None
+        got = None
+        try:
+            got = await channel.get(self._source.amqp_name)
+        except PalermoError:
+            # If only this channel has ended, the next subscription is on another.
+            if channel.connection.error is not None:
+                raise
+        finally:
+            if got is None:
+                self._pull_ended()
+        if got is None:
+            return None
+        self._pulled = got.tag
+        message = read(got, self._source.queue)
+        return Delivery(message=message, slot=self._number, token=(channel, got.tag), redelivered=got.redelivered)
+
+    def _pull_ended(self) -> None:
+        """Note that the pulled job is settled, or that there was none."""
+        self._pulling, self._pulled = False, None
+        if self._stored:
+            self._let_come(self._channel)
+
+    def _let_come(self, channel: Channel | None) -> None:
+        """Acknowledge the delivery whose job has ended, if its end is stored; else `acknowledge` does it later."""
+        tag, self._ended = self._ended, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if tag is not None and self._stored and channel is not None and channel.is_open:
+            channel.connection.raw.ack(channel.raw, tag)
+        self._stored = False
+
+    def _step_aside(self) -> None:
+        """Unsubscribe and acknowledge the earlier delivery, because the job from basic.get takes long."""
+        self._source.see_to(self.rest())
 
     async def _cancel(self, channel: Channel | None, tag: str) -> None:
         if channel is not None and channel.is_open and tag:
@@ -244,6 +332,8 @@ class Slot:
         self._held = None
         if token[0] is not self._channel:
             token[0].abandon()
+        if token == (self._channel, self._pulled):
+            self._pull_ended()
         if self._taken:
             self._taken = False
             if self._waiting:
@@ -260,7 +350,7 @@ class Slot:
         self._channel, self._tag = None, ""
         self._source.connection.raw.deliver_no_more(channel.raw)
         self._source.declarer.forget(self._source.queue)
-        self._give_back()
+        self._leave(channel)
         if self._held is None or self._held[0] is not channel:
             channel.abandon()
         elif self._kind != CLASSIC and self._source.cancels_late:
@@ -280,6 +370,8 @@ class Slot:
         if channel is self._channel:
             self._tag = ""
             self._waiting.clear()
+            self._ended = self._pulled = None
+            self._pulling = self._stored = False
             self.wake()
         self._source.ended(channel)
 
@@ -376,6 +468,14 @@ class PushSource:
         await slot.rest()
         # The pause may have ended meanwhile.
         slot.wake()
+
+    def ending(self, delivery: Delivery) -> None:
+        """Note that the job has ended. Its delivery is acknowledged once that is stored."""
+        self.slots[delivery.slot - 1].ending(delivery.token)
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Acknowledge the delivery: the end of its job is stored."""
+        self.slots[delivery.slot - 1].acknowledge(delivery.token)
 
     def settled(self, delivery: Delivery, *, detached: bool) -> None:
         """Note that a delivery has been settled; the channel of a detached one is not needed any more."""

@@ -34,7 +34,7 @@ from palermo.core.message import MAX_BODY, Message
 from palermo.core.topology import amqp_queue, internal, is_failed
 from palermo.core.unique_keys import Key, KeyRequest, key_names, lock_of
 from palermo.core.unique_rules import EnqueueAnswer, StartAnswer
-from palermo.errors import BrokerUnavailable, LeaderUnavailable, NotFound, PublishRefused
+from palermo.errors import BrokerUnavailable, LeaderUnavailable, NotFound, PalermoError, PublishRefused
 
 log = logging.getLogger("palermo.rabbitmq")
 
@@ -203,10 +203,11 @@ class RabbitmqKeys:
                 await asyncio.sleep(_AGAIN)
 
     async def tell(self, message: Message, told: KeyReport) -> None:
-        """Write down how a run ended, and wait until that is stored, however long an alarm lasts.
+        """Write down how a run ended, and wait until that is stored, however long an alarm lasts."""
+        await (await self.send_end(message, told))
 
-        Raises BrokerUnavailable.
-        """
+    async def send_end(self, message: Message, told: KeyReport) -> Awaitable[None]:
+        """Send how a run ended. Returns an awaitable that is done once that is stored. Raises BrokerUnavailable."""
         lock = lock_of(message)
         assert lock is not None
         end = RunEnd(
@@ -219,7 +220,7 @@ class RabbitmqKeys:
             at=clock.now(),
         )
         body = json.dumps({"end": end.to_plain()}, separators=(",", ":")).encode()
-        await self._store(message.id, body)
+        return self._stored(message.id, body, await self._send(body))
 
     async def _send(self, body: bytes) -> "asyncio.Future[None]":
         publisher = await self._outbox.open()
@@ -227,9 +228,8 @@ class RabbitmqKeys:
         self._connection.raw.flush()
         return future
 
-    async def _store(self, id: str, body: bytes) -> None:
+    async def _stored(self, id: str, body: bytes, future: "asyncio.Future[None]") -> None:
         while True:
-            future = await self._send(body)
             # A plain timer of the loop: asyncio.timeout costs several times as much, at every job.
             alarm = asyncio.get_running_loop().call_later(self._session.timeout, self._overdue, future, id)
             try:
@@ -242,6 +242,7 @@ class RabbitmqKeys:
                 await asyncio.sleep(_AGAIN)
             finally:
                 alarm.cancel()
+            future = await self._send(body)
 
     def _overdue(self, end: "asyncio.Future[None]", id: str) -> None:
         if end.done():
@@ -351,3 +352,63 @@ def _portions(claims: Sequence[KeyRequest]) -> Iterator[list[KeyRequest]]:
             some, size = [], 0
     if some:
         yield some
+
+
+#: Ends of one slot that may be on their way at once.
+_MOST = 4
+
+#: Seconds that a consumer waits for its last ends when it is closed.
+_LAST_WORDS = 5.0
+
+
+class PendingEnds:
+    """Sends the ends of jobs with keys to the log of keys, and acknowledges each job once its end is stored there.
+
+    Only a job that needs the same key waits for that. A slot goes on with its next jobs meanwhile, until a few of its
+    ends are on their way.
+    """
+
+    def __init__(self, keys: RabbitmqKeys, acknowledge: Callable[[Delivery], None]) -> None:
+        """`acknowledge` is called for a delivery whose end is stored; it may raise DeliveryLost."""
+        self._keys = keys
+        self._acknowledge = acknowledge
+        self._tasks: dict[asyncio.Task[None], tuple[int, str]] = {}
+
+    async def begin(self, delivery: Delivery, told: KeyReport) -> None:
+        """Send the end of this job. Its delivery is acknowledged once the end is stored. Raises BrokerUnavailable."""
+        while len(before := self._of(lambda slot, _: slot == delivery.slot)) >= _MOST:
+            await asyncio.wait(before, return_when=asyncio.FIRST_COMPLETED)
+        stored = await self._keys.send_end(delivery.message, told)
+        lock = lock_of(delivery.message)
+        task = asyncio.ensure_future(self._see_to(delivery, stored))
+        self._tasks[task] = delivery.slot, "" if lock is None else lock.key
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    async def over(self, delivery: Delivery) -> None:
+        """Wait until no end of a job with the same key is on its way."""
+        lock = lock_of(delivery.message)
+        if self._tasks and lock is not None and (before := self._of(lambda _, key: key == lock.key)):
+            await asyncio.wait(before)
+
+    async def close(self) -> None:
+        """Wait for the ends that are on their way; give up those that take too long."""
+        if self._tasks:
+            _, late = await asyncio.wait(set(self._tasks), timeout=_LAST_WORDS)
+            for task in late:
+                task.cancel()
+
+    def _of(self, wanted: Callable[[int, str], bool]) -> "list[asyncio.Task[None]]":
+        return [task for task, (slot, key) in self._tasks.items() if wanted(slot, key)]
+
+    async def _see_to(self, delivery: Delivery, stored: Awaitable[None]) -> None:
+        message = delivery.message
+        try:
+            await stored
+            self._acknowledge(delivery)
+        except PalermoError as error:
+            log.warning(
+                "the end of a job was not stored, the broker gives it back and it may run again id=%s job=%s error=%r",
+                message.id,
+                message.job,
+                str(error),
+            )
