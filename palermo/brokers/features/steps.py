@@ -21,6 +21,9 @@ T = TypeVar("T")
 #: A condition or a change: its name and its values.
 Step = tuple[Any, ...]
 
+#: Gets states as they are stored, None for no state; returns conditions and changes.
+Decide = Callable[[Sequence[str | bytes | None]], tuple[Sequence[Step], Sequence[Step]]]
+
 #: How many states are read at once where all of them are looked at.
 _SCAN_SIZE = 500
 
@@ -189,6 +192,19 @@ class StepStore(abc.ABC):
     @abc.abstractmethod
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
         """Make these changes if all conditions hold."""
+
+    async def try_decide(
+        self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
+    ) -> Outcome:
+        """Make these changes and those that `decide` names, if these conditions and its own hold.
+
+        `decide` gets the states under these names. If another session changes one in the meantime, a condition of its
+        own fails.
+        """
+        own, more = decide(await self.states(table, names) if names else [])
+        if not changes and not more:
+            return Outcome(0, [])
+        return await self.try_change([*conditions, *own], [*changes, *more])
 
     async def change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> list[Any]:
         """Make these changes if all conditions hold; returns what each change answers. Raises Refused."""

@@ -192,13 +192,14 @@ async def change_keys(
     hold, from 1; 0 if all did.
     """
     wanted = list(dict.fromkeys(names))
-    while True:
-        states = await read_states(store, wanted)
+
+    def steps(found: Sequence[Stored | None]) -> tuple[list[Step], list[Step]]:
+        states = KeyStates(dict(zip(wanted, found, strict=True)))
         decide(states)
-        own, all_changes = states.conditions, [*changes, *states.changes]
-        if not all_changes:
-            return 0
-        outcome = await store.try_change([*conditions, *own], all_changes)
+        return states.conditions, states.changes
+
+    while True:
+        outcome = await store.try_decide("keys", wanted, steps, conditions, changes)
         if outcome.failed <= len(conditions):
             return outcome.failed
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from functools import partial
 from typing import Any, TypeVar
 
-from palermo.brokers.features.steps import Extent, Job, Outcome, Part, Step, StepStore, Stored
+from palermo.brokers.features.steps import Decide, Extent, Job, Outcome, Part, Step, StepStore, Stored
 from palermo.brokers.features.unique_keys import KeyStates
 from palermo.brokers.sqlite.file.notifier import Notifier
 from palermo.brokers.sqlite.file.store import Store, Work
@@ -153,6 +153,19 @@ class SqliteSteps(StepStore):
     async def try_change(self, conditions: Sequence[Step], changes: Sequence[Step]) -> Outcome:
         publishing = any(name in ("put", "key", "remove", "remove_later") for name, *_ in changes)
         outcome = await self._write(lambda db: carry_out(db, self._exchange, conditions, changes), publishing)
+        self._notifier.notify()
+        return outcome
+
+    async def try_decide(
+        self, table: str, names: Sequence[Stored], decide: Decide, conditions: Sequence[Step], changes: Sequence[Step]
+    ) -> Outcome:
+        """See StepStore. It reads, decides and changes in one transaction, so no state changes in the meantime."""
+
+        def make(db: sqlite3.Connection) -> Outcome:
+            _, more = decide([_state(db, self._exchange, table, name) for name in names])
+            return carry_out(db, self._exchange, conditions, [*changes, *more])
+
+        outcome = await self._write(make, True)
         self._notifier.notify()
         return outcome
 
