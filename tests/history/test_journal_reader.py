@@ -128,6 +128,29 @@ def test_after_a_lost_session_reading_goes_on_where_it_was(rabbitmq_url: str, ex
             assert kept.resets == 1
 
 
+def test_a_journal_that_was_recreated_during_an_outage_is_read_from_its_beginning(
+    rabbitmq_url: str, exchange: str
+) -> None:
+    kept = Kept()
+    address = pika.URLParameters(rabbitmq_url)
+    with (
+        TcpProxy(address.host, address.port) as proxy,
+        Client(patient_settings(rabbitmq_url, exchange)) as client,
+        pika.BlockingConnection(address) as connection,
+    ):
+        write(client, [ended("a")])
+        through = rabbitmq_url.replace(f":{address.port}/", f":{proxy.port}/")
+        with followed(patient_settings(through, exchange), kept) as follower:
+            proxy.refuse()
+            proxy.hang_up()
+            eventually(lambda: follower.progress.error)
+            connection.channel().queue_delete(internal(exchange, "journal"))
+            write(client, [ended("x")], [ended("y")])
+            proxy.listen()
+
+            eventually(lambda: kept.ids == ["x", "y"])
+
+
 def test_where_nothing_can_be_kept_all_begin_again_later(
     settings: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

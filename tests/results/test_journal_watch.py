@@ -7,17 +7,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from palermo.client import journal_watch
 from palermo.client.journal_watch import JournalWatch
 from palermo.client.session_keeper import SessionKeeper
 from palermo.contract.broker import Broker, SessionParameters, open_broker
-from palermo.core.address import parse_url
 from palermo.core.journal_records import Record, encode
-from tests.contract.tools import PATIENT
 from tests.scale import scaled
-from tests.tcp_proxy import TcpProxy
 
 
 class Post:
@@ -136,28 +132,6 @@ async def test_a_lost_session_is_replaced_and_reading_goes_on_where_it_was(any_s
 
         await soon(task)
         assert [record.get("text") for record in heard] == ["before", "meanwhile", None]
-
-
-async def test_a_line_that_is_cut_is_no_end_of_waiting(rabbitmq_url: str, exchange: str) -> None:
-    address = parse_url(rabbitmq_url)
-    (host, port), *_ = address.hosts
-    with TcpProxy(host, port) as proxy:
-        through = replace(address, hosts=(("127.0.0.1", proxy.port),))
-        session = SessionParameters(address=through, exchange=exchange)
-        async with post(session) as office:
-            writer = await open_broker(SessionParameters(address=address, exchange=exchange, timeout=PATIENT))
-            tasks = [office.wait(f"{number}") for number in range(3)]
-            await caught_up(office)
-
-            for number in range(2):
-                proxy.hang_up(reset=True)
-                await writer.journal.append(encode("pid:1@h", [ended(f"{number}")]))
-                await soon(tasks[number])
-
-            proxy.hang_up()
-            await writer.journal.append(encode("pid:1@h", [ended("2")]))
-            await soon(tasks[2])
-            await writer.close()
 
 
 async def test_who_gives_up_leaves_nothing_behind(session: SessionParameters, monkeypatch: pytest.MonkeyPatch) -> None:
