@@ -92,13 +92,13 @@ pins: $(BIN)/uv
 clean:
 	rm -rf .venv .venv-* site release
 
-$(VENV)/installed: pyproject.toml uv.lock | $(BIN)/uv
+$(VENV)/installed: pyproject.toml uv.lock $(BIN)/uv
 	@echo "installing Palermo into $(VENV) …"
 	@$(SYNC) --extra web --group build
 	@$(PALERMO)
 	@touch $@
 
-$(VENV)/installed-dev: pyproject.toml uv.lock | $(BIN)/uv
+$(VENV)/installed-dev: pyproject.toml uv.lock $(BIN)/uv
 	@echo "installing Palermo and its development tools into $(VENV) …"
 	@$(SYNC) --all-extras --group dev
 	@$(PALERMO)

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 from palermo.contract.worker_info import STATES, WorkerInfo
 from palermo.core.version import VERSION
@@ -14,10 +13,6 @@ from palermo.metrics import check_installed
 from palermo.metrics.catalogue import WORKER
 from palermo.metrics.totals import Totals
 from palermo.settings.settings import Settings
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
-
 
 #: Seconds that the event loop has for the values of a request.
 _PATIENCE = 10.0
@@ -52,6 +47,7 @@ async def serve(
 ) -> AsyncIterator[None]:
     """Answer scrapers at this socket while the block runs. Both functions are called in the worker's event loop."""
     from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.metrics_core import Metric
     from prometheus_client.registry import Collector
 
     from palermo.metrics.endpoint import Endpoint

@@ -5,10 +5,8 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from palermo.client import status
 from palermo.client.client import Client
 from palermo.settings.settings import Settings
-from palermo.webui.pages import job
 from palermo.webui.state.journal_views import journal_views
 from tests.helpers import eventually
 from tests.history.written import NOON, done_by, ended, enqueued, failed, write
@@ -85,24 +83,6 @@ def test_rows_and_lives_and_actions_for_programs(told: Web) -> None:
     assert told.http.get("/api/history/nobody").status_code == 404
     assert [row["action"] for row in told.api("audit", by="b*")["rows"]] == ["pause"]
     assert told.api("audit")["total"] == 3
-
-
-def test_the_page_of_a_job_amid_a_long_queue_tells_what_the_journal_knows(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(status, "DEPTH", 2)
-    monkeypatch.setattr(job, "DEPTH", 2)
-    jobs = [web.client.enqueue("shop.mail", queue="mail") for _ in range(7)]
-    path = f"/jobs/{jobs[3].id}"
-
-    eventually(lambda: "was not looked up" in web.http.get(path).text)
-    page = web.shown(path)
-
-    assert "The journal tells that this job waits" in page
-    assert all(text in page for text in ("Enqueued", "Waiting", "shop.mail", "mail", "Cancel"))
-    assert "was not looked up" not in web.shown(f"/jobs/{jobs[6].id}")
-    web.client.run(lambda broker: broker.purge("mail"))
-    eventually(lambda: "not here any more" in web.http.get(path).text)
 
 
 def test_where_nothing_is_written_down_the_api_says_so(settings: Settings, serve: Serve) -> None:

@@ -195,7 +195,7 @@ def test_a_job_that_still_waits_is_not_run_again(web: Web) -> None:
     publish(web.client, message("a", queue="mail"))
     write(web, "a", body="[]")
 
-    assert "not over" in web.form("/queues/mail?ask=clear", "/jobs/a/again").text
+    assert "has not ended" in web.form("/queues/mail?ask=clear", "/jobs/a/again").text
 
     assert [row["id"] for row in web.inspector.jobs.list("mail")] == ["a"]
 

@@ -54,7 +54,7 @@ def test_the_form_leads_to_the_requested_page(web: Web) -> None:
     assert 'value="/queues?text=a%26b"' in form.text
     assert "Connected to" not in form.text, "nobody is told of the broker before"
 
-    signed_in = _sign_in(web, form.text, then="/queues?text=a%26b")
+    signed_in = _sign_in(web, then="/queues?text=a%26b")
 
     assert signed_in.status_code == 303
     assert signed_in.headers["location"] == "/queues?text=a%26b"

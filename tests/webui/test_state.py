@@ -13,7 +13,7 @@ from palermo.history.statistics import Deploy, Report
 from palermo.history.tally import Tally
 from palermo.inspector.inspector import Inspector
 from palermo.inspector.rates import Sample, Snapshot
-from palermo.webui.render.charts import throughput_chart
+from palermo.webui.render.charts import throughput
 from palermo.webui.render.formats import absolute, ago, due, duration, elapsed, name, pretty_json, rate
 from palermo.webui.render.tracebacks import parts_of
 from palermo.webui.state.live_state import Sampler, foremost_workers
@@ -35,9 +35,10 @@ def row(id: str, **more: Any) -> dict[str, Any]:
 def test_the_chart_has_a_bar_for_every_busy_five_seconds() -> None:
     samples = [Sample(at=at, span=2.5, processed=10, failed=2) for at in (992.5, 995.0, 1000.0)]
 
-    chart = throughput_chart(samples, 1000.0)
+    chart = throughput(samples, 1000.0)
 
-    assert (chart.done.count("M"), chart.failed.count("M"), chart.top) == (2, 2, 5.0)
+    busy = [(good > 0, bad > 0) for good, bad in chart.plot.rows]
+    assert busy.count((True, True)) == 2
     assert (chart.processed_count, chart.failed_count) == (30, 6)
 
 
@@ -60,11 +61,11 @@ def test_the_time_before_the_first_look_and_no_other_is_filled_from_the_journal(
     samples = [Sample(at=1000.0, span=10.0, processed=10, failed=2)]
     often = [Sample(at=at, span=2.0, processed=4, failed=1) for at in (996.0, 998.0, 1000.0)]
 
-    chart = throughput_chart(samples, 1000.0, report=journal((360.0, 500, 0), (900.0, 60, 30), (960.0, 15, 0)))
-    seen = throughput_chart(often, 1000.0, report=journal((990.0, 11, 4)))
+    chart = throughput(samples, 1000.0, report=journal((360.0, 500, 0), (900.0, 60, 30), (960.0, 15, 0)))
+    seen = throughput(often, 1000.0, report=journal((990.0, 11, 4)))
 
     assert (chart.processed_count, chart.failed_count, chart.seen) == (115, 32, 600.0)
-    assert chart.done.count("M") == 6 + 6 + 2
+    assert sum(good > 0 for good, _ in chart.plot.rows) == 6 + 6 + 2
     assert [deploy.release for deploy in chart.plot.deploys] == ["1.4.2"]
     assert sum(good + bad for good, bad in chart.plot.rows) * 5 == pytest.approx(115, abs=0.1)
     assert (seen.processed_count, seen.failed_count) == (15, 4)
