@@ -342,7 +342,7 @@ def test_a_move_to_no_queue_or_a_mistyped_one_asks_and_makes_no_queue(filled: We
     wrong = {
         "": "Queue name",
         "a*": "palermo worker -q",
-        "mail": "wait in mail already",
+        "mail": "already in queue mail",
         "legcy": "Did you mean 'legacy'",
     }
 

@@ -117,6 +117,7 @@ def test_a_page_is_told_when_a_broker_that_was_away_is_back(
     """Also if nothing has changed there, and if the pages have shown what was known last meanwhile."""
     monkeypatch.setattr(live_state, "_PATIENCE", 0.0)
     refused, is_back, snapshot = threading.Event(), threading.Event(), Inspector.snapshot
+    assert web.http.get("/queues").status_code == 200  # there is a state to show while the broker is away
     stream = ask(web.url)
     until(stream, ": \n\n")
 
