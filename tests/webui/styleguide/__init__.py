@@ -148,10 +148,7 @@ def _charts(now: float) -> dict[str, Any]:
     deploys, ran = [Deploy(now - 1_500, "2.14.0")], [cell.tally.run for cell in cells]
     waiting = WaitingJobs(cells[0].start, grid.cell, [None if nth < 60 else nth * nth for nth in range(120)])
     return {
-        "bars": charts.bars(cells),
-        "bars_plot": charts.bars_plot(cells, deploys, jobs="/history"),
-        "lines": charts.lines(ran),
-        "lines_plot": charts.lines_plot(cells, ran, deploys, jobs="/history"),
-        "waiting": charts.waiting_chart(waiting),
-        "marks": charts.marks(deploys, cells),
+        "runs_plot": charts.runs_plot(cells, deploys, jobs="/history"),
+        "durations_plot": charts.durations_plot(cells, ran, deploys, jobs="/history"),
+        "waiting_plot": charts.waiting_plot(waiting),
     }
