@@ -70,11 +70,13 @@ class Duties:
     def ticks(self) -> Counter[int]:
         return Counter(run.number for run in runs(self.rig.lines("ticks")))
 
-    def end(self, twice: int = 0) -> None:
-        """Wait until all jobs have run; each did once, but for so many that ran twice."""
+    def end(self, twice: int = 0, *, delayed_twice: int = 0) -> None:
+        """Wait until all jobs have run; each did once, but for this many that ran twice, and this many delayed ones."""
         eventually(lambda: len(self.ran()) == self.sent)
         again = {number: times for number, times in self.ran().items() if times != 1}
-        assert len(again) <= twice, again
+        delayed = [number for number in again if number % 6 == 3]
+        assert len(again) - len(delayed) <= twice, again
+        assert len(delayed) <= twice + delayed_twice, again
         assert set(again.values()) <= {2}
         assert self.rig.errors() == {}
         eventually(lambda: self.rig.inspector.keys.list() == [])
@@ -114,9 +116,10 @@ def test_no_job_or_tick_is_lost_or_doubled_while_leaders_are_killed(
             duties.keeper()
             duties.leader(after=first)
             assert watch.seconds() < 30
-        # On quorum queues a kill between the two confirms leaves a job or a tick twice.
+        # On quorum queues a kill between the two confirms leaves a job or a tick twice; on all queues, a delayed job
+        # that was published and not acknowledged yet (docs/learn/scheduling.md).
         twice = KILLS if queue_type == "quorum" else 0
-        duties.end(twice)
+        duties.end(twice, delayed_twice=2 * KILLS)
 
         missed, repeated = duties.missed_and_repeated()
         assert missed == []
