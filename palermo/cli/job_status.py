@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from palermo.errors import PalermoError
 
 #: Minimum seconds between two plain lines of a job's progress.
 _EVERY = 2.0
+
+#: Seconds of waiting before the first such line: the progress of a job that has already ended is of no use.
+_RUNNING = 1.0
 
 #: Seconds for which `status` searches the journal for a job that isn't found elsewhere.
 _PATIENCE = 60.0
@@ -131,20 +135,40 @@ def _showing(count: int) -> Iterator[Callable[[Record], None]]:
             yield show
         return
     last: dict[str, float] = {}
+    held: dict[str, Record] = {}
+    began = time.monotonic()
 
     def line(record: Record) -> None:
-        id, kind, now = record["id"], record["kind"], time.monotonic()
-        if kind == RecordKind.LOG:
-            note(f"{id}: {record.get('text')}")
-        elif kind == RecordKind.RETRIED:
-            note(f"{id}: failed, retried in {record.get('delay', 0):.0f} s: {record.get('message')}")
-        elif kind == RecordKind.PROGRESS and now - last.get(id, -_EVERY) >= _EVERY:
-            last[id] = now
-            fraction = record.get("fraction")
-            shown = ("" if fraction is None else f"{fraction:.0%}", str(record.get("text", "")))
-            note(f"{id}: {' '.join(filter(None, shown))}")
+        id, now = record["id"], time.monotonic()
+        match record["kind"]:
+            case RecordKind.LOG:
+                note(f"{id}: {record.get('text')}")
+            case RecordKind.PROGRESS if now - began < _RUNNING:
+                held[id] = record
+            case RecordKind.PROGRESS if now - last.get(id, -_EVERY) >= _EVERY:
+                last[id] = now
+                note(f"{id}: {_progress(record)}")
+            case kind:
+                held.pop(id, None)
+                if kind == RecordKind.RETRIED:
+                    note(f"{id}: failed, retried in {record.get('delay', 0):.0f} s: {record.get('message')}")
 
-    yield line
+    def show_held() -> None:
+        for id, record in list(held.items()):
+            last[id] = time.monotonic()
+            note(f"{id}: {_progress(record)}")
+
+    timer = threading.Timer(_RUNNING, show_held)
+    timer.start()
+    try:
+        yield line
+    finally:
+        timer.cancel()
+
+
+def _progress(record: Record) -> str:
+    fraction, text = record.get("fraction"), str(record.get("text", ""))
+    return " ".join(filter(None, ("" if fraction is None else f"{fraction:.0%}", text)))
 
 
 @contextmanager

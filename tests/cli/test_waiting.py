@@ -49,15 +49,18 @@ def test_waiting_prints_how_each_ended_and_what_it_returned(palermo: Palermo, cl
 def test_what_a_running_job_reports_is_shown_while_waiting(palermo: Palermo, client: Client) -> None:
     id = palermo("enqueue", "shop.resize", "-q", "jobs", "--keep-result").stdout.strip()
     write(client, about(id, "progress", fraction=0.4, text="page 40 of 100"), about(id, "log", text="\x1b[31mline"))
-    write(client, about(id, "progress", fraction=0.5), about(id, "retried", delay=5.0, message="no"))
 
     shown = palermo("wait", id, "--timeout", "2", code=1).stderr
 
-    assert shown.splitlines()[:3] == [
-        f"{id}: 40% page 40 of 100",
-        f"{id}: \\x1b[31mline",
-        f"{id}: failed, retried in 5 s: no",
-    ]
+    assert shown.splitlines()[:2] == [f"{id}: \\x1b[31mline", f"{id}: 40% page 40 of 100"]
+
+
+def test_the_progress_of_a_job_that_has_ended_is_not_shown(palermo: Palermo, client: Client) -> None:
+    write(
+        client, about("a", "progress", fraction=0.0), about("a", "retried", delay=5.0, message="no"), returned("a", "1")
+    )
+
+    assert palermo("wait", "a").stderr == "a: failed, retried in 5 s: no\n"
 
 
 def test_nothing_is_known_of_an_end_where_the_journal_is_off(palermo: Palermo, monkeypatch: pytest.MonkeyPatch) -> None:
