@@ -46,6 +46,11 @@ def test_every_result_calls_for_one_settlement(result: Result, kind: type) -> No
     assert isinstance(settle(MESSAGE, result, worker="w", now=NOW), kind)
 
 
+@pytest.mark.parametrize("result", [Cancelled(), Dropped("gone")])
+def test_a_cancelled_or_dropped_job_is_gone_and_not_done(result: Result) -> None:
+    assert settle(MESSAGE, result, worker="w", now=NOW) == Ack(done=False)
+
+
 def test_a_failed_copy_keeps_id_body_and_headers_and_adds_the_error() -> None:
     copy = replace(MESSAGE, failure=FAILURE, worker="pid:1@h/worker-1", retries=0)
 

@@ -6,7 +6,7 @@ from itertools import repeat
 
 import pytest
 
-from palermo.core.queue_selection import QueueRank, QueueSelection, draw_order
+from palermo.core.queue_selection import PausedQueues, QueueRank, QueueSelection, draw_order
 from palermo.errors import QueueNameInvalid
 
 KNOWN = ["low", "file_b", "high", "failed", "failed:low", "file_a", "critical"]
@@ -104,3 +104,10 @@ def test_any_chance_draws_every_queue_once(luck: float) -> None:
 
     assert sorted(draw_order(places, lambda: luck)) == ["a", "b", "c"]
     assert draw_order(places, lambda: luck)[0] == "c"
+
+
+def test_a_pause_of_all_queues_leaves_the_failed_ones_open() -> None:
+    every, one = PausedQueues(every=True), PausedQueues(names=frozenset({"failed"}))
+
+    assert ["mail" in every, "failed" in every, "failed:mail" in every] == [True, False, False]
+    assert ["failed" in one, "mail" in one] == [True, False]
