@@ -54,7 +54,7 @@ class Side:
         *,
         others: Sequence[str] = (),
     ) -> None:
-        """`fill` puts so many jobs into the queue, and the others beside it."""
+        """`fill` puts this many jobs into the queue, and the others with it."""
         fill(count)
         self._place = place
         self._queue = queue

@@ -58,7 +58,7 @@ class Contender:
         return self._worker
 
     def fill(self, jobs: int, sleep: float = 0.0) -> None:
-        """Put so many jobs into its queues, and return when they are there. A worker must be held meanwhile."""
+        """Put this many jobs into its queues, and return once they are stored. Hold the worker during the call."""
         self._free_file()
         before = self._waiting() if self.producer else 0
         self.add(jobs, sleep)
@@ -68,7 +68,7 @@ class Contender:
             self._until(lambda: self._waiting() >= there, f"{jobs} jobs are not in its queues")
 
     def add(self, jobs: int, sleep: float = 0.0) -> None:
-        """Send so many jobs to its queues. They may still be on their way."""
+        """Send this many jobs to its queues. They may still be on their way."""
         block = _BLOCK if len(self.setup.queues) == 1 else max(1, jobs // len(self.setup.queues))
         self.producer.do("many", jobs=jobs, sleep=sleep, block=block)
         self.filled += jobs
@@ -92,7 +92,7 @@ class Contender:
         self._worker = WorkerProcess(command, self._told(setup) | {FOLDER: str(self._marked)}, self._log)
 
     def await_runs(self, jobs: int, *, processes: int = 1, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Wait until so many jobs were started, in so many processes. Raises Failed."""
+        """Wait until `jobs` jobs were started, in `processes` processes. Raises Failed."""
 
         def ran() -> bool:
             self.worker.check()

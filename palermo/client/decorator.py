@@ -102,7 +102,7 @@ class Enqueuer(Generic[P, R]):
         return _client().enqueue_many(((self.definition, *split_arguments(call)) for call in calls), **self._options)
 
     def enqueue_in(self, delay: Duration, /, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
-        """`enqueue` for a job that runs after so many seconds, or a timedelta. Raises OptionInvalid too."""
+        """`enqueue` for a job that runs after a delay, in seconds or as a timedelta. Also raises OptionInvalid."""
         # The delay counts from the call: the first one in a process imports the client, which takes up to a second.
         called_at, client = clock.now(), _client()
         run_at = called_at + wait if (wait := delay_seconds(delay)) else None

@@ -71,7 +71,7 @@ class RecurringJobs(Context):
         queue: str | None = None,
         missed: str = "once",
     ) -> None:
-        """Let a job run again and again: at the times of a cron expression, or `every` so many seconds, or a timedelta.
+        """Run a job repeatedly: at the times of a cron expression, or at the interval `every`, seconds or a timedelta.
 
         `job` is a decorated class or function, or a name. A recurring job of the same `name` is replaced; if it was
         disabled it stays so. If the job's code is imported here, its options hold and its arguments are checked. A
