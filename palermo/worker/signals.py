@@ -1,8 +1,8 @@
-"""The signals that a worker obeys: one table, which the code follows and the documentation is checked against.
+"""The signals of a worker, in one table that the code and the documentation read.
 
 Signals are for the parent. A terminal or a supervisor may send one to every process that it finds. The template and
-the slots survive that: their handlers do nothing. They use handlers instead of SIG_IGN, because an ignored signal
-stays ignored in the programs that a job starts, and a handler does not stay.
+the slots survive that because their handlers do nothing. They install handlers instead of SIG_IGN, because programs
+that a job starts inherit an ignored signal but not a handler.
 """
 
 import os
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class Action(Enum):
-    """The actions that a signal or an order can ask of the worker."""
+    """What a signal or an order makes the worker do."""
 
-    FINISH = "finish"  #: take no more jobs, wait for the running ones, end
-    STOP = "stop"  #: as FINISH, but jobs that still run after the shutdown timeout are killed and given back
-    INTERRUPT = "interrupt"  #: as STOP the first time; the second time kills at once
-    PAUSE = "pause"  #: take no more jobs until told to go on; running jobs go on
+    FINISH = "finish"  #: take no more jobs, wait for the running ones, exit
+    STOP = "stop"  #: as FINISH, but kill and release jobs that still run after the shutdown timeout
+    INTERRUPT = "interrupt"  #: as STOP the first time; the second time, kill immediately
+    PAUSE = "pause"  #: take no more jobs until RESUME; running jobs continue
     RESUME = "resume"  #: take jobs again
-    QUIET = "quiet"  #: take no more jobs until the worker ends or is told to wake; running jobs go on
-    WAKE = "wake"  #: take jobs again, after PAUSE and QUIET alike: only an order asks for it, see orders.py
-    KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and go on
-    DUMP = "dump"  #: write the stacks of the worker and of every running job into the log
-    RENEW = "renew"  #: as FINISH, and then start anew in the same process, with fresh code
-    ABANDON = "abandon"  #: kill the running jobs at once, give them back, end
+    QUIET = "quiet"  #: take no more jobs until the worker exits or WAKE; running jobs continue
+    WAKE = "wake"  #: take jobs again, after PAUSE or QUIET; only an order asks for it, see orders.py
+    KILL_JOBS = "kill jobs"  #: kill the running jobs, which fail, and continue
+    DUMP = "dump"  #: log the stacks of the worker and of every running job
+    RENEW = "renew"  #: as FINISH, and then restart in the same process, with fresh code
+    ABANDON = "abandon"  #: kill and release the running jobs immediately, exit
 
     @property
     def ends(self) -> bool:
-        """Whether the action ends the worker."""
+        """Whether the worker exits."""
         return self in (Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON)
 
 
-#: The actions that begin a shutdown, or hasten it.
+#: The actions that start or speed up a shutdown.
 ShutdownAction = Literal[Action.RENEW, Action.FINISH, Action.STOP, Action.INTERRUPT, Action.ABANDON]
 
 
 class SignalRow(Struct, frozen=True):
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
     action: Action
@@ -61,51 +61,52 @@ class SignalRow(Struct, frozen=True):
         return signal.Signals[f"SIG{self.name}"]
 
 
-#: Seconds that running jobs get after TERM or INT, unless --shutdown-timeout says otherwise.
-#: It is below the 30 s after which Kubernetes kills, and well below systemd's 90 s.
+#: Default of --shutdown-timeout: seconds that running jobs get after TERM or INT. Below the 30 s after which
+#: Kubernetes kills, and well below systemd's 90 s.
 SHUTDOWN_TIMEOUT = 25.0
 
 SIGNALS: tuple[SignalRow, ...] = (
-    SignalRow("QUIT", Action.FINISH, "finish the running jobs, however long they take, and exit"),
+    SignalRow("QUIT", Action.FINISH, "Finish the running jobs, however long they take, and exit"),
     SignalRow(
         "TERM",
         Action.STOP,
-        "finish the running jobs within the shutdown timeout; then raise JobTerminated in the rest, kill after"
-        " the term timeout what still runs, give all of these back, exit",
+        "Finish the running jobs within the shutdown timeout. Then raise JobTerminated in the remaining ones, kill"
+        " those that still run after the term timeout, release all of these, and exit",
     ),
-    SignalRow("INT", Action.INTERRUPT, "as TERM; a second INT kills the running jobs at once and gives them back"),
-    SignalRow("USR2", Action.PAUSE, "take no more jobs; the running ones go on"),
-    SignalRow("CONT", Action.RESUME, "take jobs again after USR2"),
-    SignalRow("TSTP", Action.QUIET, "take no more jobs until the worker ends, CONT or not; the running ones go on"),
+    SignalRow("INT", Action.INTERRUPT, "Like TERM. A second INT kills the running jobs immediately and releases them"),
+    SignalRow("USR2", Action.PAUSE, "Take no more jobs. Running jobs continue"),
+    SignalRow("CONT", Action.RESUME, "Take jobs again after USR2"),
+    SignalRow("TSTP", Action.QUIET, "Take no more jobs until the worker exits, even after CONT. Running jobs continue"),
     SignalRow(
         "USR1",
         Action.KILL_JOBS,
-        "kill the processes of the running jobs, which fail as JobCrashed; the worker goes on with the next",
+        "Kill the processes of the running jobs, which fail with JobCrashed. The worker continues with the next jobs",
     ),
     SignalRow(
         "TTIN",
         Action.DUMP,
-        "write the stacks of the worker's parent and of every running job into the log, without stopping them",
+        "Log the stacks of the worker's parent and of every running job, without stopping them",
     ),
     SignalRow(
         "HUP",
         Action.RENEW,
-        "finish the running jobs, however long they take, and begin anew: same pid, same command, fresh code",
+        "Finish the running jobs, however long they take, and restart with the same pid and command and fresh code",
     ),
 )
 
-#: The signals that `--resque-signals` gives the meaning that they have in Resque.
+#: The signals that have their Resque meaning with `--resque-signals`.
 RESQUE_SIGNALS: tuple[SignalRow, ...] = tuple(
-    SignalRow(name, Action.ABANDON, "kill the running jobs at once, give them back, exit") for name in ("TERM", "INT")
+    SignalRow(name, Action.ABANDON, "Kill the running jobs immediately, release them, and exit")
+    for name in ("TERM", "INT")
 )
 
-#: Seconds that a job gets to clean up after JobTerminated was raised in it, unless --term-timeout says otherwise.
-#: With the shutdown timeout it is below 30.
+#: Default of --term-timeout: seconds that a job gets to clean up after JobTerminated was raised in it. Together with
+#: the shutdown timeout it is below 30 s.
 TERM_TIMEOUT = 3.0
 
-# The signals that the parent has sent to a running slot. Not TERM: systemd sends that to every process of a service
-# at the very beginning of a stop, when jobs should go on for the shutdown timeout. Linux has real-time signals, and
-# jobs hardly use these numbers. Elsewhere these are three signals that hardly any program uses.
+# The signals that the parent sends to a running slot. TERM isn't one of them, because systemd sends TERM to every
+# process of a service at the start of a stop, when jobs should continue until the shutdown timeout. On Linux these are
+# real-time signals, which jobs rarely use. Elsewhere they are three signals that few programs use.
 _REALTIME = getattr(signal, "SIGRTMIN", None)
 #: Raise JobTerminated in the job.
 TERMINATE: int = _REALTIME + 9 if _REALTIME else signal.SIGVTALRM
@@ -114,7 +115,7 @@ CANCEL: int = _REALTIME + 10 if _REALTIME else signal.SIGXFSZ
 #: Write the stacks of all threads, from C, whatever the job is doing.
 DUMP: int = _REALTIME + 8 if _REALTIME else signal.SIGXCPU
 
-#: The signals that the children survive. Not CHLD, PIPE or CONT, whose defaults they need, and not those of a crash.
+#: The signals that the children survive. They need the defaults of CHLD, PIPE, CONT and the signals of a crash.
 SURVIVED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2),
     *(signal.SIGTSTP, signal.SIGTTIN),
@@ -122,13 +123,13 @@ SURVIVED = (
 
 
 def listen(loop: "asyncio.AbstractEventLoop", act: Callable[[SignalRow], object], *, resque: bool = False) -> None:
-    """Have the loop call `act` for each signal of the table, from now on."""
+    """Call `act` from the event loop for each signal of the table."""
     for row in (*SIGNALS, *(RESQUE_SIGNALS if resque else ())):
         loop.add_signal_handler(row.number, act, row)
 
 
 def listen_without_loop(act: Callable[[SignalRow], object]) -> None:
-    """Call `act` for each signal of the table, from now on, in the main thread of a process without an event loop."""
+    """Call `act` for each signal of the table, in the main thread of a process without an event loop."""
     rows = {int(row.number): row for row in SIGNALS}
 
     def handler(number: int, frame: FrameType | None) -> None:
