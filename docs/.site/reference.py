@@ -10,8 +10,9 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from palermo.inspector.workers import Workers
 from palermo.jobs import options
 from palermo.jobs.current import CurrentJob
 from palermo.jobs.hooks import HOOKS, FailureReport, WorkerContext
+from palermo.metrics.catalogue import WEB, WORKER, Metric
 from palermo.settings.settings import Settings
 from palermo.settings.table import SETTINGS
 from palermo.worker.handle import WorkerHandle
@@ -462,25 +464,37 @@ def orders_table() -> list[str]:
     return _table("action | what the worker does | its answer", rows)
 
 
-#: The pages with a table that is made: the page, the table's name in its marks, and what makes it.
-TABLES: dict[str, tuple[str, Callable[[], list[str]]]] = {
-    "reference/settings.md": ("settings", settings_table),
-    "reference/lifecycle.md": ("transitions", transitions_table),
-    "reference/signals.md": ("signals", signals_table),
-    "guides/hooks.md": ("hooks", hooks_table),
-    "guides/operating.md": ("actions", orders_table),
-}
+def metrics_table(metrics: Iterable[Metric]) -> list[str]:
+    """The metrics of one kind of process."""
+    rows = (
+        (f"`{each.name}`", each.kind, ", ".join(f"`{label}`" for label in each.labels), each.help) for each in metrics
+    )
+    return _table("metric | kind | labels | meaning", rows)
+
+
+#: The generated tables: the page, the table's name in the marks around it, and the function that makes it.
+TABLES: tuple[tuple[str, str, Callable[[], list[str]]], ...] = (
+    ("reference/settings.md", "settings", settings_table),
+    ("reference/lifecycle.md", "transitions", transitions_table),
+    ("reference/signals.md", "signals", signals_table),
+    ("guides/hooks.md", "hooks", hooks_table),
+    ("guides/operating.md", "actions", orders_table),
+    ("guides/monitoring.md", "web metrics", partial(metrics_table, WEB)),
+    ("guides/monitoring.md", "worker metrics", partial(metrics_table, WORKER)),
+)
 
 
 def made_pages() -> Iterator[tuple[Path, str]]:
     """Each page and what it should hold."""
     yield DOCS / "reference/commands.md", commands_page()
     yield DOCS / "reference/api.md", api_page()
-    for page, (name, table) in TABLES.items():
-        text = (DOCS / page).read_text()
+    pages = {page: (DOCS / page).read_text() for page, _, _ in TABLES}
+    for page, name, table in TABLES:
+        text = pages[page]
         begin, end = f"<!-- {name}: made by `make reference` -->\n", f"<!-- end of {name} -->"
         rows = "\n".join(table())
-        yield DOCS / page, f"{text[: text.index(begin)]}{begin}{rows}\n{text[text.index(end) :]}"
+        pages[page] = f"{text[: text.index(begin)]}{begin}{rows}\n{text[text.index(end) :]}"
+    yield from ((DOCS / page, text) for page, text in pages.items())
 
 
 def missing_names() -> set[str]:

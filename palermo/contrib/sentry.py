@@ -42,7 +42,7 @@ class PalermoIntegration(Integration):
 
     @staticmethod
     def setup_once() -> None:
-        """Add the hooks and the failure back end."""
+        """Add the hooks and the failure backend."""
         hook(around_process_sentry)
         failure_backend(report_to_sentry)
         tracing.add_header_source(trace_headers)
@@ -69,7 +69,7 @@ def around_process_sentry(definition: JobDefinition, /, *args: Any, **kwargs: An
 
 
 def report_to_sentry(report: FailureReport) -> None:
-    """The failure back end: an event for a job that has failed for good."""
+    """The failure backend: an event for a job that has failed for good."""
     if report.error is None or not _is_on():
         return
     run = _scope.get()

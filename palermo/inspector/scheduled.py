@@ -169,7 +169,7 @@ class ScheduledJobs(Context):
     def give_up(self, which: Which) -> list[Row]:
         """Put jobs that wait to be tried again among the failed, with all their attempts, as if no retry had been left.
 
-        Rows as of cancel, with the state "failed". Hooks and failure back ends are not called: no
+        Rows as of cancel, with the state "failed". Hooks and failure backends are not called: no
         worker is there to call them.
         """
         return self._alter(which, GIVE_UP, retries=True)

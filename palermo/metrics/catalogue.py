@@ -1,8 +1,8 @@
-"""Every metric there is: its name, kind and labels. docs/guides/monitoring.md has the same table, and a test compares.
+"""Every metric: its name, kind, labels and meaning. The tables of docs/guides/monitoring.md are generated from it.
 
-The web process reports on the whole system, a worker on itself. No name is used by both, so that no sum
-counts anything twice. A job's name is the label `job_name`, because Prometheus itself uses `job` for a
-group of targets: it would rename a label `job` of Palermo to exported_job.
+The web process reports on the whole system, a worker on itself. They share no name, so that no sum counts anything
+twice. The label for a job's name is `job_name`, because Prometheus uses `job` for a group of targets and would rename
+Palermo's label to exported_job.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ GAUGE, COUNTER, HISTOGRAM, INFO = "gauge", "counter", "histogram", "info"
 
 
 class Metric(Struct, frozen=True):
-    """One line of the catalogue."""
+    """One row of the catalogue."""
 
-    #: The name in PromQL; a histogram's without _bucket, _sum and _count.
+    #: The name in PromQL; for a histogram, without _bucket, _sum and _count.
     name: str
     kind: str
     help: str
@@ -27,40 +27,44 @@ _OUTCOME = ("queue", "job_name", "outcome")
 #: The metrics of the web process.
 WEB: tuple[Metric, ...] = (
     Metric("palermo_info", INFO, "The version of the web process.", ("version",)),
-    Metric("palermo_broker_up", GAUGE, "Whether the broker answers: 1, or 0, and then what it would tell is missing."),
-    Metric("palermo_queue_pending_jobs", GAUGE, "Jobs that wait in a queue and could be run now.", ("queue",)),
+    Metric(
+        "palermo_broker_up",
+        GAUGE,
+        "1 if the broker answers, else 0. If it is 0, the broker's metrics are missing.",
+    ),
+    Metric("palermo_queue_pending_jobs", GAUGE, "Jobs in a queue that could run now.", ("queue",)),
     Metric("palermo_queue_running_jobs", GAUGE, "Jobs of a queue that workers hold.", ("queue",)),
     Metric(
         "palermo_queue_oldest_age_seconds",
         GAUGE,
-        "Seconds that the first job in a queue has waited; missing where nobody may look.",
+        "Seconds that the first job in a queue has waited. Missing if a queue can't be read, like quorum queues.",
         ("queue",),
     ),
     Metric("palermo_queue_workers", GAUGE, "Workers that serve a queue.", ("queue",)),
     Metric("palermo_queue_paused", GAUGE, "Whether a queue is paused.", ("queue",)),
-    Metric("palermo_failed_jobs", GAUGE, "Jobs that lie in a queue of failed jobs.", ("queue",)),
-    Metric("palermo_workers", GAUGE, "Workers that live, by what they do.", ("state",)),
-    Metric("palermo_slots", GAUGE, "Jobs that all workers together can run at a time."),
+    Metric("palermo_failed_jobs", GAUGE, "Jobs in a failed queue.", ("queue",)),
+    Metric("palermo_workers", GAUGE, "Live workers, by state.", ("state",)),
+    Metric("palermo_slots", GAUGE, "Slots of all workers."),
     Metric("palermo_slots_busy", GAUGE, "Slots that run a job."),
     Metric("palermo_jobs_enqueued_total", COUNTER, "Jobs that clients enqueued.", ("queue", "job_name")),
     Metric("palermo_jobs_processed_total", COUNTER, "Runs that ended, by how.", _OUTCOME),
     Metric("palermo_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
-    Metric("palermo_job_wait_seconds", HISTOGRAM, "How long jobs waited from when they could be run.", ("queue",)),
-    Metric("palermo_journal_up", GAUGE, "Whether the journal is read, of which totals are made; missing if it is off."),
-    Metric("palermo_journal_lost_records_total", COUNTER, "Records left out while the journal could not be written."),
+    Metric("palermo_job_wait_seconds", HISTOGRAM, "How long jobs waited after they could run.", ("queue",)),
+    Metric("palermo_journal_up", GAUGE, "1 if the journal, the source of totals, can be read. Missing if it is off."),
+    Metric("palermo_journal_lost_records_total", COUNTER, "Records dropped while the journal could not be written."),
 )
 
-#: The metrics of a worker, about itself alone.
+#: The metrics of a worker about itself.
 WORKER: tuple[Metric, ...] = (
     Metric("palermo_worker_info", INFO, "Which worker this is.", ("worker", "version", "release", "pool")),
-    Metric("palermo_worker_start_time_seconds", GAUGE, "Unix time at which it started."),
+    Metric("palermo_worker_start_time_seconds", GAUGE, "Unix time of its start."),
     Metric("palermo_worker_broker_up", GAUGE, "Whether its session with the broker is open."),
-    Metric("palermo_worker_state", GAUGE, "1 for what it does, 0 for all else that it might.", ("state",)),
-    Metric("palermo_worker_slots", GAUGE, "Jobs that it can run at a time."),
+    Metric("palermo_worker_state", GAUGE, "1 for its current state, 0 for all others.", ("state",)),
+    Metric("palermo_worker_slots", GAUGE, "Its slots."),
     Metric("palermo_worker_slots_busy", GAUGE, "Slots that run a job."),
     Metric("palermo_worker_jobs_processed_total", COUNTER, "Runs that ended, by how.", _OUTCOME),
     Metric("palermo_worker_job_run_seconds", HISTOGRAM, "How long runs took.", ("queue", "job_name")),
-    Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "How long jobs waited before they were run.", ("queue",)),
+    Metric("palermo_worker_job_wait_seconds", HISTOGRAM, "How long jobs waited before they ran.", ("queue",)),
 )
 
 #: All metrics, by name.

@@ -1,6 +1,6 @@
 """The integrations, with the real frameworks, on an embedded broker of the test's own.
 
-What they register in this process (hooks, jobs, settings, failure back ends) ends with the test.
+What they register in this process (hooks, jobs, settings, failure backends) ends with the test.
 """
 
 import os

@@ -80,14 +80,6 @@ def test_every_metric_is_on_the_dashboard_or_in_an_alert() -> None:
     assert {name for name in METRICS if not any(each.startswith(name) for each in asked)} == seldom
 
 
-def test_every_metric_is_documented() -> None:
-    lines = (_DOCS / "monitoring.md").read_text().splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `palermo_")]
-    documented = {name.strip("`"): (kind, labels.replace("`", "")) for name, kind, labels, *_ in cells}
-
-    assert documented == {metric.name: (metric.kind, ", ".join(metric.labels)) for metric in METRICS.values()}
-
-
 @pytest.fixture
 def promtool() -> Path:
     try:

@@ -1,4 +1,4 @@
-"""Hooks and failure back ends around a job, without a process."""
+"""Hooks and failure backends around a job, without a process."""
 
 import asyncio
 from collections.abc import Iterator
@@ -195,7 +195,7 @@ def test_every_failed_job_is_reported_with_its_error(bench: Bench, caplog: pytes
     assert (first, error) == (("1", "job", 1, "1", "ValueError", "pid:1@h/worker-1"), cause)
     assert second == ("1", "nobody", 1, "", "palermo.errors.JobNotFound", "pid:1@h/worker-1")
     assert isinstance(not_found, JobNotFound)
-    assert caplog.text.count("failure back end failed") == 2
+    assert caplog.text.count("failure backend failed") == 2
 
 
 CRASH = Failure(exception_class="palermo.errors.JobCrashed", message="killed", stack_trace="", failed_at=1)

@@ -263,7 +263,7 @@ class Executor:
         self._loop.close()
 
     def crashed(self, message: Message, failure: Failure) -> RunResult:
-        """Decide the result of a job whose process died under it, and call hooks and failure back ends."""
+        """Decide the result of a job whose process died under it, and call hooks and failure backends."""
         return contextvars.copy_context().run(self._crashed, message, failure)
 
     def _run(self, message: Message, reports: ProgressReports | None) -> RunResult:

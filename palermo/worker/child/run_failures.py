@@ -1,4 +1,4 @@
-"""Decides the result of a job whose run raised, and calls the hooks of its end and the failure back ends.
+"""Decides the result of a job whose run raised, and calls the hooks of its end and the failure backends.
 
 It runs in the slot, because exceptions, hooks and backoff functions are user code. If one of them raises,
 only its own answer is lost.
@@ -105,7 +105,7 @@ class RunFailures:
     def _report_failed(
         self, message: Message, error: BaseException, failure: Failure, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Result:
-        """Report a failed job to the failure back ends. An exception in one of them does not lose the job."""
+        """Report a failed job to the failure backends. An exception in one of them does not lose the job."""
         backends = hooks.failure_backends()
         if not backends:
             return Raised(failure)
@@ -124,7 +124,7 @@ class RunFailures:
             try:
                 backend(report)
             except BaseException:
-                log.exception("failure back end failed backend=%s id=%s", name_of(backend), message.id)
+                log.exception("failure backend failed backend=%s id=%s", name_of(backend), message.id)
         return Raised(failure)
 
 

@@ -397,7 +397,7 @@ _TITLE_EVERY = 0.5
 class AsyncSlots:
     """Runs the slots of an async pool in one event loop, in which each coroutine job is a task.
 
-    Plain functions would block the loop, so they run in threads beside it. Hooks and failure back ends of coroutine
+    Plain functions would block the loop, so they run in threads beside it. Hooks and failure backends of coroutine
     jobs run in the loop: while one of them blocks, all jobs wait.
     """
 

@@ -1,8 +1,7 @@
-"""The orders that a worker obeys: one table, which the code follows and the documentation is checked against.
+"""The orders to a worker, in one table that the code and the documentation read.
 
-The command line or the library sends an order through the broker, to all workers or to those it names. Each worker
-that the order concerns answers. Orders do the same as signals, except `quiet`: the order `resume` ends it, and no
-signal ends TSTP.
+The command line or a program sends an order through the broker to all workers or to named ones. Each of them answers.
+Orders have the same effect as signals, except that the order `resume` also ends `quiet`, while no signal undoes TSTP.
 """
 
 import asyncio
@@ -26,46 +25,45 @@ log = logging.getLogger("palermo.worker")
 
 
 class OrderRow(Struct, frozen=True):
-    """One line of the table."""
+    """One row of the table."""
 
     action: str
-    #: What the action does, as docs/ prints it.
+    #: What the worker does.
     meaning: str
-    #: The values of the answer, as docs/ prints them.
+    #: The values of the answer.
     answer: str
 
 
 ORDERS: tuple[OrderRow, ...] = (
-    OrderRow("quiet", "take no more jobs until `resume`; the running ones go on", "`state`"),
-    OrderRow("resume", "take jobs again, after `quiet` and after USR2 and TSTP alike", "`state`"),
-    OrderRow("stop", "as TERM: finish the running jobs within the shutdown timeout, and exit", "`state`, `jobs`"),
-    OrderRow("kill", "kill the running jobs at once, give them back, exit", "`state`, `jobs`"),
+    OrderRow("quiet", "Take no more jobs until `resume`. Running jobs continue", "`state`"),
+    OrderRow("resume", "Take jobs again, after `quiet`, USR2 or TSTP", "`state`"),
+    OrderRow("stop", "Like TERM: finish the running jobs within the shutdown timeout, and exit", "`state`, `jobs`"),
+    OrderRow("kill", "Kill the running jobs immediately, release them, and exit", "`state`, `jobs`"),
     OrderRow(
         "stack",
-        "tell the stacks of every running job and of the worker's parent; nothing is stopped",
-        "`text`; `stacks`: of each `id`, `job`, `slot`, `text`, of the parent the text only",
+        "Return the stacks of the worker's parent and of every running job, without stopping them",
+        "`text` of the parent; `stacks`, with `id`, `job`, `slot` and `text` for each job",
     ),
     OrderRow(
         "cancel",
-        "end the job with the order's id if it runs, or has just ended: JobCancelled is raised in it, and what goes"
-        " on is killed after the timeout's grace",
+        "Cancel the job with this id if it is running or has just ended. JobCancelled is raised in it; if it"
+        " continues, it is killed after the timeout grace",
         "`state`: cancelled, cancelling, done or failed; `job`, `queue`",
     ),
-    OrderRow("lines", "tell what the running job with the order's id has logged, its last 100 lines", "`lines`"),
+    OrderRow("lines", "Return the last 100 log lines of the running job with this id", "`lines`"),
     OrderRow(
         "memory",
-        "tell how much RAM the worker's processes have, what they share counted for each, and the seconds of processor"
-        " time that they have used",
+        "Return the memory of the worker's processes, counting shared pages for each, and their processor time in"
+        " seconds",
         "`memory`, `cpu`",
     ),
     OrderRow(
         "outcome",
-        "tell what has become of the job with the order's id, if it runs or has just ended; of several `ids`, tell"
-        " which of them run or have just ended",
+        "Return the state of the job with this id if it is running or has just ended. For several `ids`, return the"
+        " ones that are running or have just ended",
         "`state`: running, done, failed, retrying, discarded, cancelled or interrupted; `job`, `queue`, `settled`;"
-        " `failure` once failed;"
-        " `mark` and `slot` where the broker may have given the job to another worker; of several `known`, some of"
-        " the `ids` or none",
+        " `failure` if it failed; `mark` and `slot` if the broker may have given the job to another worker; for"
+        " several ids, `known`",
     ),
 )
 
