@@ -1,7 +1,7 @@
-"""Every error Palermo raises, in one tree.
+"""Every error that Palermo raises, in one tree.
 
     PalermoError
-    ├── UsageError                 the caller can mend it: a name, a setting, an argument
+    ├── UsageError                 a name, a setting or an argument that the caller must correct
     │   ├── SettingInvalid
     │   │   └── UrlInvalid
     │   ├── QueueNameInvalid
@@ -9,155 +9,155 @@
     │   ├── OptionInvalid
     │   ├── TopicInvalid
     │   └── JobNameTaken
-    ├── BrokerError                the broker or the way to it
-    │   ├── BrokerUnavailable      not reachable, or lost: trying again may help
-    │   │   ├── LeaderUnavailable  the broker answers, and the worker that leads does not
-    │   │   └── BrokerBlocked      the broker answers, and stores nothing for now
-    │   ├── BrokerRefused          reachable, and says no: credentials, vhost, permission, TLS
-    │   ├── StoreInvalid           the SQLite file cannot be used
-    │   ├── PublishRefused         reachable, and would not store the message
-    │   │   └── NoSubscriber       an event that no group subscribes to, where that is refused
-    │   ├── DeliveryLost           the delivery is no longer ours to settle
-    │   └── NotBrowsable           looking at this queue would harm it
+    ├── BrokerError                the broker or the connection to it
+    │   ├── BrokerUnavailable      not reachable, or the connection was lost: trying again may help
+    │   │   ├── LeaderUnavailable  the broker answers, but the leading worker doesn't
+    │   │   └── BrokerBlocked      the broker answers, but stores nothing for now
+    │   ├── BrokerRefused          reachable, but refuses: credentials, vhost, permission, TLS
+    │   ├── StoreInvalid           the SQLite file can't be used
+    │   ├── PublishRefused         reachable, but doesn't store the message
+    │   │   └── NoSubscriber       an event without a subscriber, if the settings refuse that
+    │   ├── DeliveryLost           the delivery no longer belongs to this worker
+    │   └── NotBrowsable           reading this queue would harm it
     ├── SerializationError
-    │   ├── EncodeError            a value the serializer cannot write
+    │   ├── EncodeError            a value that the serializer can't write
     │   ├── BodyTooLarge
     │   ├── HeadersTooLarge
-    │   ├── DecodeError            a body that is not what its media type says
+    │   ├── DecodeError            a body that doesn't match its media type
     │   │   └── SignatureInvalid
     │   ├── MediaTypeUnknown
     │   └── MediaTypeRefused
-    ├── JobError                   why a job failed without, or in spite of, its own code
+    ├── JobError                   why a job failed other than by raising an error itself
     │   ├── JobUnnamed
     │   ├── JobNotFound
     │   ├── HeaderInvalid
     │   ├── ArgumentsInvalid
-    │   ├── JobCrashed             the job's process died under it
-    │   ├── JobOutOfMemory         it was killed for growing above the worker's limit
-    │   ├── JobTimeout             it ran longer than it may
-    │   ├── LockExpired            it was still running when its claim ended
-    │   ├── JobExpired             it was not started in time, and not run
-    │   ├── DuplicateJob           another job has its key: raised when enqueuing, or why it was not run
-    │   ├── JobTerminated          raised in a job that the ending worker stops and gives back
-    │   ├── JobCancelled           raised in a job that someone cancelled
-    │   └── WorkerDied             workers died while they ran it, as many times as max_deaths allows
-    ├── ResultError                why a job's result cannot be had
-    │   ├── JobFailed              there is none: the job failed, was discarded or cancelled
-    │   ├── ResultTimeout          the job has not ended in time; a TimeoutError as well
-    │   ├── ResultNotKept          nobody asked for it to be kept, or the journal has forgotten it
-    │   ├── ResultRefused          it is too large, or cannot be serialized
-    │   └── JournalOff             nothing is written down
-    └── NotFound                   an id, a queue or a filter that names nothing
+    │   ├── JobCrashed             the job's process died
+    │   ├── JobOutOfMemory         killed for exceeding the worker's memory limit
+    │   ├── JobTimeout             ran longer than its timeout
+    │   ├── LockExpired            was still running when its claim ended
+    │   ├── JobExpired             wasn't started in time, and didn't run
+    │   ├── DuplicateJob           another job has its key: raised when enqueuing, or the reason why it didn't run
+    │   ├── JobTerminated          raised in a job that a stopping worker releases
+    │   ├── JobCancelled           raised in a job that was cancelled
+    │   └── WorkerDied             as many workers died running it as max_deaths allows
+    ├── ResultError                why a job's result isn't available
+    │   ├── JobFailed              the job failed, or was discarded or cancelled
+    │   ├── ResultTimeout          the job hasn't ended in time; also a TimeoutError
+    │   ├── ResultNotKept          the result wasn't kept, or has left the journal
+    │   ├── ResultRefused          the result is too large, or can't be serialized
+    │   └── JournalOff             the journal is off
+    └── NotFound                   an id, a queue or a filter that matches nothing
 
-One class for each thing that a caller would handle differently. The text of each error says what
-happened, with the value, and what to do about it.
+There is one class for each case that a caller would handle differently. The text of an error says what happened, with
+the value, and what to do about it.
 """
 
 
 class PalermoError(Exception):
-    """The root: ``except palermo.PalermoError`` catches all that Palermo itself raises."""
+    """The base class. ``except palermo.PalermoError`` catches everything that Palermo itself raises."""
 
-    #: How many jobs the error is about.
+    #: The number of jobs that the error is about.
     jobs = 1
 
 
 class UsageError(PalermoError):
-    """Something the caller wrote cannot be used as it stands."""
+    """A value from the caller that can't be used."""
 
 
 class SettingInvalid(UsageError):
-    """A setting has a value that means nothing."""
+    """A setting with a value that can't be used."""
 
 
 class UrlInvalid(SettingInvalid):
-    """The broker URL cannot be read, or names a scheme that no installed broker serves."""
+    """A broker URL that can't be parsed, or whose scheme no installed broker supports."""
 
 
 class QueueNameInvalid(UsageError):
-    """A queue name outside the rule of docs/internals/wire.md, or a name that is not for jobs."""
+    """A queue name that breaks the rules of docs/internals/wire.md, or that isn't for jobs."""
 
 
 class IdInvalid(UsageError):
-    """A job id that is not text of 1 to 255 bytes (the limit of AMQP's message-id)."""
+    """A job id that isn't text of 1 to 255 bytes, the limit of AMQP's message-id."""
 
 
 class OptionInvalid(UsageError):
-    """A job option that does not exist, does not exist yet, or has a value that means nothing."""
+    """A job option that doesn't exist, or has a value that can't be used."""
 
 
 class TopicInvalid(UsageError):
-    """A topic, a pattern of topics or a group that cannot be used."""
+    """A topic, a topic pattern or a group that can't be used."""
 
 
 class JobNameTaken(UsageError):
-    """Two different jobs registered under one wire name."""
+    """Two different jobs with the same wire name."""
 
 
 class BrokerError(PalermoError):
-    """The broker, or the way to it."""
+    """A problem with the broker or the connection to it."""
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker did not answer in time, or the connection to it was lost."""
+    """The broker didn't answer in time, or the connection to it was lost."""
 
 
 class LeaderUnavailable(BrokerUnavailable):
-    """RabbitMQ answers, and the worker that leads does not: it is stopped, swapped out or stuck."""
+    """RabbitMQ answers, but the leading worker doesn't: it is stopped, swapped out or stuck."""
 
 
 class BrokerBlocked(BrokerUnavailable):
-    """The broker answers and stores nothing for now: an alarm, a full memory or a full disk."""
+    """The broker answers but stores nothing for now because of an alarm, or because its memory or disk is full."""
 
 
 class BrokerRefused(BrokerError):
-    """The broker answered and refused us: credentials, virtual host, permission; or TLS is refused, on either side."""
+    """The broker refused the connection or an operation: credentials, virtual host, permission or TLS."""
 
 
 class StoreInvalid(BrokerError):
-    """A SQLite file that cannot be used: a broker's, or that of a temporary index.
+    """A SQLite file that can't be used, of a broker or a temporary index.
 
-    It is not a database, is read-only or another machine's, or the disk is full.
+    It isn't a database, is read-only, belongs to another machine, or the disk is full.
     """
 
 
 class PublishRefused(BrokerError):
-    """The broker would not store the message, although the connection is sound."""
+    """The broker didn't store the message, although the connection works."""
 
 
 class NoSubscriber(PublishRefused):
-    """No group subscribes to the event's topic, and the settings say that such an event is refused."""
+    """No group subscribes to the event's topic, and the settings refuse such events."""
 
 
 class DeliveryLost(BrokerError):
-    """The delivery went back to its queue (connection or channel gone) before it was settled."""
+    """The delivery returned to its queue before it was settled, because its connection or channel was lost."""
 
 
 class NotBrowsable(BrokerError):
-    """This queue is not read in order to be shown: that would count against its messages, or this user may not."""
+    """This queue can't be read for display: reading would count against its messages, or the user lacks permission."""
 
 
 class SerializationError(PalermoError):
-    """Values could not be turned into bytes, or bytes into values."""
+    """Values that couldn't be turned into bytes, or bytes that couldn't be turned into values."""
 
 
 class EncodeError(SerializationError):
-    """The serializer cannot write a value; the text names the path to it."""
+    """A value that the serializer can't write. The text gives the path to it."""
 
 
 class BodyTooLarge(SerializationError):
-    """A body above 16 MiB to enqueue; to run, one above 64 MB, or that would grow above that when decompressed."""
+    """A body of more than 16 MiB when enqueuing, or of more than 64 MB, decompressed, when running."""
 
 
 class HeadersTooLarge(SerializationError):
-    """Headers that do not fit one AMQP frame."""
+    """Headers that don't fit into one AMQP frame."""
 
 
 class DecodeError(SerializationError):
-    """A body that is not what its media type says."""
+    """A body that doesn't match its media type."""
 
 
 class SignatureInvalid(DecodeError):
-    """A signed body whose signature does not match: changed, or signed with another key."""
+    """A signed body whose signature doesn't match: it was changed, or signed with another key."""
 
 
 class MediaTypeUnknown(SerializationError):
@@ -165,11 +165,11 @@ class MediaTypeUnknown(SerializationError):
 
 
 class MediaTypeRefused(SerializationError):
-    """A media type that this worker was not told to accept."""
+    """A media type that this worker doesn't accept."""
 
 
 class JobError(PalermoError):
-    """Why a job failed without its own code raising."""
+    """The reason why a job failed other than by raising an error itself."""
 
 
 class JobUnnamed(JobError):
@@ -177,39 +177,39 @@ class JobUnnamed(JobError):
 
 
 class JobNotFound(JobError):
-    """A message that names a job which this worker's modules did not register."""
+    """A message with the name of a job that the worker's modules don't declare."""
 
 
 class HeaderInvalid(JobError):
-    """A header that Palermo knows, with a value of the wrong type."""
+    """A header of Palermo with a value of the wrong type."""
 
 
 class ArgumentsInvalid(JobError, UsageError):
-    """Arguments that do not fit the job's signature, when enqueuing or when running."""
+    """Arguments that don't match the job's signature, when enqueuing or running."""
 
 
 class JobCrashed(JobError):
-    """The process that ran the job died under it: a signal, an exit, or no memory."""
+    """The process that ran the job died: by a signal, by exiting, or for lack of memory."""
 
 
 class JobOutOfMemory(JobError):
-    """The job's process grew above --max-memory and was killed."""
+    """The job's process exceeded --max-memory and was killed."""
 
 
 class JobTimeout(JobError):
-    """The job ran longer than its timeout: raised in it first, and the reason for killing it if it goes on."""
+    """The job ran longer than its timeout. Raised in the job first; if the job continues, it is killed."""
 
 
 class LockExpired(JobError):
-    """The job had not ended `lock_for` seconds after it began: its process was killed, and it runs again."""
+    """The job was still running `lock_for` seconds after it began. Its process was killed, and it runs again."""
 
 
 class JobExpired(JobError):
-    """The job was still waiting when its time to start had passed; it was not run."""
+    """The job was still waiting when its `expires` had passed. It didn't run."""
 
 
 class DuplicateJob(JobError):
-    """Another job has the key that this one needs: `id` says which job, `state` whether it waits, runs or has ended."""
+    """Another job, `id`, has the key that this one needs. `state` says if it waits, runs or has ended."""
 
     def __init__(self, text: str, *, id: str = "", state: str = "") -> None:
         super().__init__(text)
@@ -218,47 +218,47 @@ class DuplicateJob(JobError):
 
 
 class JobTerminated(JobError):
-    """Raised in a running job whose worker must end: time to clean up, before it is killed and given back."""
+    """Raised in a running job whose worker must stop, so that it can clean up before it is killed and released."""
 
 
 class JobCancelled(JobError):
-    """Raised in a running job that someone cancelled: time to clean up, before its process is killed."""
+    """Raised in a running job that was cancelled, so that it can clean up before its process is killed."""
 
 
 class WorkerDied(JobError):
-    """Workers died while they ran the job, as many times as max_deaths allows; it is not given to another."""
+    """As many workers died while running the job as max_deaths allows. No other worker gets it."""
 
 
 class ResultError(PalermoError):
-    """The result of a job cannot be had."""
+    """A job's result isn't available."""
 
 
 class JobFailed(ResultError):
-    """The awaited job failed, was discarded, or was cancelled: `state` says which."""
+    """The awaited job failed, or was discarded or cancelled; `state` says which."""
 
     def __init__(self, text: str, *, state: str = "failed", error: str = "", message: str = "") -> None:
         super().__init__(text)
         self.state = state
-        #: The dotted name of the exception's class, and its text; "" where there was none.
+        #: The dotted name of the exception's class, and its text; "" if there was no exception.
         self.error = error
         self.message = message
 
 
 class ResultTimeout(ResultError, TimeoutError):
-    """The job has not ended within the time that the caller waits."""
+    """The job hasn't ended within the time that the caller waits."""
 
 
 class ResultNotKept(ResultError):
-    """The job has ended, or will, and its result is not kept, or was forgotten."""
+    """The job has ended, or will end, and its result isn't kept or has left the journal."""
 
 
 class ResultRefused(ResultError):
-    """The job's result was not kept: it is above max_result, or cannot be serialized."""
+    """The job's result wasn't kept because it is larger than max_result or can't be serialized."""
 
 
 class JournalOff(ResultError):
-    """The setting journal is off, so nothing is known of what jobs returned."""
+    """The setting journal is off, so return values aren't recorded."""
 
 
 class NotFound(PalermoError):
-    """An id, a queue or a filter that names nothing."""
+    """An id, a queue or a filter that matches nothing."""
