@@ -1,35 +1,35 @@
-"""The types of the rows of queues, jobs and workers: a type checker sees a misspelt field.
+"""The types of the rows of queues, jobs and workers, with which a type checker finds misspelt fields.
 
-palermo.contract.rows makes them.
+palermo.contract.rows creates the rows.
 """
 
 from typing import Any, TypedDict
 
 
 class QueueRow(TypedDict):
-    """One queue, as `queues` of the inspector lists it."""
+    """One queue, as `inspector.queues.list()` returns it."""
 
     name: str
-    #: How many jobs wait, and how many run.
+    #: The number of waiting jobs, and of running ones.
     pending: int
     in_progress: int
-    #: How many workers serve it.
+    #: The number of workers that serve it.
     workers: int
     paused: bool
 
 
 # `class` is a keyword of Python, so this type cannot be written as a class.
 ErrorRow = TypedDict("ErrorRow", {"class": str, "message": str, "traceback": str})
-ErrorRow.__doc__ = "The error with which a job ended last."
+ErrorRow.__doc__ = "The error of a job's last run."
 
 AttemptRow = TypedDict("AttemptRow", {"attempt": int, "class": str, "message": str, "failed_at": str | None})
-AttemptRow.__doc__ = "One attempt at a job that went wrong."
+AttemptRow.__doc__ = "One failed run of a job."
 
 
 class JobRow(TypedDict):
-    """One job, as `jobs` lists those that wait.
+    """One waiting job.
 
-    Instants are ISO 8601 in UTC. A value that does not apply, or cannot be shown safely, is None.
+    Times are ISO 8601 in UTC. A value that doesn't apply, or that can't be shown safely, is None.
     """
 
     id: str
@@ -43,13 +43,13 @@ class JobRow(TypedDict):
     preview: str | None
     content_type: str
     created_at: str | None
-    #: When it is due, or was.
+    #: When it is or was due.
     run_at: str | None
     retries: int | None
     failed_at: str | None
-    #: Its last error: `class`, `message` and `traceback`.
+    #: Its last error.
     error: ErrorRow | None
-    #: Each run that went wrong: `attempt`, `class`, `message` and `failed_at`.
+    #: Its failed runs.
     attempts: list[AttemptRow]
     #: The worker that ran it last.
     worker: str | None
@@ -58,26 +58,26 @@ class JobRow(TypedDict):
     topic: str | None
     #: The id of the job that enqueued it.
     parent: str | None
-    #: The headers that were given to it when it was enqueued.
+    #: The headers that the program gave it when enqueuing.
     headers: dict[str, Any]
 
 
 class FailedRow(JobRow):
-    """One failed job, as `failed` lists it; `error` says why, and `failed_at` when."""
+    """One failed job. `error` says why it failed, `failed_at` when."""
 
 
 class ScheduledRow(JobRow):
-    """One job that is due later, as `scheduled` and `retries` list it; `run_at` says when."""
+    """One job that is due later, or waits for a retry. `run_at` says when."""
 
 
 class RunningRow(TypedDict):
-    """One job that a worker runs."""
+    """One running job."""
 
     id: str
     job: str
     queue: str
     started_at: str | None
-    #: How far it is, from 0 to 1 and in words, if it tells; and the newest line that it logged.
+    #: The progress that it reported, from 0 to 1 and as text, and its newest log line.
     progress: float | None
     text: str
     line: str
@@ -91,35 +91,35 @@ class RunningRow(TypedDict):
 
 
 class WorkerRow(TypedDict):
-    """One worker, as `workers` lists it. Of one that does not answer, what is not known is None."""
+    """One worker. If it doesn't answer, the values that aren't known are None."""
 
     id: str
     host: str
     pid: int | None
     queues: list[str]
     slots: int | None
-    #: "starting", "idle", "working", "paused", "quiet" or "stopping"; "silent" if it does not answer, "unasked" if
-    #: this user may not ask it.
+    #: "starting", "idle", "working", "paused", "quiet" or "stopping"; "silent" if it doesn't answer, "unasked"
+    #: if this user has no permission to ask it.
     state: str
     answers: bool
     started_at: str | None
     processed: int | None
     failed: int | None
-    #: Whether it brings delayed jobs to their queues when they are due.
+    #: Whether it moves scheduled jobs to their queues when they are due.
     clock: bool | None
-    #: What it does for all workers.
+    #: The duties that it has as a leader.
     duties: list[str] | None
-    #: The version of Palermo, and the release that its settings name.
+    #: The version of Palermo, and the `release` of its settings.
     version: str | None
     release: str | None
-    #: When the broker heard of it last.
+    #: When the broker last received a report from it.
     last_seen: str | None
-    #: The jobs that it runs.
+    #: Its running jobs.
     jobs: list[RunningRow]
 
 
 class WorkerUsageRow(WorkerRow):
-    """One worker, with what it uses: bytes of memory, and seconds of processor time."""
+    """One worker, with its memory in bytes and its processor time in seconds."""
 
     memory: int | None
     cpu: float | None

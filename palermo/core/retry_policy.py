@@ -1,7 +1,7 @@
-"""Decides about a job whose run did not succeed: run it again, and when; let it fail; or drop it.
+"""Decides what happens to a job that raised an error: retry it, and when; fail it; or drop it.
 
-Pure: the job's declaration, its error, its message, the time and the chance are arguments. The slot
-calls it, because the exceptions and the user's backoff functions are there.
+Pure: the job's declaration, error and message, the time and the random number are arguments. The slot calls it, because
+it has the exception and the user's backoff function.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,15 @@ from palermo.core.message import Message
 from palermo.core.times import Duration, in_seconds, is_delay
 from palermo.errors import LockExpired, OptionInvalid
 
-#: The retries of a job that asks for retries and gives no number; Sidekiq's default.
+#: The retries of a job that declares retries without a number; Sidekiq's default.
 DEFAULT_RETRIES = 25
 
-#: How often a job whose `lock_for` has run out runs again if it declares nothing about retries: as if its worker had
-#: died.
+#: The retries of a job that exceeds its `lock_for` and declares no retries, as if its worker had died.
 LOCK_RETRIES = 2
 
 
 class Retry(Exception):
-    """Raised in a job: it has failed, and is tried again after `delay` (seconds, or a timedelta), or its backoff.
+    """Raise it in a job to fail this run and retry after `delay`, seconds or a timedelta, or after the job's backoff.
 
     It counts against the job's `retries`, or against 25 if the job declares none.
     """
@@ -36,7 +35,7 @@ class Retry(Exception):
 
 
 class Snooze(Exception):
-    """Raised in a job: run it again after `delay`, seconds or a timedelta. This is no failure, and is not counted."""
+    """Raise it in a job to run again after `delay`, seconds or a timedelta. It isn't a failure and doesn't count."""
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
@@ -44,7 +43,7 @@ class Snooze(Exception):
 
 
 class Discard(Exception):
-    """Raised in a job: throw it away. This is no failure, and nothing is kept of the job but a line in the log."""
+    """Raise it in a job to discard the job. It isn't a failure; only the log and the history mention the job."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -59,18 +58,18 @@ for _kind in (Retry, Snooze, Discard):
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
-    """What a job declares about retries."""
+    """The retries that a job declares."""
 
-    #: The most retries; None for no limit, which makes sense only with retry_for.
+    #: Maximum number of retries; None for no limit, which requires retry_for.
     retries: int | None = 0
     backoff: Backoff = quartic
-    #: Seconds after its first failure within which the job is tried again.
+    #: Seconds after the first failure during which the job is retried.
     retry_for: float | None = None
-    #: The only errors after which it is tried again; empty for all.
+    #: The errors after which it is retried; empty means all.
     retry_on: tuple[type[BaseException], ...] = ()
-    #: The errors after which it is thrown away.
+    #: The errors after which it is discarded.
     discard_on: tuple[type[BaseException], ...] = ()
-    #: Whether the job declares retries at all; an explicit Retry then counts against `retries`.
+    #: Whether the job declares retries. If so, Retry counts against `retries`.
     declared: bool = False
 
 

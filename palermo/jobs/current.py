@@ -1,4 +1,4 @@
-"""The current job, as its own code sees it: its name and id, and the progress and log lines that it reports."""
+"""The job that the running code belongs to: its name and id, and the progress and log lines that it reports."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
@@ -11,47 +11,46 @@ T = TypeVar("T")
 
 
 class ProgressReports(Protocol):
-    """Takes what a job reports about itself, and never delays the job."""
+    """Receives the reports of a job, without ever delaying it."""
 
     def progress(self, fraction: float | None, text: str) -> None:
-        """The job has come so far."""
+        """Report the job's progress."""
 
     def line(self, text: str) -> None:
-        """Keep a line with the job."""
+        """Store a log line with the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentJob:
-    """The job that this code runs in."""
+    """The job that the running code belongs to."""
 
     id: str
     queue: str
     #: Its wire name.
     job: str
-    #: Which run this is, from 1.
+    #: The number of the run, starting at 1.
     attempt: int
-    #: The tag of the slot that runs it, `pid:<pid>@<host>/worker-<n>`.
+    #: The name of its slot, `pid:<pid>@<host>/worker-<n>`.
     worker: str
-    #: Unix seconds; None where the publisher did not say.
+    #: Unix seconds; None if the publisher didn't set it.
     created_at: int | None = None
-    #: The topic of the event that it handles; "" where it handles none.
+    #: The topic of the event that it handles, or "".
     topic: str = ""
-    #: The tenant whose job it is; "" for none.
+    #: Its tenant, or "".
     tenant: str = ""
-    #: The id of the job that enqueued it, or published its event, while that job ran; "" for none.
+    #: The id of the job that enqueued it or published its event while it ran, or "".
     parent: str = ""
-    #: If the job takes batches, the ids of all jobs that this call is for, in their order; else empty.
+    #: For batch jobs, the ids of all jobs in this call, in their order; otherwise empty.
     batch: tuple[str, ...] = ()
-    #: The headers that it was enqueued with by `.options(headers=…)`, and the others of its message, such as those of a
-    #: tracer.
+    #: The headers given by `.options(headers=…)`, and other headers of its message, such as those of a tracer.
     headers: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _reports: ProgressReports | None = field(default=None, repr=False, compare=False)
 
     def progress(self, fraction: float | None, text: str = "") -> None:
-        """Show how far the job is: a fraction from 0 to 1, or None if only the text says; text up to 200 characters.
+        """Report the job's progress: a fraction from 0 to 1, or None, and a text of up to 200 characters.
 
-        May be called as often as you like: at most ten a second go out, and always the last one. It does nothing in
-        processes that the job forks, and where no worker runs the job. Raises TypeError if `fraction` is no number.
+        You may call it as often as you like. At most ten reports a second are sent, including the last one. It has no
+        effect in processes that the job forks, or outside a worker. Raises TypeError if `fraction` isn't a number.
         """
         if fraction is not None:
             if isinstance(fraction, bool) or not isinstance(fraction, int | float) or fraction != fraction:
@@ -61,18 +60,18 @@ class CurrentJob:
             self._reports.progress(fraction, str(text))
 
     def log(self, text: object) -> None:
-        """Keep a line with the job: cut to 1,000 characters, and the first 1,000 lines of a run. Never delays it."""
+        """Store a log line with the job, without delaying it: the first 1,000 lines of a run, of 1,000 characters."""
         if self._reports is not None:
             for line in str(text).splitlines() or ("",):
                 self._reports.line(line)
 
 
-#: The current job, or a function that makes it: few jobs ask for it, so it is made when one does.
+#: The current job, or a function that creates it: few jobs ask for it, so it is created on demand.
 _current: ContextVar[CurrentJob | Callable[[], CurrentJob] | None] = ContextVar("palermo.current_job", default=None)
 
 
 def current_job() -> CurrentJob | None:
-    """The job that this code runs in, if it does."""
+    """The job that the running code belongs to; None outside a job."""
     found = _current.get()
     if found is None or isinstance(found, CurrentJob):
         return found
@@ -82,22 +81,22 @@ def current_job() -> CurrentJob | None:
 
 
 def parent_header() -> Headers:
-    """The header, for jobs that are enqueued, that names the job in which this code runs, if it runs in one."""
+    """The header that names the current job in the jobs that it enqueues; empty outside a job."""
     if _current.get() is None or (current := current_job()) is None:
         return NO_HEADERS
     return {PARENT: current.id}
 
 
 def set_current_job(current: CurrentJob | Callable[[], CurrentJob]) -> None:
-    """For workers: make this, or what this function returns, the current job for the rest of this context."""
+    """Set the current job, or a function that creates it, for the rest of this context. Workers call this."""
     _current.set(current)
 
 
 def track(items: Iterable[T], total: int | None = None, text: str = "") -> Iterator[T]:
-    """The items, one after the other, while the current job's progress shows how many are done.
+    """Iterate over the items and report how many are done as the current job's progress.
 
-    `total` is how many there are, if `len(items)` does not say; without either only the number done is
-    shown. `text` stands before it. Outside of a job the items are given as they are.
+    `total` is the number of items, if `len(items)` doesn't work. Without either, only the number of items done is
+    shown. `text` is put before it. Outside a job, it only iterates.
     """
     job = current_job()
     if total is None and isinstance(items, Sized):

@@ -1,6 +1,6 @@
-"""For the tests of your program: a broker of its own for each test, and the worker in the test's process.
+"""Test tools for your program: a separate broker for each test, and a worker in the test's process.
 
-pytest finds the fixture `palermo` by itself:
+pytest finds the fixture `palermo` automatically:
 
     def test_a_new_user_gets_a_mail(palermo):
         register("ada@example.com")
@@ -9,7 +9,7 @@ pytest finds the fixture `palermo` by itself:
         palermo.work()
         assert outbox == ["ada@example.com"]
 
-The fixture is a `Palermo`. Other test frameworks use it as a context manager. docs/guides/testing.md has the guide.
+The fixture is a `Palermo`. In other test frameworks, use it as a context manager. See docs/guides/testing.md.
 """
 
 from importlib import import_module
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EnqueuedJob", "JobFailure", "MovableClock", "Palermo"]
 
-#: Imported at first use: pytest imports this package in every test run, also where nobody uses it.
+#: Imported at first use, because pytest imports this package in every test run.
 _LAZY = {
     "EnqueuedJob": "palermo.testing.enqueued",
     "JobFailure": "palermo.testing.failures",

@@ -19,10 +19,10 @@ from palermo.errors import PalermoError
 from palermo.jobs import registry
 from palermo.jobs.definition import JobDefinition
 
-#: How many messages are read at a time.
+#: The number of messages in one read.
 _PAGE = 500
 
-#: The most jobs that a message shows.
+#: The maximum number of jobs in a message.
 _SHOWN = 20
 
 #: A job: a decorated function or class, its definition, or its wire name.
@@ -31,7 +31,7 @@ AnyJob = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueuedJob:
-    """A job that waits: in its queue, for its time, for a retry, or for a unique key."""
+    """A job that waits in its queue, for its time, for a retry or for a unique key."""
 
     id: str
     #: Its wire name.
@@ -39,11 +39,11 @@ class EnqueuedJob:
     queue: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    #: When it is due; None for at once.
+    #: When it is due; None if immediately.
     run_at: datetime | None = None
-    #: Which run comes next, from 1. A job that waits for a retry has a higher one.
+    #: The number of its next run: 1, or more if it waits for a retry.
     attempt: int = 1
-    #: Its tenant; "" for none.
+    #: Its tenant, or "".
     tenant: str = ""
     priority: int = 0
     message: Message = field(repr=False)
@@ -59,7 +59,7 @@ class EnqueuedJob:
 
 
 async def waiting_messages(broker: Broker) -> list[Message]:
-    """The messages of all jobs that wait and are not cancelled: by queue, then those that are due later."""
+    """The messages of all waiting jobs that aren't cancelled: by queue, then the scheduled ones."""
     found: list[Message] = []
     for queue in await broker.queues():
         if is_failed(queue.name):
@@ -74,7 +74,7 @@ async def waiting_messages(broker: Broker) -> list[Message]:
         later = await broker.scheduled(ScheduledFilter(), offset=offset, limit=_PAGE)
         found += (one for one in later.messages if one.id not in later.cancelled)
         offset, total = offset + _PAGE, later.total
-    # Jobs of debounce and throttle, and the next job behind one that has their key, are kept with the key.
+    # Debounced and throttled jobs, and the next job with a key that is taken, are stored with the key.
     for key in await broker.keys.known():
         if key.next is not None:
             found.append(replace(key.next.message, run_at=key.due))
@@ -82,14 +82,14 @@ async def waiting_messages(broker: Broker) -> list[Message]:
 
 
 class Enqueued:
-    """Finds jobs among those that wait, by job and arguments."""
+    """Finds waiting jobs by name and arguments."""
 
     def __init__(self, client: Client, accept: Accept) -> None:
         self._client = client
         self._accept = accept
 
     def all(self) -> list[EnqueuedJob]:
-        """All jobs that wait."""
+        """All waiting jobs."""
         return [self._job(message) for message in self._client.run(waiting_messages)]
 
     def find(self, job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[EnqueuedJob]:
@@ -104,7 +104,7 @@ class Enqueued:
     def _wanted(
         self, name: str, definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> list[Any]:
-        """The call with these arguments as it is written, and as it is after a way through the serializer."""
+        """The call with these arguments as given, and as the serializer returns them."""
         if definition is not None:
             definition.bind(args, kwargs)
         wanted = [_call(definition, args, kwargs)]
@@ -132,7 +132,7 @@ class Enqueued:
                 arguments=encoded.arguments,
             )
             wanted.append(_call(definition, *self._arguments(message, definition)))
-        except PalermoError:  # such as unittest.mock.ANY, which no serializer knows
+        except PalermoError:  # such as unittest.mock.ANY, which no serializer can write
             pass
         return wanted
 
@@ -169,12 +169,12 @@ def named(job: AnyJob) -> tuple[str, JobDefinition | None]:
         return job, registry.find(job)
     definition = job if isinstance(job, JobDefinition) else getattr(job, "definition", None)
     if not isinstance(definition, JobDefinition):
-        raise TypeError(f"{job!r} is no job; give a function or class with @palermo.job, or a wire name.")
+        raise TypeError(f"{job!r} isn't a job. Give a function or class with @palermo.job, or a wire name.")
     return definition.name, definition
 
 
 def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """A job with its arguments, for a message; without arguments any of its jobs is meant."""
+    """A job with its arguments, for a message. Without arguments, it stands for any of its jobs."""
     if not args and not kwargs:
         return named(job)[0]
     shown = [*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())]
@@ -182,7 +182,7 @@ def call_text(job: AnyJob, args: Sequence[Any], kwargs: Mapping[str, Any]) -> st
 
 
 def listing(jobs: Sequence[EnqueuedJob]) -> str:
-    """The jobs, one on each line, for a message."""
+    """The jobs, one per line, for a message."""
     lines = [f"  {job}" for job in jobs[:_SHOWN]]
     if len(jobs) > _SHOWN:
         lines.append(f"  and {len(jobs) - _SHOWN:,} more")
@@ -190,7 +190,7 @@ def listing(jobs: Sequence[EnqueuedJob]) -> str:
 
 
 def _call(definition: JobDefinition | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """The arguments in a form that is equal for equal calls: by name, with defaults."""
+    """The arguments by name, with defaults, so that equal calls compare equal."""
     if definition is None or definition.one:
         return [*args], {**kwargs}
     bound = definition.signature.bind(*args, **kwargs)

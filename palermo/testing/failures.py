@@ -1,4 +1,4 @@
-"""The failures of the jobs that ran in a test, with the exceptions themselves."""
+"""The failures of the jobs that ran in a test, with their exceptions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
@@ -18,16 +18,16 @@ class JobFailure(Struct, frozen=True, kw_only=True):
     #: Its wire name.
     job: str
     queue: str
-    #: Which run it was, from 1.
+    #: The number of the run, starting at 1.
     attempt: int
     #: The exception that the job raised, with its traceback.
     error: BaseException
-    #: Seconds until the job runs again; None if it does not, and is among the failed jobs.
+    #: Seconds until the job is retried; None if it is in the failed queue.
     retry_in: float | None
 
     @property
     def will_retry(self) -> bool:
-        """Whether the job runs again."""
+        """Whether the job will be retried."""
         return self.retry_in is not None
 
 
@@ -51,7 +51,7 @@ def failures_of(
 
 
 def _failure(message: Message, error: BaseException, retry_in: float | None) -> JobFailure:
-    then = "it is among the failed jobs" if retry_in is None else f"it runs again in {retry_in:.0f} s"
+    then = "it is in the failed queue" if retry_in is None else f"it will be retried in {retry_in:.0f} s"
     note = f"Raised by job {message.job} {message.id} in run {message.attempt}; {then}."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
@@ -66,17 +66,17 @@ def _failure(message: Message, error: BaseException, retry_in: float | None) -> 
 
 
 def failure_without_run(message: Message) -> JobFailure:
-    """The failure of a job that the worker put among the failed ones without running it."""
+    """The failure of a job that the worker failed without running it."""
     failure = message.failure
     kind, text = ("", "") if failure is None else (failure.exception_class, failure.message)
-    error = JobFailed(f"job {message.id} was not run: {kind}: {text}", state="failed", error=kind, message=text)
+    error = JobFailed(f"job {message.id} didn't run: {kind}: {text}", state="failed", error=kind, message=text)
     return JobFailure(
         id=message.id, job=message.job, queue=message.queue, attempt=message.attempt, error=error, retry_in=None
     )
 
 
 def raise_all(failures: Sequence[JobFailure]) -> None:
-    """Raise the error of the only failure as it is, or a group of several."""
+    """Raise the error of a single failure, or a group of several."""
     __tracebackhide__ = True
     errors = list({id(one.error): one.error for one in failures}.values())
     if len(errors) == 1:

@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand."""
+"""A clock that a test moves."""
 
 import time
 from datetime import UTC, datetime
@@ -7,10 +7,10 @@ from palermo.core.times import Duration, Instant, in_seconds, unix_seconds
 
 
 class MovableClock:
-    """Palermo's clock in a test. It goes like any clock, and a test moves it or stops it.
+    """Palermo's clock in a test. It runs normally until the test moves or stops it.
 
-    Only Palermo asks it: when jobs are due, and how old keys, results and events are. `time.time()` and
-    `datetime.now()` in your own code do not move.
+    It decides when jobs are due, and how old keys, results and events are. It doesn't affect `time.time()` and
+    `datetime.now()` in your own code.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class MovableClock:
         return (time.time() if self._stopped_at is None else self._stopped_at) + self._moved
 
     def reached(self) -> float:
-        """The same: all clocks of a test show the same time."""
+        """Same as `now`, because all clocks of a test show the same time."""
         return self.now()
 
     @property
@@ -34,11 +34,11 @@ class MovableClock:
         """Move the clock forward, by seconds or a timedelta. `work()` then runs the jobs that have become due."""
         seconds = in_seconds(by)
         if seconds < 0:
-            raise ValueError(f"a clock does not go back by advance({by!r}); use travel_to.")
+            raise ValueError(f"advance({by!r}) can't move the clock back; use travel_to.")
         self._moved += seconds
 
     def travel_to(self, instant: Instant) -> None:
-        """Set the clock to this instant: a datetime with a time zone, or Unix seconds. From there it goes on."""
+        """Set the clock to a datetime with a time zone, or to Unix seconds. It continues from there."""
         self._moved += unix_seconds(instant) - self.now()
 
     def freeze(self) -> None:
@@ -47,7 +47,7 @@ class MovableClock:
             self._stopped_at = time.time()
 
     def unfreeze(self) -> None:
-        """Let the clock go on, from the time that it shows."""
+        """Start the clock again from the time that it shows."""
         if self._stopped_at is not None:
             self._moved -= time.time() - self._stopped_at
             self._stopped_at = None

@@ -1,4 +1,4 @@
-"""Palermo in a test: a fresh embedded broker, and the worker's own code in the process of the test."""
+"""Palermo in a test: a fresh embedded broker, and a worker in the process of the test."""
 
 import asyncio
 import os
@@ -34,29 +34,29 @@ from palermo.testing.local_pool import LocalRun
 from palermo.testing.local_worker import LocalWorker, count_due, declare_entries, publish_due, subscribe
 from palermo.testing.movable_clock import MovableClock
 
-#: The most rounds of `work_until_idle`: jobs that enqueue each other without end must not hang the test.
+#: The maximum number of rounds of `work_until_idle`, so that jobs that enqueue each other forever can't hang the test.
 MAX_ROUNDS = 1_000
 
-#: The folder of a file system in memory, on Linux: no test waits for a disk.
+#: An in-memory file system on Linux, so that tests don't wait for a disk.
 _MEMORY = "/dev/shm"
 
-#: How many of the newest failed jobs are read to find those that failed without a run.
+#: The number of failed jobs, newest first, that are read to find those that failed without running.
 _LATEST = 1_000
 
-#: Gets each run, and None at the end.
+#: Receives each run, and None at the end.
 Put = Callable[[LocalRun | None], object]
 
-#: Whether this code runs in a job that a test has started.
+#: Whether the running code belongs to a job that a test has started.
 _inside: ContextVar[bool] = ContextVar("palermo.testing.inside", default=False)
 
 
 class Palermo:
-    """An embedded broker for one test, and a worker in the test's process. The fixture `palermo` is one.
+    """An embedded broker and a worker for one test. The fixture `palermo` is one.
 
-    While it is open, everything that the program enqueues goes to this broker, and `palermo.connect()` does not change
-    that. Jobs wait until the test calls `work` or `work_until_idle`; with `inline` they run as soon as they are
-    enqueued. They run in the thread that made the call, by the code of a real worker: with hooks, retries, unique keys,
-    limits, results, events and batches.
+    While it is open, everything that the program enqueues goes to this broker, even after `palermo.connect()`. Jobs
+    wait until the test calls `work` or `work_until_idle`; with `inline`, they run as soon as they are enqueued. They
+    run in the calling thread with the code of a real worker, including hooks, retries, unique keys, limits, results,
+    events and batches.
     """
 
     def __init__(
@@ -67,21 +67,21 @@ class Palermo:
         accept: Iterable[str] = (),
         **settings: Unpack[SettingArgumentsAndUrl],
     ) -> None:
-        """`accept` names serializers that the worker accepts besides the safe ones. `settings` are Palermo's settings.
+        """`accept` names more serializers that the worker accepts. `settings` are Palermo's settings.
 
         Raises SettingInvalid.
         """
-        #: Whether a job runs as soon as it is enqueued. May be changed at any time.
+        #: Whether jobs run as soon as they are enqueued. Can be changed at any time.
         self.inline = inline
-        #: Whether `work`, or an inline enqueue, raises what jobs have raised. May be changed at any time.
+        #: Whether `work` and inline enqueuing raise the errors of jobs. Can be changed at any time.
         self.raise_failures = raise_failures
-        #: The failed runs of this test, in their order, whether they were raised or not.
+        #: All failed runs of this test, in order, including those whose errors were raised.
         self.failures: list[JobFailure] = []
-        #: The clock by which jobs are due.
+        #: The clock that decides when jobs are due.
         self.clock = MovableClock()
         self._accept = Accept.default().also(*accept)
         self._stack = ExitStack()
-        # Not `:memory:`, which ends when the client is closed, as it is before a fork.
+        # Not `:memory:`, which would be lost when the client is closed before a fork.
         self._folder = tempfile.mkdtemp(prefix="palermo-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None)
         self._stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
         given: SettingArgumentsAndUrl = {"url": f"sqlite:///{self._folder}/jobs.db", "journal": "all"}
@@ -89,7 +89,7 @@ class Palermo:
         self._enqueued = Enqueued(self._client, self._accept)
         self._thread: LoopThread | None = None
         self._since = 0.0
-        #: The failures that no call has raised yet.
+        #: The failures that haven't been raised yet.
         self._unraised: list[JobFailure] = []
 
     def __enter__(self) -> Self:
@@ -115,58 +115,58 @@ class Palermo:
 
     @property
     def client(self) -> Client:
-        """The client of this test, which is the default client meanwhile."""
+        """The client of this test, which is the default client while it is open."""
         return self._client
 
     def inspector(self) -> Inspector:
-        """An inspector of this test's broker, as `palermo.inspector()` gives it."""
+        """An inspector for this test's broker, like `palermo.inspector()`."""
         return Inspector(self._client)
 
     def enqueue(
         self, job: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = NOTHING, **options: Unpack[EnqueueOptions]
     ) -> Job:
-        """`palermo.enqueue` of the module, which the name of the fixture hides in a test."""
+        """Same as the module's `palermo.enqueue`, which the fixture's name hides in a test."""
         return self._client.enqueue(job, args, kwargs, **options)
 
     def publish(self, topic: str, payload: Any = None, **options: Unpack[PublishOptions]) -> str:
-        """`palermo.publish` of the module, which the name of the fixture hides in a test."""
+        """Same as the module's `palermo.publish`, which the fixture's name hides in a test."""
         return self._client.publish(topic, payload, **options)
 
     # Running jobs.
 
     def work(self, queues: str | Iterable[str] = "*") -> int:
-        """Run the jobs that are due now, once; returns how many ran.
+        """Run the jobs that are due now, in the order in which a worker would take them. Returns the number of runs.
 
-        It runs as many jobs as are due when it begins, in the order in which a worker takes them. Jobs that these
-        enqueue, and retries, wait for the next call. Raises the errors of the jobs, unless `raise_failures` is false.
+        Jobs that these jobs enqueue, and retries, wait for the next call. Raises the jobs' errors unless
+        `raise_failures` is false.
         """
         __tracebackhide__ = True
         return self._run_all(queues, once=True)
 
     def work_until_idle(self, queues: str | Iterable[str] = "*") -> int:
-        """Run jobs until none is due any more, those that jobs enqueue meanwhile too; returns how many ran.
+        """Run jobs, including those that jobs enqueue, until no job is due. Returns the number of runs.
 
-        Jobs that are due later stay: move the clock, and work again. Raises the errors of the jobs when all have run,
-        unless `raise_failures` is false.
+        Scheduled jobs stay; move the clock and call it again. After all jobs have run, raises their errors unless
+        `raise_failures` is false.
         """
         __tracebackhide__ = True
         return self._run_all(queues, once=False)
 
     async def work_async(self, queues: str | Iterable[str] = "*") -> int:
-        """`work` for asyncio tests: coroutine jobs run in the event loop of the test."""
+        """`work` for asyncio tests. Coroutine jobs run in the test's event loop."""
         __tracebackhide__ = True
         return await self._run_all_async(queues, once=True)
 
     async def work_until_idle_async(self, queues: str | Iterable[str] = "*") -> int:
-        """`work_until_idle` for asyncio tests: coroutine jobs run in the event loop of the test."""
+        """`work_until_idle` for asyncio tests. Coroutine jobs run in the test's event loop."""
         __tracebackhide__ = True
         return await self._run_all_async(queues, once=False)
 
     def declare_recurring(self, *jobs: AnyJob) -> None:
-        """Have these recurring jobs run at their times, as if a worker had declared them when the test began.
+        """Declare these recurring jobs, as a worker would have done when the test began.
 
-        Without arguments: all recurring jobs that this process has imported, and those of the setting `schedule`. Move
-        the clock, and call `work`.
+        Without arguments, it declares all recurring jobs that this process has imported, and those of the setting
+        `schedule`. Then move the clock and call `work`.
         """
         names = {named(job)[0] for job in jobs}
         declare_entries(self._client, names, since=self._since)
@@ -174,15 +174,15 @@ class Palermo:
     # Looking at what is enqueued.
 
     def enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> list[EnqueuedJob]:
-        """The jobs that wait: all, all of this job, or those with these arguments.
+        """The waiting jobs: all of them, those with this name, or those with these arguments.
 
-        Jobs that wait for their time, for a retry or for a unique key are among them; failed and cancelled jobs are
-        not. Arguments with their default values may be left out. `unittest.mock.ANY` is equal to each value.
+        They include jobs that wait for their time, a retry or a unique key, but not failed and cancelled jobs. You may
+        leave out arguments with default values. `unittest.mock.ANY` matches any value.
         """
         return self._enqueued.all() if job is None else self._enqueued.find(job, args, kwargs)
 
     def assert_enqueued(self, job: AnyJob, /, *args: Any, **kwargs: Any) -> EnqueuedJob:
-        """Fail unless such a job waits; see `enqueued`. Returns it, the first one if there are several."""
+        """Fail unless such a job waits, see `enqueued`. Returns the first such job."""
         __tracebackhide__ = True
         found = self.enqueued(job, *args, **kwargs)
         if not found:
@@ -190,7 +190,7 @@ class Palermo:
         return found[0]
 
     def refute_enqueued(self, job: AnyJob = None, /, *args: Any, **kwargs: Any) -> None:
-        """Fail if such a job waits; see `enqueued`. Without arguments: if any job waits."""
+        """Fail if such a job waits, see `enqueued`. Without arguments, fail if any job waits."""
         __tracebackhide__ = True
         found = self.enqueued(job, *args, **kwargs)
         if found:
@@ -228,12 +228,12 @@ class Palermo:
         return total
 
     def _due(self, selection: QueueSelection) -> int:
-        """How many jobs are due in these queues."""
+        """The number of due jobs in these queues."""
         self._client.run(publish_due)
         return self._client.run(lambda broker: count_due(broker, selection))
 
     def _start(self, selection: QueueSelection, jobs: int, put: Put) -> "_Round":
-        """Start a worker that runs so many jobs. `put` gets each run, and None at the end."""
+        """Start a worker that runs this many jobs. `put` receives each run, and None at the end."""
         if self._thread is None:
             self._thread = LoopThread()
         started = _Round(self._thread.loop, self._failed)

@@ -59,7 +59,7 @@ def test_the_error_of_a_job_is_raised_with_the_traceback_of_the_job(palermo: Pal
     assert names[-2:] == ["broken", "break_down"]
     assert not [name for name in names if name in ("_steps", "call")]
     assert caught.value.__notes__ == [
-        f"Raised by job tests.testing.jobs.broken {job.id} in run 1; it is among the failed jobs."
+        f"Raised by job tests.testing.jobs.broken {job.id} in run 1; it is in the failed queue."
     ]
     assert job.status() == "failed"
     assert palermo.work() == 0, "an error is raised once"
@@ -114,7 +114,7 @@ def test_a_job_that_fails_without_a_run_is_a_failure_too(palermo: Palermo) -> No
     stranger = replace(holder.message, id="stranger", run_at=None)
     palermo.client.run(lambda broker: broker.publish(stranger))
 
-    with pytest.raises(JobFailed, match=r"job stranger was not run: .*DuplicateJob"):
+    with pytest.raises(JobFailed, match=r"job stranger didn't run: .*DuplicateJob"):
         palermo.work()
 
     assert [one.id for one in palermo.failures] == ["stranger"]
