@@ -116,8 +116,6 @@ def show(context: Context, /, id: str, as_json: bool) -> None:
 @click.option("--kwargs", "kwargs_text", metavar="JSON", help="Other named arguments, as a JSON object.")
 @click.option(
     "--to-queue",
-    "--queue-to",
-    "to_queue",
     metavar="QUEUE",
     shell_complete=complete_queue,
     help="Requeue to this queue instead of the job's own. Asks if no worker serves it.",

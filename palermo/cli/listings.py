@@ -93,9 +93,9 @@ def limits(context: Context, /, as_json: bool) -> None:
 @click.argument("queue", shell_complete=complete_queue)
 @query_options
 @paging_options
-@click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only this tenant.")
+@click.option("--tenant", metavar="NAME", help="Only this tenant.")
 @click.pass_obj
-def clients(
+def tenants(
     context: Context, /, queue: str, tenant: str | None, as_json: bool, limit: int, page: int, newest: bool
 ) -> None:
     """List the tenants with waiting jobs in QUEUE, largest first."""

@@ -23,7 +23,7 @@ from palermo.jobs.user_modules import import_modules
 
 @click.command()
 @click.argument("queue", required=False, shell_complete=complete_queue)
-@click.option("--tenant", "--client", "tenant", metavar="NAME", help="Only jobs of this tenant.")
+@click.option("--tenant", metavar="NAME", help="Only jobs of this tenant.")
 @click.option("--all", "everywhere", is_flag=True, help="All queues except those of failed jobs.")
 @yes_option
 @query_options

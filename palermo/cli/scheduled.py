@@ -171,17 +171,15 @@ def _counted(jobs: ScheduledJobs, chosen: ScheduledFilter) -> str:
 
 
 def print_altered(rows: list[Row], *, as_json: bool) -> None:
-    """Print what was done with each job.
-
-    Exit with NOT_FOUND if none was chosen, or one of them is not there.
-    """
+    """Print the new state of each job. Exit with NOT_FOUND if no job was chosen, or one wasn't found."""
     if as_json:
         print_json(rows)
     else:
         for row in rows:
             due = "due" if row["state"] == DONE[MOVE] else "was due"
             when = f", {due} {row['run_at']}" if row["run_at"] and row["state"] != DONE[GIVE_UP] else ""
-            click.echo(f"{safe(row['id'])}: {row['state']}{when}.")
+            state = "not found; it may have become due" if row["state"] == GONE else row["state"]
+            click.echo(f"{safe(row['id'])}: {state}{when}.")
         if not rows:
             note("no job matches. Nothing was changed.")
     if not rows or any(row["state"] == GONE for row in rows):

@@ -15,13 +15,13 @@ def unique() -> None:
 
 
 @unique.command("list")
-@click.option("--strays", is_flag=True, help="Only keys held by jobs that no longer exist; takes a second or more.")
+@click.option("--orphaned", is_flag=True, help="Only keys held by jobs that no longer exist; takes a second or more.")
 @query_options
 @click.pass_obj
-def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
+def list_keys(context: Context, /, orphaned: bool, as_json: bool) -> None:
     """List the keys in use, by name."""
     inspector = context.inspector()
-    if strays:
+    if orphaned:
         columns: list[Column] = [field("Key"), field("Queue"), ("Job", lambda row: row["id"]), field("Since")]
         print_rows(inspector.keys.orphaned(), columns, as_json=as_json, none="every key has its job.")
         return
@@ -31,15 +31,15 @@ def list_keys(context: Context, /, strays: bool, as_json: bool) -> None:
 
 @unique.command("free")
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
-@click.option("--strays", is_flag=True, help="Free the keys held by jobs that no longer exist.")
+@click.option("--orphaned", is_flag=True, help="Free the keys held by jobs that no longer exist.")
 @broker_options
 @click.pass_obj
-def free(context: Context, /, keys: tuple[str, ...], strays: bool) -> None:
+def free(context: Context, /, keys: tuple[str, ...], orphaned: bool) -> None:
     """Free keys, so that other jobs can be enqueued. A waiting job takes its key again when it starts."""
-    if strays is bool(keys):
-        raise misuse("name keys, or give --strays")
+    if orphaned is bool(keys):
+        raise misuse("name keys, or give --orphaned")
     inspector = context.inspector()
-    chosen = [str(row["key"]) for row in inspector.keys.orphaned()] if strays else list(keys)
+    chosen = [str(row["key"]) for row in inspector.keys.orphaned()] if orphaned else list(keys)
     freed = inspector.keys.free(chosen) if chosen else []
     note(f"freed {count(len(freed), 'key')}.")
 

@@ -120,12 +120,12 @@ def _now(client: Client) -> list[Finding]:
     elif not any(each.kind == "silent" for each in wrong):
         found.append(Finding.ok("workers", workers_text(workers)))
     if now.trouble is None and not any(each.kind in WORST_FIRST for each in wrong):
-        found.append(Finding.ok("queues", "each in which jobs wait has a worker that takes them, and none is late"))
+        found.append(Finding.ok("queues", "every queue with waiting jobs has a worker, and no job is late"))
     return found
 
 
 def _keys(client: Client, *, mend: bool) -> Finding:
-    """Check that every key of a unique job has its job; `mend` frees the keys that have none."""
+    """Check that every unique key is held by an existing job. `mend` frees the other keys."""
     check = "unique jobs"
     strays = client.run(lambda broker: unless_blocked(broker, broker.keys.orphaned()), again=True)
     if not strays:
@@ -134,13 +134,12 @@ def _keys(client: Client, *, mend: bool) -> Finding:
     shown = ", ".join(repr(name) for name in names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     if mend:
         freed = client.run(lambda broker: broker.keys.free(names))
-        return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs are nowhere: {shown}")
+        return Finding.ok(check, f"freed {count(len(freed), 'key')} whose jobs no longer exist: {shown}")
     return Finding.problem(
         check,
-        f"{count(len(names), 'key')} of jobs that are nowhere {'keeps' if len(names) == 1 else 'keep'} other jobs from"
-        f" being enqueued: {shown}."
-        " Another program purged their queue, or took them.",
-        "palermo doctor --mend, or palermo unique free --strays, frees them.",
+        f"{count(len(names), 'key')} of jobs that no longer exist {'keeps' if len(names) == 1 else 'keep'} other jobs"
+        f" from being enqueued: {shown}. Another program may have purged their queue or taken them.",
+        "palermo doctor --mend, or palermo unique free --orphaned, frees them.",
     )
 
 

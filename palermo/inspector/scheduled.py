@@ -34,8 +34,8 @@ _ALL = 2**31
 #: The most different times, to the second, from which one call moves jobs by a delay.
 MAX_TIMES = 1_000
 
-#: The answer about an id with which nothing was done.
-GONE = "fired already or not there"
+#: The state of an id that isn't scheduled: its job has become due, or never existed.
+GONE = "not_found"
 
 #: By action: its name in the journal, and the state that is answered about a job.
 _CALLED = {CANCEL: "cancel scheduled", RUN: "run now", MOVE: "reschedule", GIVE_UP: "give up"}
@@ -52,7 +52,7 @@ def counted(number: int, retries: int) -> str:
 
 
 def _missing(ids: Iterable[str]) -> list[Row]:
-    """The rows of ids with which nothing was done."""
+    """The rows of ids that aren't scheduled."""
     none = {"job": None, "queue": None, "run_at": None}
     return [{"id": id, "state": GONE, **none} for id in ids]
 
@@ -96,9 +96,9 @@ class ScheduledJobs(Context):
     def cancel(self, which: Which) -> list[Row]:
         """Cancel scheduled jobs: these ids, or all that a filter matches.
 
-        A row is `id`, `state`, `job`, `queue` and `run_at`. The state is "cancelled", or for an id "fired already or
-        not there": then nothing was done, and `inspector.jobs.cancel` may still stop the job. A job either comes due or
-        is cancelled, never both.
+        A row has `id`, `state`, `job`, `queue` and `run_at`. The state is "cancelled", or "not_found" if no such job is
+        scheduled. A job that has just become due is "not_found" too; `inspector.jobs.cancel` may still stop it. A job
+        either becomes due or is cancelled, never both.
         """
         return self._alter(which, CANCEL)
 

@@ -125,6 +125,6 @@ def test_keys_without_jobs_are_found_and_mended(palermo: Palermo, client: Client
 
     assert "shop.sync:eu" in said
     assert "palermo doctor --mend" in said
-    assert [row["key"] for row in palermo.rows("unique", "list", "--strays")] == ["shop.sync:eu"]
+    assert [row["key"] for row in palermo.rows("unique", "list", "--orphaned")] == ["shop.sync:eu"]
     assert "freed 1 key" in palermo("doctor", "--mend").stdout
     assert palermo.rows("unique", "list") == []

@@ -99,8 +99,8 @@ def alone(runner: asyncio.Runner, session: SessionParameters) -> Iterator[Crew]:
 # -- who has them
 
 
-async def test_while_nothing_happens_rabbitmq_has_no_errors_to_log(
-    crew: Crew, errors: list[BaseException], monkeypatch: pytest.MonkeyPatch
+async def test_while_nothing_happens_neither_rabbitmq_nor_leaders_log_errors(
+    crew: Crew, errors: list[BaseException], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks, look = list[list[Duty]](), LeaderRequests.vacant
 
@@ -114,6 +114,7 @@ async def test_while_nothing_happens_rabbitmq_has_no_errors_to_log(
     await becomes(lambda: len(looks) >= 12)
     assert not any(looks)
     assert errors == []
+    assert "cannot be read" not in caplog.text
 
 
 async def test_an_unexpected_error_ends_one_duty_for_a_moment_and_no_other(

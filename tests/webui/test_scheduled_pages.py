@@ -34,7 +34,7 @@ from tests.webui.conftest import BROKER_PATIENCE, Serve
 from tests.webui.scheduled_jobs import DAY, due, retrying, schedule
 from tests.webui.server import Web, text_of
 
-GONE = "fired already or not there"
+GONE = "not_found"
 
 #: Unix seconds of 2030-01-01T00:00Z.
 YEAR = 1_893_456_000.0
@@ -192,7 +192,7 @@ def test_a_job_that_is_due_is_changed_on_its_own_page(web: Web) -> None:
     assert 'badge bad">failed' in given_up.text
     assert "Enqueued 1 job." in web.form("/jobs/d", "/jobs/d/due/run").text
     late = web.form("/jobs/a", "/jobs/d/due/cancel")
-    assert "Too late: job d has come due already, or was not there. Nothing was changed." in late.text
+    assert "Too late: job d has become due, or doesn't exist. Nothing was changed." in text_of(late)
 
 
 def test_jobs_of_a_stretch_of_time_are_moved_by_a_delay(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def test_jobs_of_a_stretch_of_time_are_moved_by_a_delay(web: Web, monkeypatch: p
     hours = {row["id"]: round((datetime.fromisoformat(row["run_at"]).timestamp() - now) / 3_600, 1) for row in rows}
     assert hours == {"job-0": 0.2, "job-1": 2.7, "job-2": 3.7, "job-3": 3.2, "again": 1.2}
     late = confirmed(web, "/scheduled/confirm?act=move&id=job-0&id=gone", when="+1h")
-    assert "Moved 1 job; 1 had come due already, or was not there." in text_of(late)
+    assert "Moved 1 job. 1 had become due, or didn't exist." in text_of(late)
 
     monkeypatch.setattr(scheduled_jobs, "MAX_TIMES", 2)
     refused = confirmed(web, "/scheduled/confirm?act=move&all=1", when="+1h")

@@ -63,7 +63,6 @@ def jobs(visit: Visiting, name: str, page: PageNumber = 1, limit: PageLimit = 10
 
 
 @router.get("/{name:palermo}/tenants", name="api_tenants")
-@router.get("/{name:palermo}/clients", name="api_clients", include_in_schema=False)
 def tenants(
     visit: Visiting, name: str, tenant: str | None = None, page: PageNumber = 1, limit: PageLimit = 100
 ) -> Tenants:
@@ -76,7 +75,6 @@ def tenants(
 
 
 @router.delete("/{name:palermo}/tenants/{tenant:palermo}", name="api_clear_tenant")
-@router.delete("/{name:palermo}/clients/{tenant:palermo}", name="api_clear_client", include_in_schema=False)
 def clear_tenant(visit: Visiting, name: str, tenant: str) -> Removed:
     """Remove the jobs that a tenant has waiting in a queue. Running jobs go on. Role: admin."""
     return Removed(removed=actions.clear_tenant(visit, name, tenant))

@@ -86,12 +86,12 @@ class AlteredRow(BaseModel):
     """The outcome for one scheduled job."""
 
     id: str
-    state: Literal["cancelled", "enqueued", "moved", "failed", "fired already or not there"] = Field(
-        description="Of coming due and being changed exactly one happens: this says which."
+    state: Literal["cancelled", "enqueued", "moved", "failed", "not_found"] = Field(
+        description="`not_found` if the job has become due or never existed."
     )
     job: str | None
     queue: str | None
-    run_at: Instant | None = Field(description="When it was due; for a job that was moved, when it is.")
+    run_at: Instant | None = Field(description="When it was due. For a moved job, when it is due.")
 
 
 class AlteredRows(BaseModel):

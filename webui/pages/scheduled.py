@@ -271,11 +271,11 @@ def outcome(act: str, rows: list[Row] | None, *, id: str = "") -> tuple[str, str
         return "This takes a while and continues by itself: the list shows the progress.", "note"
     gone = sum(row["state"] == GONE for row in rows)
     if id and gone:
-        return f"Too late: job {id[:80]} has come due already, or was not there. Nothing was changed.", "note"
+        return f"Too late: job {id[:80]} has become due, or doesn't exist. Nothing was changed.", "note"
     now = act == MOVE and any(row["state"] == "enqueued" for row in rows)
     text = f"{'Enqueued' if now else _DONE[act]} {count(len(rows) - gone, 'job')}"
     if gone:
-        return f"{text}; {gone:,} had come due already, or {'was' if gone == 1 else 'were'} not there.", "note"
+        return f"{text}. {gone:,} had become due, or didn't exist.", "note"
     return f"{text}.", "done" if rows else "note"
 
 

@@ -24,12 +24,6 @@ Text = Annotated[str, Query(max_length=127)]
 Number = Annotated[int, Query(ge=1, le=1_000, alias="page")]
 
 
-@router.get("/clients", name="clients")
-def moved(request: Request) -> Response:
-    """The address of this page before tenants had one name everywhere."""
-    return redirect(request, path(request, "tenants", request.url.query))
-
-
 @router.get("/tenants", name="tenants", dependencies=[known_names()])
 def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number = 1) -> Response:
     shared = visit.inspector.tenants.totals()
@@ -52,7 +46,6 @@ def tenants(request: Request, visit: Visiting, queue: Text = "", number: Number 
 
 
 @router.post("/tenants/{name:palermo}/clear", name="clear_tenant")
-@router.post("/clients/{name:palermo}/clear", name="clear_client")
 def clear(request: Request, visit: Visiting, name: str, tenant: Annotated[str, Form()]) -> Response:
     """Remove the waiting jobs of a tenant; the query is that of the list, which is shown again."""
     to = path(request, "tenants", request.url.query or {"queue": name})

@@ -101,7 +101,7 @@ def _values(now: datetime) -> dict[str, Any]:
         **_charts(now.timestamp()),
         "flashes": [
             Message("done", "Requeued 3 jobs."),
-            Message("note", "Cancelled 2 jobs; 1 had come due already."),
+            Message("note", "Cancelled 2 jobs. 1 had become due, or didn't exist."),
             Message("error", "QueueNameInvalid: queue name 'mail ' ends in a space."),
         ],
         "states": _STATES,

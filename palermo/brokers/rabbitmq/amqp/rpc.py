@@ -244,6 +244,8 @@ class Responder:
             task.cancel()
 
     def _on_request(self, got: Got) -> None:
+        if not got.body:
+            return  # an empty message only asks whether the queue exists (Publisher.finds)
         answer = self._answering(got.body)
         if isinstance(answer, bytes):
             if got.properties.reply_to and self._channel.is_open:
