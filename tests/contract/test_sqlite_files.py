@@ -334,33 +334,13 @@ async def test_a_file_locked_for_too_long_is_unavailable(path: Path) -> None:
 
 
 def limit(broker: SqliteBroker, pages: int) -> None:
+    """Give the file this much room; on a real disk see tests/chaos/test_broker_in_trouble.py."""
     broker._store._connection.execute(f"pragma max_page_count = {pages}")
 
 
-@pytest.fixture(params=["limit", "disk"])
-def small(
-    request: pytest.FixtureRequest, runner: asyncio.Runner, tmp_path: Path
-) -> Iterator[tuple[Broker, Callable[[], object]]]:
-    """A broker with little room, and what makes room: on a real disk where we may mount one, else by SQLite's limit."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)]
-    mounted = request.param == "disk" and subprocess.run(mount, capture_output=True, check=False).returncode == 0
-    ballast = folder / "ballast"
-    if mounted:
-        ballast.write_bytes(bytes(3_000_000))
-    broker = runner.run(opened(folder / "jobs.db"))
-    if not mounted:
-        limit(broker, 300)
-    yield broker, ballast.unlink if mounted else lambda: limit(broker, 100_000)
-    runner.run(broker.close())
-    if mounted:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 @pytest.mark.parametrize("unique", [False, True], ids=["plain", "unique"])
-async def test_a_full_disk_refuses_jobs_and_keys(small: tuple[Broker, Callable[[], object]], unique: bool) -> None:
-    broker, make_room = small
+async def test_a_full_disk_refuses_jobs_and_keys(broker: SqliteBroker, unique: bool) -> None:
+    limit(broker, 300)
     stored: list[str] = []
 
     async def enqueue(id: str) -> None:
@@ -380,7 +360,7 @@ async def test_a_full_disk_refuses_jobs_and_keys(small: tuple[Broker, Callable[[
     assert stored
     assert await ids(broker) == stored
     assert not unique or [id for id, _ in await holders(broker)] == sorted(stored)
-    make_room()
+    limit(broker, 100_000)
     await enqueue(f"{len(stored)}")
     assert await broker.purge("jobs") == len(stored)
 
