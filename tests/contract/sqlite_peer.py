@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from subprocess import PIPE, Popen
 
 from palermo.contract.broker import Broker, SessionParameters, open_broker
@@ -65,18 +64,7 @@ async def publish(broker: Broker, count: int) -> None:
         say(f"{id(broker)}-{number}")
 
 
-async def idle(broker: Broker, count: int) -> None:
-    """Wait for a job that does not come, and print every so many seconds what part of a core that took."""
-    consumer = await consume(broker, "a,b,*", slots=4)
-    waiting = [asyncio.create_task(consumer.receive(slot)) for slot in range(1, 5)]
-    await asyncio.wait(waiting, timeout=0.5)
-    while True:
-        began, used = time.monotonic(), time.process_time()
-        await asyncio.wait(waiting, timeout=count)
-        say((time.process_time() - used) / (time.monotonic() - began))
-
-
-ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish, idle)}
+ROLES = {role.__name__: role for role in (hold, hold_and_fork, drain, publish)}
 
 
 async def main(url: str, role: str, count: str) -> None:

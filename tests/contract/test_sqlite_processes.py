@@ -1,4 +1,4 @@
-"""The embedded broker among several processes: their deaths, their waking, and what waiting costs."""
+"""The embedded broker among several processes: their deaths and their waking."""
 
 import asyncio
 import os
@@ -153,27 +153,6 @@ async def test_many_processes_lose_and_double_nothing(broker: Broker, url: str, 
     assert sorted(done) == sorted(published)
 
 
-async def test_workers_killed_at_work_lose_nothing(broker: Broker, url: str, peers: Peers) -> None:
-    sent = messages(160)
-    await broker.publish_many(sent)
-    done: set[str] = set()
-    for jobs in (5, 10, 15, 20):
-        peer = start(url, "drain")
-        peers.append(peer)
-        done |= {line(peer) for _ in range(jobs)}
-        peer.kill()
-        done |= {*peer.communicate()[0].split()}
-
-    consumer = await consume(broker)
-    pending, _ = await counts(broker) or (0, 0)
-    done |= {(await take_and_ack(consumer)).id for _ in range(pending)}
-
-    # Each had read "ready", and may have died with one job shown and one done but not yet taken out of the file.
-    assert pending <= 160 - (5 + 10 + 15 + 20) + 4 * 3
-    assert done - {"ready"} == {one.id for one in sent}
-    assert await counts(broker) == (0, 0)
-
-
 @pytest.mark.parametrize("watching", [True, False], ids=["inotify", "polling"])
 async def test_a_job_starts_in_50_ms(broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch, watching: bool) -> None:
     if not watching:
@@ -190,17 +169,6 @@ async def test_a_job_starts_in_50_ms(broker: Broker, url: str, monkeypatch: pyte
 
     # The median, since the machine of a test may be busy with others.
     assert sorted(waits)[10] < 0.05 + watch.stalled()
-
-
-async def test_waiting_costs_less_than_one_percent_of_a_core(broker: Broker, url: str, peers: Peers) -> None:
-    peers.extend(start(url, "idle", 2) for _ in range(2))
-
-    for peer in peers:
-        # What is done once may go on for some seconds.
-        shares = [float(line(peer))]
-        while shares[-1] >= 0.01:
-            assert len(shares) < 8, shares
-            shares.append(float(line(peer)))
 
 
 async def test_a_forked_child_does_not_keep_its_parents_jobs(broker: Broker, url: str, peers: Peers) -> None:
