@@ -50,11 +50,6 @@ CLASSES = classes_in([Order, Size, Mode])
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 INTEGERS = st.integers() | st.integers(-(2**2_100), 2**2_100)
-PLAIN_SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | TEXT
-PLAIN = st.recursive(
-    PLAIN_SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5), max_leaves=20
-)
-
 ZONES = st.none() | st.sampled_from(
     [
         UTC,

@@ -1,4 +1,4 @@
-"""The bytes themselves: what other languages read and write."""
+"""The bytes themselves: what other languages read and write as JSON and as msgpack."""
 
 import json
 from datetime import UTC, date, datetime, timedelta
@@ -6,14 +6,25 @@ from decimal import Decimal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import msgpack
 import pytest
 
-from palermo.contract.serialization import FOR_DISPLAY, Unrestored
+from palermo.contract.serialization import FOR_DISPLAY, Serializer, Unrestored
 from palermo.errors import DecodeError
 from palermo.serializers.json import JsonSerializer
+from palermo.serializers.msgpack import EXTENSION, MsgpackSerializer
 from tests.serializers.samples import CLASSES, Color, Line, Rights
 
-JSON = JsonSerializer()
+JSON, MSGPACK = JsonSerializer(), MsgpackSerializer()
+
+#: The beginning of a tuple with one member in msgpack.
+_TAGGED = b"\x82\xc7\x00P\xa5tuple\xa5value\x91"
+
+
+def tag(kind: object, **rest: object) -> bytes:
+    """A tag of Palermo in msgpack."""
+    packed: bytes = msgpack.packb({msgpack.ExtType(EXTENSION, b""): kind, **rest})
+    return packed
 
 
 def test_plain_values_are_plain_compact_json() -> None:
@@ -78,38 +89,49 @@ def test_plain_json_of_other_languages_reads_as_it_is(data: bytes, value: object
 
 
 @pytest.mark.parametrize(
-    ("data", "text"),
+    ("serializer", "data", "text"),
     [
-        (b"{", "not JSON"),
-        (b"\xff\xfe", "not JSON"),
-        (b'"\xed\xa0\x80"', "not JSON"),
-        (b'"\x01"', "not JSON"),
-        (b"[01]", "not JSON"),
-        (b"[NaN]", "NaN is no JSON value"),
-        (b"[-Infinity]", "-Infinity is no JSON value"),
-        (b"1" * 5_000, "not JSON"),
-        (b"[" * 100_000, "more than 100 deep"),
-        (b"[" * 500_000 + b"]" * 500_000, "more than 100 deep"),
-        (b"[" * 102 + b"]" * 102, "more than 100 deep"),
-        (b'{"a":' * 102 + b"1" + b"}" * 102, "more than 100 deep"),
-        (b'{"$palermo": "socket", "value": 1}', "of kind 'socket'"),
-        (b'{"$palermo": ["x"], "value": 1}', "of kind"),
-        (b'{"$palermo": "date"}', "no tag of Palermo"),
-        (b'{"$palermo": "date", "value": "2014-11-03", "more": 1}', "no tag of Palermo"),
-        (b'{"$palermo": "date", "value": "yesterday"}', "a date that cannot be read: 'yesterday'"),
-        (b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[Atlantis/Plato]"}', "cannot be read"),
-        (b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[../../etc/passwd]"}', "cannot be read"),
-        (b'{"$palermo": "bytes", "value": "?"}', "cannot be read"),
-        (b'{"$palermo": "timedelta", "value": [1e300, 0, 0]}', "cannot be read"),
-        (b'{"$palermo": "set", "value": [[]]}', "cannot be read"),
-        (b'{"$palermo": "dict", "value": [1]}', "cannot be read"),
-        (b'{"$palermo": "int", "value": "xyz"}', "cannot be read"),
-        (b'{"$palermo": "tuple", "value": ' * 400 + b"[]" + b"}" * 400, "cannot be read|deep"),
+        (JSON, b"{", "not JSON"),
+        (JSON, b"\xff\xfe", "not JSON"),
+        (JSON, b'"\xed\xa0\x80"', "not JSON"),
+        (JSON, b'"\x01"', "not JSON"),
+        (JSON, b"[01]", "not JSON"),
+        (JSON, b"[NaN]", "NaN is no JSON value"),
+        (JSON, b"[-Infinity]", "-Infinity is no JSON value"),
+        (JSON, b"1" * 5_000, "not JSON"),
+        (JSON, b"[" * 100_000, "more than 100 deep"),
+        (JSON, b"[" * 500_000 + b"]" * 500_000, "more than 100 deep"),
+        (JSON, b"[" * 102 + b"]" * 102, "more than 100 deep"),
+        (JSON, b'{"a":' * 102 + b"1" + b"}" * 102, "more than 100 deep"),
+        (JSON, b'{"$palermo": "socket", "value": 1}', "of kind 'socket'"),
+        (JSON, b'{"$palermo": ["x"], "value": 1}', "of kind"),
+        (JSON, b'{"$palermo": "date"}', "no tag of Palermo"),
+        (JSON, b'{"$palermo": "date", "value": "2014-11-03", "more": 1}', "no tag of Palermo"),
+        (JSON, b'{"$palermo": "date", "value": "yesterday"}', "a date that cannot be read: 'yesterday'"),
+        (JSON, b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[Atlantis/Plato]"}', "cannot be read"),
+        (JSON, b'{"$palermo": "datetime", "value": "2014-11-03T09:00:00+01:00[../../etc/passwd]"}', "cannot be read"),
+        (JSON, b'{"$palermo": "bytes", "value": "?"}', "cannot be read"),
+        (JSON, b'{"$palermo": "timedelta", "value": [1e300, 0, 0]}', "cannot be read"),
+        (JSON, b'{"$palermo": "set", "value": [[]]}', "cannot be read"),
+        (JSON, b'{"$palermo": "dict", "value": [1]}', "cannot be read"),
+        (JSON, b'{"$palermo": "int", "value": "xyz"}', "cannot be read"),
+        (JSON, b'{"$palermo": "tuple", "value": ' * 400 + b"[]" + b"}" * 400, "cannot be read|deep"),
+        *((MSGPACK, data, "not msgpack") for data in (b"\xc1", b"\x93\x01", b"\x01\x02", b"\xdd\xff\xff\xff\xff")),
+        *((MSGPACK, data, "not msgpack") for data in (b"\xa1\xff", b"\x81\x91\x01\x02")),
+        (MSGPACK, b"\x91" * 102 + b"\x01", "more than 100 deep"),
+        (MSGPACK, b"\x91" * 100_000 + b"\x01", "not msgpack|deep"),
+        (MSGPACK, tag("date", value="yesterday"), "a date that cannot be read"),
+        (MSGPACK, tag("socket", value=1), "of kind 'socket'"),
+        (MSGPACK, tag("date"), "no tag of Palermo"),
+        (MSGPACK, tag("date", value="2014-11-03", more=1), "no tag of Palermo"),
+        # Tags in each other.
+        *((MSGPACK, _TAGGED * depth + b"\x90", r"deep|StackError") for depth in (101, 300, 3_000, 300_000)),
     ],
+    ids=lambda value: str(getattr(value, "name", value))[:40],
 )
-def test_a_body_that_is_not_palermos_json_is_refused(data: bytes, text: str) -> None:
+def test_a_body_that_is_not_palermos_is_refused(serializer: Serializer, data: bytes, text: str) -> None:
     with pytest.raises(DecodeError, match=text):
-        JSON.loads(data, {})
+        serializer.loads(data, {})
 
 
 def test_an_instant_outlives_a_change_of_its_zones_rules() -> None:
@@ -131,3 +153,22 @@ def test_looking_leaves_classes_as_names_and_writes_them_back_as_they_were() -> 
         "[tests.serializers.samples.Color.RED, tests.serializers.samples.Line(article='tea', price=Decimal('2'))]"
     )
     assert JSON.dumps(seen) == data
+
+
+def test_plain_values_are_plain_msgpack_with_any_keys() -> None:
+    value = {"a": [1, b"\x00", None], 2: 0.5, "": "empty", "$palermo": 1, None: True}
+
+    assert msgpack.unpackb(MSGPACK.dumps(value), strict_map_key=False) == value
+
+
+def test_timestamps_and_extensions_of_other_programs_are_read() -> None:
+    moment = datetime(2014, 11, 3, 9, tzinfo=UTC)
+    extension = msgpack.ExtType(7, b"x")
+
+    assert MSGPACK.loads(msgpack.packb([moment, extension], datetime=True), {}) == [moment, extension]
+
+
+def test_a_tag_of_msgpack_is_a_map_with_a_key_of_extension_type_80() -> None:
+    data = MSGPACK.dumps([date(2014, 11, 3)])
+
+    assert msgpack.unpackb(data, strict_map_key=False) == [{msgpack.ExtType(80, b""): "date", "value": "2014-11-03"}]
