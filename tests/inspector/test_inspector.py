@@ -1,17 +1,21 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
+from typing import Any
 
 import pytest
 
+import palermo
 from palermo.client.client import Client
 from palermo.contract.serialization import Serializers
 from palermo.contract.sweep import SweepProgress
 from palermo.core.message import Message
-from palermo.errors import EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
+from palermo.errors import ArgumentsInvalid, EncodeError, NotFound, PalermoError, QueueNameInvalid, SignatureInvalid
+from palermo.inspector.changes import Rewriter
 from palermo.inspector.failed import ALL
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
+from palermo.jobs import registry
 from tests.inspector.jobs import failure, message, publish, publish_failed, publish_many_failed
 
 
@@ -219,3 +223,135 @@ def test_dequeue_compares_arguments_as_they_are_on_the_wire(client: Client, insp
         publish(client, message("1", *enqueued, queue=f"q{number}"))
 
         assert inspector.jobs.dequeue("shop.send", asked, queue=f"q{number}") == taken, (enqueued, asked)
+
+
+# -- other arguments for a signed job
+
+
+def test_a_forged_message_is_not_signed_anew_with_half_of_its_arguments() -> None:
+    ours = Serializers.default(signing_keys=["k" * 16])
+    forged = Serializers.default(signing_keys=["x" * 16]).encode(["evil"], {}, job="a.b", id="7", sign=True)
+    message = Message(id="7", queue="q", job="a.b", body=forged.body, content_type=forged.content_type)
+    rewriting = Rewriter(ours, kwargs={"to": "x"})
+
+    with pytest.raises(SignatureInvalid):
+        rewriting(message)
+
+
+def test_a_signed_message_is_signed_anew_in_the_serializer_it_came_in() -> None:
+    ours = Serializers.default(signing_keys=["k" * 16])
+    encoded = ours.encode(["a"], {}, job="a.b", id="7", serializer="msgpack", sign=True)
+    message = Message(id="7", queue="q", job="a.b", body=encoded.body, content_type=encoded.content_type)
+
+    rewritten = Rewriter(ours, kwargs={"to": "x"})(message)
+
+    assert ours.written_by(rewritten) == "application/msgpack"
+    assert ours.decode_for_display(rewritten, verify=True) == {"args": ["a"], "kwargs": {"to": "x"}}
+
+
+# -- a job whose code is here
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, object]]]:
+    """What the hooks of the job `shop.send`, declared here for the queue `mail`, were called with."""
+    calls: list[tuple[str, object]] = []
+
+    @palermo.job(name="shop.send", queue="mail")
+    def send(to: str) -> None: ...
+
+    @send.hook
+    def before_dequeue(to: str) -> bool:
+        calls.append(("before", to))
+        return to != "kept"
+
+    @send.hook
+    def after_dequeue(to: str) -> None:
+        calls.append(("after", to))
+
+    yield calls
+    registry.unregister("shop.send")
+
+
+def test_dequeue_runs_the_hooks_of_the_job_here_and_one_may_veto(
+    client: Client, inspector: Inspector, told: list[tuple[str, object]]
+) -> None:
+    publish(client, message("1", "ann"), message("2", "kept"))
+
+    assert inspector.jobs.dequeue("shop.send", ["ann"]) == 1
+    assert inspector.jobs.dequeue("shop.send", ["kept"]) == 0
+
+    assert told == [("before", "ann"), ("after", "ann"), ("before", "kept")]
+    assert inspector.queues.size("mail") == 1
+
+
+def test_a_job_may_be_named_by_itself(client: Client, inspector: Inspector, told: list[tuple[str, object]]) -> None:
+    publish(client, message("1", "ann"), message("2", "bob"))
+
+    assert inspector.jobs.dequeue(registry.get("shop.send"), ["ann"]) == 1
+
+    @palermo.job(name="shop.take")
+    def take(to: str) -> None: ...
+
+    assert inspector.jobs.dequeue(take, ["ann"], queue="mail") == 0
+    registry.unregister("shop.take")
+
+
+def test_new_arguments_must_fit_a_job_whose_code_is_here(
+    client: Client, inspector: Inspector, told: list[tuple[str, object]]
+) -> None:
+    publish_failed(client, (message("1", "ann"), failure()))
+
+    with pytest.raises(ArgumentsInvalid, match="stays in `failed`"):
+        inspector.failed.requeue("1", args=["ann", "bob", "one too many"])
+
+    assert inspector.queues.size("failed") == 1
+
+
+def test_a_listing_is_a_sequence(inspector: Inspector, client: Client) -> None:
+    publish_failed(client, *((message(id), failure()) for id in "123"))
+
+    listed = inspector.failed.list()
+
+    ids = [row["id"] for row in listed]
+    assert (sorted(ids), len(listed), listed.total) == (["1", "2", "3"], 3, 3)
+    assert (listed[0]["id"], listed[-1]["id"], [row["id"] for row in listed[1:]]) == (ids[0], ids[2], ids[1:])
+    assert isinstance(listed, Sequence)
+    assert listed[1] in listed
+
+
+# -- names
+
+#: Each of these lets somebody say a queue's name.
+_DOORS: dict[str, Callable[[Inspector, Client, str], Any]] = {
+    "enqueue": lambda inspector, client, queue: client.enqueue("shop.mail", ["forged"], queue=queue),
+    "requeue": lambda inspector, client, queue: inspector.failed.requeue("1", queue=queue),
+    "purge": lambda inspector, client, queue: inspector.queues.purge(queue),
+    "delete": lambda inspector, client, queue: inspector.queues.delete(queue),
+    "migrate": lambda inspector, client, queue: inspector.queues.migrate(queue, "quorum"),
+    "browse": lambda inspector, client, queue: inspector.jobs.list(queue),
+    "peek": lambda inspector, client, queue: inspector.jobs.peek(queue),
+    "size": lambda inspector, client, queue: inspector.queues.size(queue),
+    "dequeue": lambda inspector, client, queue: inspector.jobs.dequeue("shop.mail", queue=queue),
+    "count": lambda inspector, client, queue: inspector.jobs.count_matching("shop.mail", queue=queue),
+    "pause": lambda inspector, client, queue: inspector.queues.pause(queue),
+    "resume": lambda inspector, client, queue: inspector.queues.resume(queue),
+    "clear_client": lambda inspector, client, queue: inspector.tenants.clear(queue, "acme"),
+    "recurring": lambda inspector, client, queue: inspector.recurring.put("forge", "shop.mail", every=1.0, queue=queue),
+}
+
+
+@pytest.mark.parametrize("door", _DOORS)
+def test_nothing_is_done_to_a_name_that_no_queue_may_have(inspector: Inspector, client: Client, door: str) -> None:
+    kept = (f"={client.settings.exchange}.~journal", "=~journal", "=amq.direct")
+    for name in (*kept, f"{client.settings.exchange}.~journal", " a", "amq.a", "~a", "a" * 128, "\ud800"):
+        with pytest.raises(QueueNameInvalid, match="kept for the broker and Palermo" if name in kept else None):
+            _DOORS[door](inspector, client, name)
+
+    assert [row["name"] for row in inspector.queues.list()] == ["failed"]
+
+
+def test_no_job_is_enqueued_into_failed_by_its_name_on_the_broker(client: Client) -> None:
+    for name in ("=failed", f"={client.settings.exchange}.failed", "=failed:mail"):
+        with pytest.raises(QueueNameInvalid, match="holds failed jobs"):
+            client.enqueue("shop.mail", ["forged"], queue=name)

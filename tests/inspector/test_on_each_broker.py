@@ -1,11 +1,15 @@
 """One story of an operator on each broker; the contract holds the brokers to the same answers in detail."""
 
-from collections.abc import Iterator
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from palermo.client.client import Client
+from palermo.errors import NotFound
 from palermo.inspector.failed import ALL
 from palermo.inspector.failed_filter import FailedFilter
 from palermo.inspector.inspector import Inspector
@@ -13,21 +17,20 @@ from palermo.inspector.waiting import WaitingFilter
 from palermo.settings.settings import Settings
 from tests.brokers import BROKERS, url_of_broker
 from tests.helpers import eventually
-from tests.inspector.jobs import failure, message, publish, publish_failed
+from tests.inspector.jobs import failure, message, publish, publish_failed, publish_many_failed
+from tests.scale import scaled
 
 
 @pytest.fixture(params=BROKERS)
-def client(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Iterator[Client]:
-    with Client(Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30)) as client:
-        yield client
+def settings(request: pytest.FixtureRequest, tmp_path: Path, exchange: str) -> Settings:
+    return Settings(url=url_of_broker(request, tmp_path), exchange=exchange, publish_timeout=30)
 
 
 def ids(inspector: Inspector, queue: str) -> list[str]:
     return [row["id"] for row in inspector.jobs.list(queue)]
 
 
-def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client) -> None:
-    inspector = Inspector(client)
+def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client, inspector: Inspector) -> None:
     kinds = ("KeyError", "ValueError", "KeyError", "OSError")
     publish_failed(client, *((message(f"f{nth}", nth), failure(kind)) for nth, kind in enumerate(kinds)))
     publish(client, message("w1", "ann"), message("w2", "bob"), message("w3", "ann"))
@@ -52,8 +55,7 @@ def test_an_operator_sees_requeues_moves_and_removes_jobs(client: Client) -> Non
 
 
 @pytest.mark.slow
-def test_a_worker_is_started_seen_paused_and_stopped(client: Client) -> None:
-    inspector = Inspector(client)
+def test_a_worker_is_started_seen_paused_and_stopped(client: Client, inspector: Inspector) -> None:
     worker = inspector.workers.start(["palermo.demo.jobs"], queues="mail")
     try:
         row = eventually(lambda: next((row for row in inspector.workers.list() if row["answers"]), None))
@@ -62,5 +64,107 @@ def test_a_worker_is_started_seen_paused_and_stopped(client: Client) -> None:
         eventually(lambda: {row["name"]: row["paused"] for row in inspector.queues.list()}["mail"])
         assert inspector.workers.stop(worker) == 0
         eventually(lambda: inspector.workers.list() == [])
+        with pytest.raises(NotFound, match=f"no worker '{row['id']}' is alive; `palermo workers` lists them"):
+            inspector.workers.stop(row["id"])
     finally:
         worker.stop()
+
+
+# -- killed half way
+
+COUNT = scaled(1_000, 3_000)
+REQUEUE = [str(Path(sys.executable).with_name("palermo")), "failed", "requeue", "--all", "--yes"]
+
+
+@pytest.fixture
+def environment(settings: Settings) -> dict[str, str]:
+    """Of another program on the same broker."""
+    given = {"PALERMO_URL": settings.url, "PALERMO_EXCHANGE": settings.exchange, "PALERMO_PUBLISH_TIMEOUT": "30"}
+    return {**os.environ, **given}
+
+
+@pytest.mark.slow
+def test_a_requeue_that_is_killed_half_way_and_run_again_loses_nothing(
+    client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
+) -> None:
+    publish_many_failed(client, COUNT)
+    requeue = subprocess.Popen(REQUEUE, env=environment, cwd=tmp_path)
+    eventually(lambda: waiting(inspector) > 0, every=0.005)
+    requeue.kill()
+    requeue.wait()
+    # What the dead one held is back once the broker has noticed.
+    eventually(lambda: inspector.queues.size("failed") + waiting(inspector) >= COUNT)
+    again = subprocess.run(REQUEUE, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert again.stdout.startswith("requeued ")
+    assert inspector.queues.size("failed") == 0
+    listing = inspector.jobs.list("mail", limit=2 * COUNT)
+    assert {row["id"] for row in listing} == {str(n) for n in range(COUNT)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", ["sqlite"], indirect=True)
+def test_an_interrupted_requeue_says_how_many_it_moved(
+    client: Client, inspector: Inspector, environment: dict[str, str], tmp_path: Path
+) -> None:
+    publish_many_failed(client, COUNT)
+    with subprocess.Popen(REQUEUE, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as requeue:
+        eventually(lambda: waiting(inspector) > 0, every=0.005)
+        requeue.send_signal(signal.SIGINT)
+        told, _ = requeue.communicate()
+
+    moved, left = waiting(inspector), inspector.queues.size("failed")
+    assert moved + left == COUNT
+    assert told == f"requeued {moved:,} jobs.\n"
+    assert left == 0 or requeue.returncode == 130
+
+
+#: Edits the job "a", and dies of SIGKILL between the publish of the changed job and the end of the old one. On Redis
+#: there is nothing between: it dies before it hears that both are done.
+_EDIT_AND_DIE = """
+import os, signal
+from palermo.brokers.rabbitmq.browsing import sweep
+from palermo.brokers.redis.store import Store
+from palermo.brokers.sqlite import steps
+from palermo.client.client import Client
+from palermo.inspector.inspector import Inspector
+
+insert, change = steps.insert, Store.change
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def insert_and_die(*given):
+    insert(*given)
+    die()
+
+async def change_and_die(*given):
+    await change(*given)
+    die()
+
+sweep._ack = die
+Store.change = change_and_die
+steps.insert = insert_and_die
+Inspector(Client()).jobs.edit("a", args=["new"], waits_in="mail")
+"""
+
+
+@pytest.mark.slow
+def test_an_edit_that_is_killed_half_way_loses_nothing(
+    client: Client, inspector: Inspector, settings: Settings, environment: dict[str, str], tmp_path: Path
+) -> None:
+    publish(client, *(message(id, "old") for id in ("first", "a", "last")))
+    edit = subprocess.run([sys.executable, "-c", _EDIT_AND_DIE], env=environment, cwd=tmp_path)
+
+    assert edit.returncode == -signal.SIGKILL
+    # RabbitMQ has both then; the transaction of SQLite leaves the old one.
+    left = {"amqp": ["new", "old"], "sqlite": ["old"]}.get(settings.url.partition(":")[0], ["new"])
+    expected = sorted([("first", ["old"]), *(("a", [args]) for args in left), ("last", ["old"])])
+    eventually(lambda: sorted((row["id"], row["args"]) for row in inspector.jobs.list("mail")) == expected)
+
+
+def waiting(inspector: Inspector) -> int:
+    try:
+        return inspector.queues.size("mail")
+    except NotFound:
+        return 0

@@ -1,12 +1,20 @@
 """The problems of a moment, by rows of queues and workers and by how jobs ended."""
 
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from palermo.brokers.rabbitmq.amqp.versions import other_type
+from palermo.client.client import Client
 from palermo.contract.broker import Finding
+from palermo.contract.unique_jobs import UniqueJob
+from palermo.inspector.doctor import broker_findings
 from palermo.inspector.problems import Outcomes, PresentProblem, grouped, present
+from palermo.inspector.queues import unserved_text
+from palermo.inspector.rates import Snapshot
+from palermo.settings.settings import Settings
 
 
 def queue(name: str = "mail", pending: int = 3, workers: int = 1, *, paused: bool = False) -> dict[str, Any]:
@@ -145,3 +153,72 @@ def test_equal_findings_about_many_queues_are_one_finding() -> None:
     assert (alike.check, alike.level, alike.names) == ("queues", "warning", tuple(names))
     assert grouped([server, own, *foreign[:3]]) == [server, own, *foreign[:3]]
     assert foreign[0].advice.startswith("palermo migrate 'a b' --type classic")
+
+
+# -- states that another program has changed
+
+
+def announce(client: Client) -> None:
+    unique = UniqueJob(name="shop.unique", options={"unique": "until_done"})
+    client.run(lambda broker: broker.keys.announce(["shop.unique"], [unique]))
+
+
+def assert_named(client: Client, text: str) -> None:
+    assert [one.text for one in broker_findings(client) if one.check == "records"] == [text]
+    assert client.enqueue("shop.unique").enqueued
+
+
+def test_the_doctor_names_a_state_in_sqlite_that_cannot_be_read(tmp_path: Path) -> None:
+    with Client(Settings(url=f"sqlite:///{tmp_path}/jobs.db")) as client:
+        announce(client)
+        with sqlite3.connect(tmp_path / "jobs.db") as db:
+            db.execute("update unique_job set state = '[1]'")
+        db.close()
+
+        assert_named(client, "in table unique_job Palermo passes over 1 row that cannot be read: shop.unique")
+
+
+def test_the_doctor_names_a_state_in_redis_that_cannot_be_read(redis_url: str, exchange: str) -> None:
+    with Client(Settings(url=redis_url, exchange=exchange)) as client:
+        announce(client)
+        client.run(lambda broker: broker._store.call("HSET", broker._store.key("unique-jobs"), "shop.unique", "[1]"))  # type: ignore[attr-defined]
+
+        assert_named(client, "in the hash unique-jobs Palermo passes over 1 field that cannot be read: shop.unique")
+
+
+# -- whether a worker serves a queue
+
+
+def snapshot(*workers: dict[str, Any], **served: int) -> Snapshot:
+    """A moment with these workers, and with so many workers on each queue."""
+    return Snapshot(at=0.0, queues=[{"name": name, "workers": n} for name, n in served.items()], workers=[*workers])
+
+
+def serving(*queues: str, answers: bool = True) -> dict[str, Any]:
+    return {"queues": [*queues], "answers": answers}
+
+
+@pytest.mark.parametrize("found", [snapshot(legacy=1), snapshot(serving("legacy")), snapshot(serving("leg*", "mail"))])
+def test_a_queue_with_a_worker_is_served_also_before_it_exists(found: Snapshot) -> None:
+    assert unserved_text(found, "legacy") == ""
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        snapshot(),
+        snapshot(legacy=0),
+        snapshot(serving("mail")),
+        snapshot(serving("*", "!legacy")),
+        snapshot(serving("*", answers=False)),
+        snapshot(serving("")),
+    ],
+)
+def test_a_queue_without_a_worker_that_answers_is_not_served(found: Snapshot) -> None:
+    assert unserved_text(found, "legacy") == "no worker serves queue 'legacy'."
+
+
+def test_a_mistyped_queue_is_answered_with_the_served_one_that_was_meant() -> None:
+    found = snapshot(legacy=1, legcy=0)
+
+    assert unserved_text(found, "legcy") == "no worker serves queue 'legcy'. Did you mean 'legacy'?"

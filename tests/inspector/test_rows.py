@@ -1,22 +1,33 @@
 import json
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from typing import Any, get_type_hints
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from palermo.contract.broker import QueueInfo
+import palermo
+from palermo.contract.broker import Broker, QueueInfo
+from palermo.contract.row_types import AttemptRow, ErrorRow, RunningRow, WorkerUsageRow
 from palermo.contract.rows import as_json, iso_instant, job_row, queue_row, running_row, worker_row
+from palermo.contract.scheduled import ScheduledFilter
 from palermo.contract.serialization import Serializers
 from palermo.contract.worker_info import RunningJob, ToldArguments, WorkerInfo
 from palermo.core.failure import Attempt, Failure
 from palermo.core.lifecycle import JobState
 from palermo.core.message import Message
+from palermo.core.queue_selection import QueueSelection
+from palermo.inspector.inspector import Inspector
+from tests.helpers import eventually
+from tests.inspector.jobs import TAG, failure, message, publish, publish_failed
 
 SERIALIZERS = Serializers.default()
 
@@ -31,12 +42,12 @@ class Point:
     y: float
 
 
-def message(**fields: object) -> Message:
+def a_message(**fields: object) -> Message:
     return Message(**{"id": "1", "queue": "mail", "job": "shop.send", "body": b'["a@b.c", 3]', **fields})  # type: ignore[arg-type]
 
 
 def test_a_waiting_job_has_every_field_of_the_row() -> None:
-    row = job_row(message(created_at=1_700_000_000, preview="'a@b.c', 3"), JobState.PENDING, SERIALIZERS)
+    row = job_row(a_message(created_at=1_700_000_000, preview="'a@b.c', 3"), JobState.PENDING, SERIALIZERS)
 
     assert row == {
         "id": "1",
@@ -65,7 +76,7 @@ def test_a_waiting_job_has_every_field_of_the_row() -> None:
 def test_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
     failure = Failure(exception_class="ValueError", message="no", stack_trace="Traceback…", failed_at=1_700_000_001)
     first = Attempt(number=1, exception_class="KeyError", message="x", failed_at=1_700_000_000)
-    waiting = message(failure=failure, worker="pid:7@host/worker-1", retries=2, attempts=(first,))
+    waiting = a_message(failure=failure, worker="pid:7@host/worker-1", retries=2, attempts=(first,))
 
     row = job_row(waiting, JobState.PENDING, SERIALIZERS)
 
@@ -100,7 +111,7 @@ def test_a_job_that_waits_to_be_retried_says_why_and_what_went_before() -> None:
 def test_a_row_has_the_arguments_that_can_be_read(
     fields: dict[str, object], args: object, kwargs: object, preview: object
 ) -> None:
-    row = job_row(message(**fields), JobState.PENDING, SERIALIZERS)
+    row = job_row(a_message(**fields), JobState.PENDING, SERIALIZERS)
 
     assert (row["args"], row["kwargs"], row["preview"]) == (args, kwargs, preview)
 
@@ -157,7 +168,7 @@ def test_a_value_too_large_for_json_is_cut_or_written_otherwise() -> None:
 def test_text_that_utf8_cannot_hold_does_not_break_a_row() -> None:
     names = ("id", "job", "queue", "preview", "content_type", "worker")
 
-    row = job_row(message(**dict.fromkeys(names, "a\ud800")), JobState.PENDING, SERIALIZERS)
+    row = job_row(a_message(**dict.fromkeys(names, "a\ud800")), JobState.PENDING, SERIALIZERS)
 
     json.dumps(row, ensure_ascii=False).encode()
 
@@ -183,7 +194,7 @@ def test_a_queue_row_has_every_field() -> None:
 
 
 def test_a_worker_row_holds_what_it_runs() -> None:
-    told = ToldArguments.of(message(body=b'{"to": "a@b.c"}'))
+    told = ToldArguments.of(a_message(body=b'{"to": "a@b.c"}'))
     more = {"progress": 0.5, "text": "half", "line": "ü", "key": "k", "parent": "p"}
     running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2, arguments=told, **more)  # type: ignore[arg-type]
     who = {"id": "pid:7@host", "host": "host", "pid": 7, "slots": 1, "state": "working", "version": "1.2.0"}
@@ -218,9 +229,66 @@ def test_a_worker_row_holds_what_it_runs() -> None:
 
 
 def test_of_a_long_body_only_the_preview_is_told() -> None:
-    long = message(body=b'["' + b"x" * 600 + b'"]', preview="'xxx…")
+    long = a_message(body=b'["' + b"x" * 600 + b'"]', preview="'xxx…")
     running = RunningJob(id="1", job="shop.send", queue="mail", slot=1, started_at=2, arguments=ToldArguments.of(long))
 
     row = running_row(running, SERIALIZERS)
 
     assert (row["args"], row["kwargs"], row["preview"]) == (None, None, "'xxx…")
+
+
+# -- types of rows
+
+
+def check(row: Mapping[str, Any], kind: type) -> None:
+    """The row has the fields of this type and no others, and each value is of its field's type."""
+    assert row.keys() == get_type_hints(kind).keys()
+    msgspec.convert(row, kind)
+
+
+def report() -> WorkerInfo:
+    running = RunningJob(id="7", job="shop.send", queue="mail", slot=1, started_at=time.time(), progress=0.5)
+    return WorkerInfo(
+        id=TAG, host="test", pid=1, queues=("mail",), slots=1, state="working", started_at=time.time(), jobs=(running,)
+    )
+
+
+def test_rows_of_queues_and_jobs_have_the_fields_of_their_type(inspector: Inspector) -> None:
+    publish_failed(inspector._client, (message("1", "ann@example.com"), failure()))
+    publish(inspector._client, message("2", "ann@example.com"), message("3", run_at=time.time() + 3_600))
+
+    [failed] = inspector.failed.list()
+    [waiting] = inspector.jobs.list("mail")
+    [scheduled] = inspector.scheduled.list()
+
+    for row in inspector.queues.list():
+        check(row, palermo.QueueRow)
+    check(failed, palermo.FailedRow)
+    assert failed["error"] is not None
+    check(failed["error"], ErrorRow)
+    check(failed["attempts"][0], AttemptRow)
+    check(inspector.failed.show("1"), palermo.FailedRow)
+    check(waiting, palermo.JobRow)
+    check(scheduled, palermo.ScheduledRow)
+
+
+def test_rows_of_workers_have_the_fields_of_their_type(inspector: Inspector) -> None:
+    async def serve(broker: Broker) -> None:
+        await broker.consume(QueueSelection.parse("mail"), slots=1, tag=TAG, report=report)
+
+    inspector._client.run(serve)
+
+    [row] = eventually(inspector.workers.list)
+
+    check(row, palermo.WorkerRow)
+    check(row["jobs"][0], RunningRow)
+    check(inspector.workers.show(TAG), WorkerUsageRow)
+
+
+def test_a_job_due_after_all_calendars_does_not_stop_the_move_of_others(inspector: Inspector) -> None:
+    """Its `run_at` is None."""
+    publish(inspector._client, message("1", run_at=time.time() + 3_600), message("2", run_at=1e15))
+
+    moved = inspector.scheduled.reschedule(ScheduledFilter(), later=60)
+
+    assert [(row["id"], row["state"]) for row in moved] == [("1", "moved")]
