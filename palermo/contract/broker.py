@@ -159,12 +159,13 @@ class Consumer(Protocol):
         meanwhile, and BrokerUnavailable if the session is lost; in both cases nothing was taken away.
         """
 
-    async def admit(self, delivery: Delivery) -> Delivery | None:
-        """Ask whether a job that needs a unique key may start now; returns the delivery to run and to settle.
+    async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
+        """Ask whether a job that needs a unique key may start now. Returns the delivery to run and to settle.
 
-        That delivery may have other arguments than the one that came. If it has `duplicate_of`, it must not run.
-        Returns None if the delivery was settled here, because the job has ended or another worker has it. A delivery
-        that needs no key, or is cancelled, is returned as it is. Raises what `settle` raises.
+        `copy` says that another worker runs the job from another message. The returned delivery may have other
+        arguments than the given one. If it has `duplicate_of`, it must not run. Returns None if the delivery was
+        settled here, because the job has ended or another worker runs it. A delivery that needs no key, or is
+        cancelled, is returned unchanged. Raises what `settle` raises.
         """
 
     async def permit(self, delivery: Delivery) -> float | None:

@@ -71,3 +71,20 @@ def test_running_jobs_end_well_enqueuing_says_why_it_waits_and_all_goes_on(outpo
     # A worker tries again after a while.
     eventually(lambda: failed() == [1, 1])
     assert "connection lost" not in "".join(outpost.logs.values())
+
+
+def test_the_key_of_a_job_whose_end_was_lost_is_freed(outpost: Outpost, alarm: Alarm) -> None:
+    set_off, clear = alarm
+    text, gate = f"jobs keyed {outpost.number()}", f"gate-{outpost.number()}"
+    outpost.rig.enqueue("hold", text, gate, queue="jobs", unique="until_done", unique_key=text)
+    eventually(lambda: f"{text} begins" in outpost.rig.lines())
+
+    set_off()
+    outpost.rig.open_gate(gate)
+    eventually(lambda: f"{text} ends" in outpost.rig.lines())
+    outpost.proxy.hang_up()
+    outpost.both_say("connection lost")
+    clear()
+
+    outpost.all_is_well()
+    eventually(lambda: not outpost.rig.inspector.keys.list())

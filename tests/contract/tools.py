@@ -76,8 +76,8 @@ class Worker:
         self._running(*self._report.info.jobs, now)
         return delivery
 
-    async def admit(self, delivery: Delivery) -> Delivery | None:
-        admitted = await self._consumer.admit(delivery)
+    async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
+        admitted = await self._consumer.admit(delivery, copy=copy)
         if admitted is None:
             self._running(*(job for job in self._report.info.jobs if job.slot != delivery.slot))
         return admitted

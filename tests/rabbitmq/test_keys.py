@@ -242,6 +242,26 @@ async def test_a_redelivered_copy_waits_until_the_new_run_can_be_seen(
         await until(lambda: counts(broker), (0, 0))
 
 
+@pytest.mark.parametrize("copy", [False, True])
+async def test_a_job_that_came_back_starts_again_unless_its_worker_runs_a_copy(
+    broker: RabbitmqBroker, another: Open, monkeypatch: pytest.MonkeyPatch, copy: bool
+) -> None:
+    monkeypatch.setattr(unique_keys, "_YOUNG", 0.0)
+    async with time_kept(broker):
+        await ask(broker, keyed("a"))
+        first = await consume(await another())
+        run = await first.admit(await take(first))
+        assert run is not None
+        run.token[0].raw.close()  # as RabbitMQ does to a job that takes too long
+        second = await consume(await another(), report=Report("jobs", pid=4712))
+        again = await take(second)
+        assert again.running_at
+
+        started = await second.admit(again, copy=copy)
+
+        assert (started is None) is copy
+
+
 # -- instants
 
 

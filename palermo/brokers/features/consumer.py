@@ -70,7 +70,7 @@ class StepConsumer(abc.ABC):
     def _lose(self, error: BrokerError) -> None:
         """Note that the session is lost, and have all calls that wait raise the error."""
 
-    async def admit(self, delivery: Delivery) -> Delivery | None:
+    async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
         if not needs_key(delivery):
             return delivery
         claim = self._claim_of(delivery)
@@ -78,7 +78,7 @@ class StepConsumer(abc.ABC):
 
         def decide(states: KeyStates) -> None:
             run = f"{claim.number}/{claim.times}"
-            again = delivery.redelivered
+            again = delivery.redelivered and not copy
             found[:] = [start_run(states, delivery.message, worker=self._worker, run=run, again=again)]
 
         if await change_keys(self._steps, keys_of([delivery.message]), decide, conditions=[claim.still_valid]):

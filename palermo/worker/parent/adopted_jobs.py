@@ -9,6 +9,7 @@ dies or does not know the result.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from typing import Any
 
 from palermo.contract import clock
@@ -32,6 +33,14 @@ _ASK_EVERY, _ANSWER_TIMEOUT = 1.0, 1.0
 
 #: After so many questions without an answer the job goes back to its queue; its next worker checks which workers live.
 _MAX_SILENCE = 3
+
+
+class Adoption(Enum):
+    """What became of a delivery whose job another worker began."""
+
+    ADOPTED = auto()  #: settled once that worker says how the job ended
+    COPY = auto()  #: that worker runs the job from another message
+    NOT_RUNNING = auto()  #: that worker doesn't run the job, or has settled it
 
 
 class AdoptedJobs:
@@ -58,21 +67,21 @@ class AdoptedJobs:
         self._own_outcome = own_outcome
         self._watching: set[asyncio.Task[None]] = set()
 
-    async def adopt(self, session: BrokerSession, delivery: Delivery) -> bool:
-        """Adopt a job that another worker began; False if it must be run here after all."""
+    async def adopt(self, session: BrokerSession, delivery: Delivery) -> Adoption:
+        """Adopt a job that another worker began, if that worker still runs it or knows how it ended."""
         try:
             answer = await self._ask(session, delivery)
             if answer is not None and not _is_about(answer, delivery):
-                return False
+                return Adoption.COPY if answer.get("state") == "running" else Adoption.NOT_RUNNING
             if len(self._watching) >= MAX_ADOPTED:
                 log.warning("too many adopted jobs, giving one back id=%s adopted=%d", delivery.message.id, MAX_ADOPTED)
                 await wait_for_any(self._stopping, timeout=_RELEASE_PAUSE)
                 await session.consumer.settle(delivery, Release())
-                return True
+                return Adoption.ADOPTED
             await session.consumer.free_slot(delivery)
         except (BrokerUnavailable, DeliveryLost) as error:
             self._on_loss(session, delivery, error)
-            return True
+            return Adoption.ADOPTED
         log.warning(
             "job adopted, another worker runs it id=%s job=%s queue=%s worker=%s",
             *self._identity(delivery),
@@ -81,7 +90,7 @@ class AdoptedJobs:
         task = asyncio.ensure_future(self._watch(session, delivery, answer))
         self._watching.add(task)
         task.add_done_callback(self._watching.discard)
-        return True
+        return Adoption.ADOPTED
 
     async def wait(self) -> None:
         """Wait until all adopted jobs are settled or given back, which happens once the worker stops."""

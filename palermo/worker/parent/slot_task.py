@@ -50,6 +50,7 @@ from palermo.errors import (
     WorkerDied,
 )
 from palermo.worker.ipc.frames import MAX_TEXT
+from palermo.worker.parent.adopted_jobs import Adoption
 from palermo.worker.parent.broker_session import BrokerSession
 from palermo.worker.parent.job_events import (
     Progress,
@@ -189,12 +190,11 @@ class SlotTask:
                 self.activity = Activity.WORKING
             log_received(self.number, delivery)
             try:
-                if (
-                    not delivery.running_at
-                    or delivery.cancelled
-                    or not await worker.adopted_jobs.adopt(session, delivery)
-                ):
-                    await self._admit(session, delivery)
+                found = Adoption.NOT_RUNNING
+                if delivery.running_at and not delivery.cancelled:
+                    found = await worker.adopted_jobs.adopt(session, delivery)
+                if found is not Adoption.ADOPTED:
+                    await self._admit(session, delivery, copy=found is Adoption.COPY)
             except (BrokerError, NotFound) as error:
                 sessions.lose(session, error)
             except Exception as error:  # the edge again: the job goes back with the session
@@ -217,10 +217,10 @@ class SlotTask:
         pace = self._worker.pace
         return min(pace, self._started_at + pace - clock.now())
 
-    async def _admit(self, session: BrokerSession, delivery: Delivery) -> None:
+    async def _admit(self, session: BrokerSession, delivery: Delivery, *, copy: bool) -> None:
         """Run the job, if it gets the unique key and the permit that it needs."""
         try:
-            admitted = await session.consumer.admit(delivery)
+            admitted = await session.consumer.admit(delivery, copy=copy)
         except (BrokerUnavailable, DeliveryLost) as error:
             if isinstance(error, BrokerUnavailable):
                 self._worker.sessions.lose(session, error)

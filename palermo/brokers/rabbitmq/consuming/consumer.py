@@ -172,12 +172,13 @@ class RabbitmqConsumer:
         """The deliveries that were handed out to run here and are not settled."""
         return [*self._unsettled.values(), *(self._detached[key] for key in self._companions)]
 
-    async def admit(self, delivery: Delivery) -> Delivery | None:
+    async def admit(self, delivery: Delivery, *, copy: bool = False) -> Delivery | None:
         if not needs_key(delivery):
             return delivery
         self._ours(delivery)
         await self._endings.over(delivery)
-        grant = await self._keys.start(delivery, worker=self._worker)
+        again = delivery.redelivered and not copy
+        grant = await self._keys.start(delivery, worker=self._worker, again=again)
         if grant.why is StartReason.LATER:
             await asyncio.sleep(_DOUBT)
             await self.settle(delivery, Release())

@@ -185,9 +185,11 @@ class RabbitmqKeys:
     async def _same(self) -> Connection:
         return self._connection
 
-    async def start(self, delivery: Delivery, *, worker: str) -> StartAnswer:
-        """Whether a job may be started; waits for the leader's answer as long as the session lasts."""
-        again = delivery.redelivered and not delivery.running_at
+    async def start(self, delivery: Delivery, *, worker: str, again: bool) -> StartAnswer:
+        """Whether a job may be started. Waits for the leader's answer as long as the session lasts.
+
+        `again` says that this very message was delivered before, and that no worker runs the job any more.
+        """
         start = operations.StartJob.of(delivery.message, worker=worker, run=uuid.uuid4().hex, again=again)
         while True:
             try:
