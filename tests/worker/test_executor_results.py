@@ -1,5 +1,6 @@
 """The executor: what a job returned, serialized to be kept where that was asked for."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -68,20 +69,44 @@ def test_the_jobs_serializer_writes_it_unless_reading_would_run_code(bench: Benc
     assert bench.run(job="any") == json("3")
 
 
+class Evil:
+    """Whatever it is asked but for its class, it raises."""
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "__class__":
+            return Evil
+        raise RuntimeError(f"asked for {name}")
+
+
+def circle() -> object:
+    made: list[object] = []
+    made.append(made)
+    return made
+
+
+def deep() -> object:
+    made: list[object] = []
+    for _ in range(200_000):
+        made = [made]
+    return made
+
+
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("make", "why"),
     [
-        ("x" * 100, "the result measures 102 bytes and the setting max_result allows 100"),
-        ({"a": [1, object()]}, 'the result cannot be serialized: result["a"][1] is of type object'),
-        ([object()], "the result cannot be serialized: result[0] is of type object"),
-        (object(), "the result cannot be serialized: result is of type object"),
+        (lambda: "x" * 100, "the result measures 102 bytes and the setting max_result allows 100"),
+        (lambda: {"a": [1, object()]}, 'the result cannot be serialized: result["a"][1] is of type object'),
+        (lambda: [object()], "the result cannot be serialized: result[0] is of type object"),
+        (object, "the result cannot be serialized: result is of type object"),
+        *((make, "the result cannot be serialized") for make in (Evil, circle, deep, lambda: "\ud800")),
+        *((lambda value=value: value, "the result cannot be serialized") for value in (print, ValueError("no"))),
     ],
 )
-def test_a_result_that_cannot_be_kept_does_not_fail_the_job(value: object, why: str) -> None:
+def test_a_result_that_cannot_be_kept_does_not_fail_the_job(make: Callable[[], object], why: str) -> None:
     keeping = ReturnValues(Serializers.default(), limit=100)
     definition = define(lambda: None, name="job", keep_result=True)
 
-    result = keeping.succeeded(Bench().message(), definition, value)
+    result = keeping.succeeded(Bench().message(), definition, make())
 
     assert result.value is None
     assert result.refused.startswith(why)
